@@ -111,13 +111,13 @@ def with_labelled_version(request: InferRequest, card: ModelCard) -> InferReques
         ModelNotFound: The model has no version of that label.
     """
     label = request.model_version or ""
-    if label not in card.labels:
-        known = ", ".join(sorted(card.labels)) or "none"
+    if label not in card.parameters.labels:
+        known = ", ".join(sorted(card.parameters.labels)) or "none"
         raise ModelNotFound(
             f"model {request.model_name!r} has no version labelled {label[:80]!r} (labels: {known}); "
             "expected a number, or set a label with mqinfer models traffic"
         )
-    return replace(request, model_version=card.labels[label])
+    return replace(request, model_version=card.parameters.labels[label])
 
 
 def names_label(request: InferRequest) -> bool:

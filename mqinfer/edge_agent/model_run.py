@@ -205,8 +205,8 @@ class ModelRun:
     def _open(self, output: Path, options: ReplayOptions, card: ModelCard) -> SinkSet:
         """Open the files, those of an earlier run where it stopped."""
         settings = self.settings
-        version = card.labels.get(options.version or card.version, options.version or card.version)
-        model_hash = card.model_hash if version == card.version else ""
+        version = card.parameters.labels.get(options.version or card.version, options.version or card.version)
+        model_hash = card.parameters.model_hash if version == card.version else ""
         found = {"encoding": self._encoding, "version": version, "model_hash": model_hash}
         parts = settings, settings.source, settings.preparing, options
         run = describe_run(parts, _NO_MATTER, sources=settings.source.shown, **found)
@@ -286,7 +286,7 @@ class ModelRun:
         run = RunInfo(
             options.model,
             options.version or (card.version if card else ""),
-            card.model_hash if card else "",
+            card.parameters.model_hash if card else "",
             self._site.broker,
             self._encoding,
             files,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from mqinfer.client.aio import AsyncClient
 from mqinfer.client.control import AsyncControl, ControlReply, check_replies
@@ -205,7 +206,7 @@ class Core:
     def _version_of(self, model: str, version: str | None) -> str | None:
         """Return a version, or the one that has this label, as servers name it; None where none is stated."""
         card = self._known.card(model) if version else None
-        return _checked(card.labels.get(version, version) if card and version else version)
+        return _checked(card.parameters.labels.get(version, version) if card and version else version)
 
     async def _find(self, model: str, version: str | None) -> str | None:
         """Return the version as servers name it, once it is known that there may be such a model and version.

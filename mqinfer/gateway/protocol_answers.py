@@ -90,7 +90,7 @@ async def config_of(core: Core, model: str, version: str | None) -> dict[str, An
     Raises:
         MqinferError: As for `Core.metadata`.
     """
-    device, config = (await core.metadata(model, version)).device, await core.config(model, version)
+    device, config = (await core.metadata(model, version)).parameters.device, await core.config(model, version)
     shaped = {key: _SHAPES[key](value) if key in _SHAPES else value for key, value in config.items()}
     kind = "KIND_GPU" if device.startswith("cuda") else "KIND_CPU"
     groups = [

@@ -101,7 +101,7 @@ class ResultMaker:
             found,
             model_name=card.name,
             model_version=found.model_version or card.version,
-            model_hash=found.model_hash or card.model_hash,
+            model_hash=found.model_hash or card.parameters.model_hash,
             outputs=outputs,
             stage=Stage.EDGE.value,
             submitted=0.0,  # the edge measures it as one stage, wherever it was

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from mqinfer.codecs import available_encodings
 from mqinfer.models.backend import Backend
 from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.content_hash import content_hash
-from mqinfer.protocol.card import BAYER, ColourOrder, ImageContract, Layout, ModelCard, Resize
+from mqinfer.protocol.card import BAYER, CardParameters, ColourOrder, ImageContract, Layout, ModelCard, Resize
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec
@@ -44,22 +45,24 @@ def make_card(model: ModelVersion, backend: Backend, versions: Sequence[int] = (
     takes_mosaics = image is not None and not image.takes_depth
     return ModelCard(
         name=model.name,
-        version=str(model.version),
         versions=tuple(str(version) for version in versions or (model.version,)),
         platform=backend.platform,
         inputs=backend.inputs,
         outputs=backend.outputs,
-        max_batch_size=max_batch_size(backend.inputs, backend.outputs, config.max_batch_size),
-        encodings=(*available_encodings(), *((BAYER,) if takes_mosaics else ())),
-        image=image,
-        classes=config.pictures.classes,
-        model_hash=content_hash(model),
-        precision=backend.precision,
-        backend=backend.engine,
-        device=backend.device,
-        labels=model.traffic.labels,
-        traffic=model.traffic.shares,
-        images=images,
+        parameters=CardParameters(
+            version=str(model.version),
+            max_batch_size=max_batch_size(backend.inputs, backend.outputs, config.max_batch_size),
+            encodings=(*available_encodings(), *((BAYER,) if takes_mosaics else ())),
+            image=image,
+            classes=config.pictures.classes,
+            model_hash=content_hash(model),
+            precision=backend.precision,
+            backend=backend.engine,
+            device=backend.device,
+            labels=model.traffic.labels,
+            traffic=model.traffic.shares,
+            images=images,
+        ),
     )
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from mqinfer.logs import log_once
 from mqinfer.models.adapters import reshaped, with_filled_batches
 from mqinfer.models.backend import Backend, SignatureBackend
@@ -20,7 +22,7 @@ from mqinfer.models.postprocess.stage import with_postprocessing
 from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config import InstanceKind, ModelConfig, TensorConfig
 from mqinfer.models.repository.files import check_model_files
-from mqinfer.protocol.card import ModelCard, Signature
+from mqinfer.protocol.card import ModelCard, Signature, with_parameters
 from mqinfer.protocol.datatypes import array_bytes
 from mqinfer.protocol.errors import ConfigError, LimitExceeded, ModelNotLoadable, MqinferError
 from mqinfer.protocol.limits import DEFAULT_LIMITS
@@ -109,7 +111,7 @@ def _load(model: ModelVersion, device: str, versions: Sequence[int]) -> LoadedMo
         finished = _finished(network, model.config)
         card = make_card(model, finished, versions)
         signatures = _further_signatures(backend, card, model.config)
-        card = replace(card, signatures=_all_signatures(backend, card, signatures))
+        card = with_parameters(card, signatures=_all_signatures(backend, card, signatures))
         loaded = LoadedModel(finished, card, model.config, signatures)
         unless_complete.pop_all()
     return loaded
@@ -122,14 +124,13 @@ def _further_signatures(backend: Backend, card: ModelCard, config: ModelConfig) 
         if other.signature is not None:
             rows = min(card.max_batch_size, max_batch_size(other.inputs, other.outputs))
             most = card.max_batch_size if rows > 1 else rows
-            own = replace(
-                card,
-                inputs=other.inputs,
-                outputs=other.outputs,
+            signature = structs.replace(other.signature, max_batch_size=most)
+            own = with_parameters(
+                structs.replace(card, inputs=other.inputs, outputs=other.outputs),
                 max_batch_size=most,
                 image=None,
                 classes=(),
-                signatures=(replace(other.signature, max_batch_size=most),),
+                signatures=(signature,),
             )
             found[other.signature.name] = LoadedModel(other, own, config)
     return found
@@ -138,8 +139,8 @@ def _further_signatures(backend: Backend, card: ModelCard, config: ModelConfig) 
 def _all_signatures(backend: Backend, card: ModelCard, further: Mapping[str, LoadedModel]) -> tuple[Signature, ...]:
     if not isinstance(backend, SignatureBackend) or backend.signature is None:
         return ()
-    own = replace(backend.signature, max_batch_size=card.max_batch_size)
-    return (own, *(signature for model in further.values() for signature in model.card.signatures))
+    own = structs.replace(backend.signature, max_batch_size=card.max_batch_size)
+    return (own, *(signature for model in further.values() for signature in model.card.parameters.signatures))
 
 
 def _warn_of_accelerators(model: ModelVersion, engine: str) -> None:

@@ -5,15 +5,15 @@ The JSON is the Open Inference Protocol's model metadata, with everything else u
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, to_builtins
+from msgspec.structs import replace
 
 from mqinfer.protocol.datatypes import Datatype
-from mqinfer.protocol.decoding import prepare, read_json, write_json
+from mqinfer.protocol.decoding import check, parse_json, prepare, write_json
 from mqinfer.protocol.errors import LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.topics import Topics, check_same
@@ -21,6 +21,7 @@ from mqinfer.protocol.types import Buffer, Count, Finite, Positive, TensorSpec
 
 __all__ = [
     "BAYER",
+    "CardParameters",
     "ClassInfo",
     "ColourOrder",
     "ImageContract",
@@ -32,6 +33,7 @@ __all__ = [
     "card_from_json",
     "card_to_json",
     "read_card",
+    "with_parameters",
 ]
 
 MAX_CARD_BYTES = 1 << 20
@@ -70,8 +72,7 @@ class Resize(StrEnum):
     """Both axes by the same factor, centred, with two sides cut off."""
 
 
-@dataclass(frozen=True, slots=True)
-class ImageContract:
+class ImageContract(Struct, frozen=True):
     """How a picture becomes one of the model's inputs.
 
     The model gets `(pixel * scale - mean) / std`, with `pixel` from 0 to 255, or in metres for depth. The sender
@@ -112,16 +113,14 @@ class ImageContract:
         return self.colour is ColourOrder.DEPTH
 
 
-@dataclass(frozen=True, slots=True)
-class ClassInfo:
+class ClassInfo(Struct, frozen=True):
     """A class of a classifier or of a segmentation mask: its name, and the RGB colour to draw it in."""
 
     name: str
     colour: tuple[_Level, _Level, _Level]
 
 
-@dataclass(frozen=True, slots=True)
-class SignatureTensor:
+class SignatureTensor(Struct, frozen=True):
     """An input or output of a signature, as the model's file states it.
 
     Attributes:
@@ -137,8 +136,7 @@ class SignatureTensor:
     tensor: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(Struct, frozen=True):
     """One of the functions of a SavedModel; the request parameter `signature_name` chooses it.
 
     Attributes:
@@ -156,59 +154,25 @@ class Signature:
     max_batch_size: Count = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ModelCard:
-    """The Open Inference Protocol's model metadata, and what else a sender needs.
+class CardParameters(Struct, frozen=True, kw_only=True):
+    """What a sender needs beyond the Open Inference Protocol's model metadata.
 
     Attributes:
-        name: The model.
-        version: The version that this card describes.
-        versions: All versions that are served.
-        platform: `tensorflow_graphdef`, `tensorflow_savedmodel`, `onnx_onnxv1`, …
-        inputs: With their batch axis, -1 where any size will do.
-        outputs: Likewise.
+        version: The version that this card describes; None for the last one of those that are served.
         max_batch_size: 0 where the model has no batch axis (Triton's meaning).
         encodings: Codecs that the worker can decode, and `bayer` among them where it takes mosaics with their
             parameters.
-        image: How a picture becomes an input, or None where the model has no input for pictures.
-        images: Where it has several, those of all in the order of a request's pictures; the first is `image`.
-        classes: Classes of the mask or of the classifier, in the order of their numbers.
         model_hash: Content hash of the model's files, `sha256:` and 64 hex digits.
         precision: Of the computation, such as `fp32`.
         backend: The engine that runs it, with its version.
         device: The device that it runs on, such as `cpu` or `cuda:0`.
+        image: How a picture becomes an input, or None where the model has no input for pictures.
+        images: Where it has several, those of all in the order of a request's pictures; the first is `image`.
+        classes: Classes of the mask or of the classifier, in the order of their numbers.
         signatures: Of a SavedModel, those that can be asked for; first the one that runs without `signature_name`.
         labels: Versions by label: `stable`, `canary`.
         traffic: Per cent of the requests that name no version by version; empty where all go to the default one.
     """
-
-    name: str
-    version: str
-    versions: tuple[str, ...]
-    platform: str
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    max_batch_size: int = 0
-    encodings: tuple[str, ...] = ("raw",)
-    image: ImageContract | None = None
-    classes: tuple[ClassInfo, ...] = field(default=())
-    model_hash: str = ""
-    precision: str = "fp32"
-    backend: str = ""
-    device: str = "cpu"
-    signatures: tuple[Signature, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
-    traffic: Mapping[str, int] = field(default_factory=dict)
-    images: tuple[ImageContract, ...] = ()
-
-    @property
-    def pictures(self) -> tuple[ImageContract, ...]:
-        """The contracts of all inputs that take pictures."""
-        return self.images or ((self.image,) if self.image is not None else ())
-
-
-class _Parameters(Struct, frozen=True):
-    """The fields of a card beyond the Open Inference Protocol's metadata."""
 
     version: str | None = None
     max_batch_size: Count = 0
@@ -225,13 +189,54 @@ class _Parameters(Struct, frozen=True):
     traffic: Mapping[str, int] = {}
 
 
-class _Card(Struct, frozen=True):
+class ModelCard(Struct, frozen=True, kw_only=True):
+    """The Open Inference Protocol's model metadata, and what else a sender needs; its fields are those of the JSON.
+
+    Attributes:
+        name: The model.
+        versions: All versions that are served.
+        platform: `tensorflow_graphdef`, `tensorflow_savedmodel`, `onnx_onnxv1`, …
+        inputs: With their batch axis, -1 where any size will do.
+        outputs: Likewise.
+        parameters: Everything else.
+    """
+
     name: str
-    platform: str
     versions: tuple[str, ...] = ()
+    platform: str
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
-    parameters: _Parameters | None = None
+    parameters: CardParameters = CardParameters()
+
+    @property
+    def version(self) -> str:
+        """The version that this card describes."""
+        known = self.parameters.version
+        return "".join(self.versions[-1:]) if known is None else known
+
+    @property
+    def max_batch_size(self) -> int:
+        """The most rows that a request may have; 0 where the model has no batch axis."""
+        return self.parameters.max_batch_size
+
+    @property
+    def image(self) -> ImageContract | None:
+        """How a picture becomes an input, or None where the model has no input for pictures."""
+        return self.parameters.image
+
+    @property
+    def pictures(self) -> tuple[ImageContract, ...]:
+        """The contracts of all inputs that take pictures."""
+        return self.parameters.images or ((self.image,) if self.image is not None else ())
+
+    @property
+    def classes(self) -> tuple[ClassInfo, ...]:
+        """Classes of the mask or of the classifier, in the order of their numbers."""
+        return self.parameters.classes
+
+
+_OPTIONAL = ("image", "images", "classes", "signatures", "labels", "traffic")
+"""The parameters that a card leaves out where there are none."""
 
 
 def card_to_json(card: ModelCard) -> bytes:
@@ -240,33 +245,26 @@ def card_to_json(card: ModelCard) -> bytes:
     Raises:
         BadEnvelope: A value can't be written as JSON.
     """
-    parameters: dict[str, Any] = {
-        "version": card.version,
-        "max_batch_size": card.max_batch_size,
-        "encodings": card.encodings,
-        "model_hash": card.model_hash,
-        "precision": card.precision,
-        "backend": card.backend,
-        "device": card.device,
-    }
-    if card.image is not None:
-        parameters["image"] = _image_record(card.image)
-    if card.images:
-        parameters["images"] = [_image_record(each) for each in card.images]
-    if card.classes:
-        parameters["classes"] = [{"name": entry.name, "colour": entry.colour} for entry in card.classes]
-    if card.signatures:
-        parameters["signatures"] = [asdict(signature) for signature in card.signatures]
-    parameters |= {key: dict(each) for key in ("labels", "traffic") if (each := getattr(card, key))}
-    metadata = {
-        "name": card.name,
-        "versions": card.versions,
-        "platform": card.platform,
-        "inputs": _spec_records(card.inputs),
-        "outputs": _spec_records(card.outputs),
-        "parameters": parameters,
-    }
-    return write_json(metadata, f"card of model {card.name!r}")
+    record: dict[str, Any] = to_builtins(card)
+    parameters = record["parameters"]
+    parameters["version"] = card.version
+    for key in _OPTIONAL:
+        if not parameters[key]:
+            del parameters[key]
+    for image in (*parameters.get("images", ()), *([parameters["image"]] if card.image else ())):
+        _drop_defaults(image)
+    return write_json(record, f"card of model {card.name!r}")
+
+
+def _drop_defaults(image: dict[str, Any]) -> None:
+    """Remove from a contract's record what it leaves open, and what has no effect on its kind of resizing."""
+    dropped = [key for key in ("width", "height") if image[key] is None]
+    if image["resize"] != Resize.LETTERBOX:
+        dropped.append("fill")
+    if image["resize"] == Resize.STRETCH:
+        dropped.append("resize")
+    for key in dropped:
+        del image[key]
 
 
 def card_from_json(payload: Buffer) -> ModelCard:
@@ -277,31 +275,19 @@ def card_from_json(payload: Buffer) -> ModelCard:
         BadTensor: A datatype does not exist.
         LimitExceeded: It is longer than 1 MiB, or asks for larger pictures than receivers accept.
     """
-    card = read_json(payload, _Card, "model card", MAX_CARD_BYTES)
-    known, versions = card.parameters or _Parameters(), card.versions
-    for image in (known.image, *known.images):
+    record = parse_json(payload, "model card", MAX_CARD_BYTES)
+    if isinstance(record, dict) and record.get("parameters") is None:
+        record.pop("parameters", None)  # other servers may write null
+    card = check(record, ModelCard, "model card")
+    for image in (card.image, *card.parameters.images):
         if image is not None:
             _check_size(image)
-    return ModelCard(
-        card.name,
-        known.version if known.version is not None else "".join(versions[-1:]),
-        versions,
-        card.platform,
-        card.inputs,
-        card.outputs,
-        known.max_batch_size,
-        known.encodings or ("raw",),
-        known.image,
-        known.classes,
-        known.model_hash,
-        known.precision,
-        known.backend,
-        known.device,
-        known.signatures,
-        known.labels,
-        known.traffic,
-        known.images,
-    )
+    return card if card.parameters.encodings else with_parameters(card, encodings=("raw",))
+
+
+def with_parameters(card: ModelCard, **changes: Any) -> ModelCard:
+    """Return a card with other parameters, given by name."""
+    return replace(card, parameters=replace(card.parameters, **changes))
 
 
 def read_card(topics: Topics, topic: str, payload: Buffer) -> tuple[str, ModelCard | None]:
@@ -316,27 +302,6 @@ def read_card(topics: Topics, topic: str, payload: Buffer) -> tuple[str, ModelCa
     return check_same("model", model, card.name if card else model), card
 
 
-def _spec_records(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
-    return [{"name": spec.name, "datatype": spec.datatype, "shape": spec.shape} for spec in specs]
-
-
-def _image_record(image: ImageContract) -> dict[str, Any]:
-    sizes = {"width": image.width, "height": image.height}
-    resize: dict[str, Any] = {} if image.resize is Resize.STRETCH else {"resize": image.resize}
-    if image.resize is Resize.LETTERBOX:
-        resize["fill"] = image.fill
-    return {
-        "input": image.input,
-        **{key: size for key, size in sizes.items() if size is not None},
-        "colour": image.colour,
-        "layout": image.layout,
-        "scale": image.scale,
-        "mean": image.mean,
-        "std": image.std,
-        **resize,
-    }
-
-
 def _check_size(image: ImageContract) -> None:
     pixels = (image.width or 1) * (image.height or 1)
     if pixels > DEFAULT_LIMITS.image_pixels:  # senders resize their pictures to it
@@ -346,4 +311,4 @@ def _check_size(image: ImageContract) -> None:
         )
 
 
-prepare(_Card)
+prepare(ModelCard)

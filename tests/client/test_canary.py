@@ -11,7 +11,7 @@ from mqinfer.client.dispatch.pending import PendingRequest
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.request import names_label, with_labelled_version
 from mqinfer.errors import ModelNotFound
-from mqinfer.protocol.card import ModelCard, card_from_json, card_to_json
+from mqinfer.protocol.card import CardParameters, ModelCard, card_from_json, card_to_json
 from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus, is_for_canary
 from mqinfer.protocol.types import InferRequest, InferResponse, Outcome, WorkerLoad
 
@@ -116,7 +116,8 @@ def test_a_canary_that_is_silent_or_full_is_passed_over() -> None:
     assert late.lane.worker == "stable"
 
 
-CARD = ModelCard("m", "2", ("2", "3"), "", (), (), labels={"stable": "2", "canary": "3"}, traffic={"2": 90, "3": 10})
+SPLIT = CardParameters(version="2", labels={"stable": "2", "canary": "3"}, traffic={"2": 90, "3": 10})
+CARD = ModelCard(name="m", versions=("2", "3"), platform="", parameters=SPLIT)
 
 
 def test_a_label_stands_for_a_version() -> None:

@@ -161,7 +161,7 @@ def test_the_card_is_there_for_whoever_asks(url: str, client: Client, serve: Ser
 
 def test_a_card_is_believed_on_its_own_topic_alone(client: Client, hand: Any) -> None:
     """A card that names another model than its topic is neither model's card."""
-    own, false = (ModelCard("own", "1", ("1",), platform, (), ()) for platform in ("mine", "another"))
+    own, false = (ModelCard(name="own", versions=("1",), platform=platform) for platform in ("mine", "another"))
     hand.link.publish(Message(Topics().card("own"), card_to_json(own), retain=True))
     hand.link.publish(Message(Topics().card("other"), card_to_json(false), retain=True))
     assert client.card("own").platform == "mine"

@@ -37,7 +37,7 @@ class Clock:
 
 def card(model: str, version: str = "1") -> ModelCard:
     """Make a card without tensors."""
-    return ModelCard(model, version, (version,), "test", (), ())
+    return ModelCard(name=model, versions=(version,), platform="test")
 
 
 def worker(name: str, status: WorkerStatus, version: str = "1", *, boot: int = 1, default: bool = True) -> WorkerState:

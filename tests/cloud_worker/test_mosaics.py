@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from mqinfer.edge_agent.preparing.quality_ladder import QualityStep
 from mqinfer.images.demosaic import Demosaic
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.models.loading import LoadedModel
+from mqinfer.protocol.card import with_parameters
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import BadEncoding, BadImage, BadTensor, ConfigError
 from mqinfer.protocol.types import InferRequest, Scalar
@@ -117,7 +117,7 @@ def test_what_can_not_be_demosaiced_is_refused(small: InferenceService) -> None:
 
 def test_a_worker_that_takes_no_mosaics(small: InferenceService) -> None:
     """Without `bayer` in the card nothing is sent as a mosaic; lossy codecs can't carry one."""
-    card = replace(small.model.card, encodings=("raw", "png"))
+    card = with_parameters(small.model.card, encodings=("raw", "png"))
     with pytest.raises(ConfigError, match="can't decode 'bayer'; choose one of raw, png"):
         choose_encoding("bayer:png", card)
     with pytest.raises(ConfigError, match="mosaics travel without loss, as bayer:png or bayer:lz4"):

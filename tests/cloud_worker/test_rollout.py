@@ -15,7 +15,7 @@ from mqinfer.cloud_worker.supervision.statistics import StatisticsQuery, Totals
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.control import Duration, ModelStatistics, StageTimes
 
-CARD = ModelCard("m", "1", ("1",), "mqinfer_echo", (), ())
+CARD = ModelCard(name="m", versions=("1",), platform="mqinfer_echo")
 
 
 def child(phase: Phase, *, reason: str = "", served: bool = False) -> Child:

@@ -91,9 +91,13 @@ def test_state_and_card_are_retained_in_their_order(
     cards = [card_from_json(message.payload) for topic, message in seen if topic.endswith("/card")]
     assert [state.status for state in states] == [WorkerStatus.READY, WorkerStatus.DRAINING, WorkerStatus.STOPPED]
     assert len({state.incarnation for state in states}) == 1
-    card = model.card
+    known = model.card.parameters
     assert {(state.worker, state.models, state.capacity) for state in states} == {
-        (name, (ServedModel("echo", "1", precision=card.precision, backend=card.backend, device=card.device),), 64)
+        (
+            name,
+            (ServedModel("echo", "1", precision=known.precision, backend=known.backend, device=known.device),),
+            64,
+        )
     }
     assert cards[0] == model.card
     assert all(subscriptions_at_ready)

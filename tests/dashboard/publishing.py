@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from mqinfer.broker import BrokerAddress, Message, make_link
 from mqinfer.codecs import encode_tensor
-from mqinfer.protocol.card import ClassInfo, ModelCard, card_to_json
+from mqinfer.protocol.card import CardParameters, ClassInfo, ModelCard, card_to_json
 from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.envelope import CONTENT_TYPE, encode_response
@@ -90,7 +90,14 @@ class Publisher:
         """Publish the card of a model that makes masks."""
         image = TensorSpec("input", Datatype.UINT8, (-1, 64, 96, 3))
         mask = TensorSpec("output", Datatype.UINT8, (-1, 64, 96))
-        card = ModelCard(model, "1", ("1",), "onnx_onnxv1", (image,), (mask,), classes=tuple(classes), **fields)
+        card = ModelCard(
+            name=model,
+            versions=("1",),
+            platform="onnx_onnxv1",
+            inputs=(image,),
+            outputs=(mask,),
+            parameters=CardParameters(classes=tuple(classes), **fields),
+        )
         self.send(self.topics.card(model), card_to_json(card), retain=True, qos=1)
 
     def worker(self, name: str, *models: str, status: WorkerStatus = WorkerStatus.READY, **fields: Any) -> None:

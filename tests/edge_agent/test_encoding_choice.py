@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -13,7 +13,7 @@ from mqinfer.edge_agent.preparing.encoding import FrameEncoder
 from mqinfer.edge_agent.preparing.encoding_choice import EncodingCandidate, EncodingChoice
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.images.picture import RawImage
-from mqinfer.protocol.card import ColourOrder, ImageContract, ModelCard
+from mqinfer.protocol.card import CardParameters, ColourOrder, ImageContract, ModelCard, with_parameters
 from mqinfer.protocol.errors import BadEncoding, ConfigError, MissingExtra
 
 RAW = 1_800_000
@@ -114,7 +114,8 @@ def test_what_does_not_suit_a_frame_is_left_out() -> None:
     assert played.used["bayer"] == 0
 
 
-CARD = ModelCard("m", "1", ("1",), "p", (), (), encodings=("raw", "lz4", "shuffle-lz4", "png", "jpeg", "bayer", "h264"))
+ENCODINGS = ("raw", "lz4", "shuffle-lz4", "png", "jpeg", "bayer", "h264")
+CARD = ModelCard(name="m", versions=("1",), platform="p", parameters=CardParameters(encodings=ENCODINGS))
 
 
 def test_what_auto_chooses_among() -> None:
@@ -122,11 +123,9 @@ def test_what_auto_chooses_among() -> None:
     assert choose_encoding("auto", CARD) == "auto:jpeg:90,raw,lz4,png,bayer:lz4,bayer,h264"
     spooled = choose_encoding("auto", CARD, alone=True)
     assert spooled == "auto:jpeg:90,raw,lz4,png,bayer:lz4,bayer"
-    few = ModelCard("m", "1", ("1",), "p", (), (), encodings=("raw", "lz4"))
+    few = with_parameters(CARD, encodings=("raw", "lz4"))
     assert choose_encoding("auto", few) == "auto:raw,lz4"
-    deep = ModelCard(
-        "m", "1", ("1",), "p", (), (), encodings=CARD.encodings, image=ImageContract("x", colour=ColourOrder.DEPTH)
-    )
+    deep = with_parameters(CARD, image=ImageContract("x", colour=ColourOrder.DEPTH))
     assert choose_encoding("auto", deep) == "auto:lz4,raw,shuffle-lz4"
     assert choose_encoding("auto:png,jpeg:50", CARD) == "auto:png,jpeg:50"
     for wish, words in (("auto:png,mask", "can't decode 'mask'"), ("auto:no", "unknown encoding 'no'")):
@@ -143,17 +142,18 @@ def test_what_auto_chooses_among() -> None:
 def test_what_is_refused_before_a_frame_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """A level outside the range, a worker that lists no video, depth, frames kept on the disk, no PyAV at the edge."""
     names = ("raw", "lz4", "jpeg", "png", "h264")
-    card = ModelCard("seg", "1", ("1",), "onnx", (), (), encodings=names, image=ImageContract("x", 8, 8))
+    known = CardParameters(encodings=names, image=ImageContract("x", 8, 8))
+    card = ModelCard(name="seg", versions=("1",), platform="onnx", parameters=known)
     assert choose_encoding("h264:1500", card) == "h264:1500"
     with pytest.raises(ConfigError, match=r"encoding 'h264:x' has no such level; levels of h264: 0 to 100000"):
         choose_encoding("h264:x", card)
     with pytest.raises(ConfigError, match="can't decode 'h264'"):
-        choose_encoding("h264", replace(card, encodings=("raw", "lz4")))
+        choose_encoding("h264", with_parameters(card, encodings=("raw", "lz4")))
     for unknown in ("h265", "difference", "difference:bayer"):
         with pytest.raises(ConfigError, match=r"unknown encoding '\w+'; known are raw, .*, h264, bayer and auto"):
             choose_encoding(unknown, card)
     with pytest.raises(ConfigError, match="takes depth pictures, which 'h264' can't carry"):
-        choose_encoding("h264", replace(card, image=ImageContract("x", 8, 8, colour=ColourOrder.DEPTH)))
+        choose_encoding("h264", with_parameters(card, image=ImageContract("x", 8, 8, colour=ColourOrder.DEPTH)))
     with pytest.raises(ConfigError, match="needs the frames before"):
         choose_encoding("h264", card, alone=True)
     monkeypatch.setattr("mqinfer.codecs.registry.find_spec", lambda name: None if name == "av" else True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from mqinfer.bags.frame import Frame
 from mqinfer.codecs import decode_tensor, encode_tensor
@@ -21,12 +22,12 @@ from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.images.placement import Placement
 from mqinfer.images.resize import fit
-from mqinfer.protocol.card import ColourOrder, ImageContract, ModelCard, Resize
+from mqinfer.protocol.card import CardParameters, ColourOrder, ImageContract, ModelCard, Resize, with_parameters
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadImage, ConfigError
 from mqinfer.protocol.types import Capture, TensorSpec
 
-CARD = ModelCard("m", "1", ("1",), "p", (), (), encodings=("raw", "lz4", "jpeg"))
+CARD = ModelCard(name="m", versions=("1",), platform="p", parameters=CardParameters(encodings=("raw", "lz4", "jpeg")))
 PIXELS = np.random.default_rng(1).integers(0, 255, (24, 32, 3), np.uint8)
 
 
@@ -147,7 +148,7 @@ def test_a_broken_frame_is_a_bad_image(image: RawImage | CompressedImage) -> Non
 def test_the_encoding_is_chosen_from_what_the_worker_takes() -> None:
     """JPEG where it can be decoded, LZ4 otherwise; a wish is checked."""
     assert choose_encoding(None, CARD) == "jpeg:90"
-    assert choose_encoding(None, replace(CARD, encodings=("raw", "lz4"))) == "lz4"
+    assert choose_encoding(None, with_parameters(CARD, encodings=("raw", "lz4"))) == "lz4"
     assert choose_encoding("jpeg:50", CARD) == "jpeg:50"
     with pytest.raises(ConfigError, match=r"'m' can't decode 'png'; choose one of raw, lz4, jpeg"):
         choose_encoding("png", CARD)
@@ -160,12 +161,12 @@ def test_the_encoding_is_chosen_from_what_the_worker_takes() -> None:
 def test_the_encoding_of_the_results_suits_the_outputs() -> None:
     """Masks as such where the worker can, the rest in LZ4; a wrong name is found before the first frame."""
     outputs = TensorSpec("mask", Datatype.UINT8, (1, 8, 8)), TensorSpec("score", Datatype.FP32, (1,))
-    card = replace(CARD, outputs=outputs, encodings=("raw", "lz4", "mask"))
+    card = with_parameters(structs.replace(CARD, outputs=outputs), encodings=("raw", "lz4", "mask"))
     assert choose_output_encoding(None, card) == {"mask": "mask", "score": "lz4"}
     assert choose_output_encoding(None, card, "1") == {"mask": "mask", "score": "lz4"}
     assert choose_output_encoding(None, card, "2") == "lz4"
-    assert choose_output_encoding(None, replace(card, outputs=outputs[1:])) == "lz4"
-    assert choose_output_encoding(None, replace(card, encodings=("raw", "lz4"))) == "lz4"
+    assert choose_output_encoding(None, structs.replace(card, outputs=outputs[1:])) == "lz4"
+    assert choose_output_encoding(None, with_parameters(card, encodings=("raw", "lz4"))) == "lz4"
     assert choose_output_encoding("lz4:9", card) == "lz4:9"
     with pytest.raises(ConfigError, match="unknown encoding"):
         choose_output_encoding("zip", card)
@@ -219,7 +220,7 @@ class TestDepth:
 
     def test_the_encoding_carries_distances(self) -> None:
         """LZ4 by default; a lossy one is refused."""
-        card = replace(CARD, image=self.contract)
+        card = with_parameters(CARD, image=self.contract)
         assert choose_encoding(None, card) == "lz4"
         with pytest.raises(
             ConfigError, match=r"takes depth pictures, which 'jpeg' can't carry; choose one of raw, lz4"

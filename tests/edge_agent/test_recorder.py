@@ -24,11 +24,12 @@ from mqinfer.bags.repair import repair
 from mqinfer.client.watching import SeenPreview, SeenResult
 from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.sinks.foxglove.recorder import Recorder
-from mqinfer.protocol.card import ClassInfo, ImageContract, ModelCard
+from mqinfer.protocol.card import CardParameters, ClassInfo, ImageContract, ModelCard
 from mqinfer.protocol.types import Capture, EncodedTensor, ErrorInfo, InferResponse, Outcome
 
 CLASSES = tuple(ClassInfo(name, colour) for name, colour in (("road", (1, 2, 3)), ("car", (200, 100, 50))))
-CARD = ModelCard("seg", "3", ("3",), "onnx", (), (), image=ImageContract("x", 64, 48), classes=CLASSES)
+KNOWN = CardParameters(image=ImageContract("x", 64, 48), classes=CLASSES)
+CARD = ModelCard(name="seg", versions=("3",), platform="onnx", parameters=KNOWN)
 Found = dict[str, list[tuple[int, dict[str, Any]]]]
 
 

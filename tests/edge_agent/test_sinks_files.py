@@ -22,12 +22,13 @@ from mqinfer.edge_agent.sinks.factory import SinkSet
 from mqinfer.edge_agent.sinks.sink import Sink, StreamNames
 from mqinfer.images.picture import RawImage
 from mqinfer.images.placement import Placement
-from mqinfer.protocol.card import ClassInfo, ModelCard
+from mqinfer.protocol.card import CardParameters, ClassInfo, ModelCard
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Capture, ErrorInfo, Outcome, Timings
 
 CLASSES = (ClassInfo("road", (128, 64, 128)), ClassInfo("sky", (70, 130, 180)))
-CARD = ModelCard("road", "3", ("3",), "onnx_onnxv1", (), (), classes=CLASSES, model_hash="sha256:abc")
+KNOWN = CardParameters(classes=CLASSES, model_hash="sha256:abc")
+CARD = ModelCard(name="road", versions=("3",), platform="onnx_onnxv1", parameters=KNOWN)
 HEIGHT, WIDTH = 60, 96
 CAPTURE_NS = 1_700_000_000_123_456_789  # not a float64: the last digits tell whether anything rounded
 PERIOD_NS = 50_000_000

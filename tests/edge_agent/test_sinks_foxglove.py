@@ -25,13 +25,19 @@ from mqinfer.edge_agent.sinks.foxglove.layout import LAYOUT_FILE, make_layout
 from mqinfer.edge_agent.sinks.foxglove.messages import result_schema, schema
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.images.placement import Placement, Resize
-from mqinfer.protocol.card import ClassInfo, ImageContract, ModelCard
+from mqinfer.protocol.card import CardParameters, ClassInfo, ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.types import ErrorInfo, Outcome, TensorSpec, Timings
 
 CLASSES = (ClassInfo("road", (128, 64, 128)), ClassInfo('a "wide" sign', (70, 130, 180)))
 OUTPUTS = TensorSpec("mask", Datatype.UINT8, (1, 24, 32)), TensorSpec("scores", Datatype.FP32, (1, 3))
-CARD = ModelCard("road", "3", ("3",), "onnx_onnxv1", (), OUTPUTS, classes=CLASSES)
+CARD = ModelCard(
+    name="road",
+    versions=("3",),
+    platform="onnx_onnxv1",
+    outputs=OUTPUTS,
+    parameters=CardParameters(classes=CLASSES),
+)
 WIDTH, HEIGHT = 96, 64
 PIXELS = cv2.resize(np.random.default_rng(5).integers(0, 255, (8, 12, 3), np.uint8), (WIDTH, HEIGHT)).astype(np.uint8)
 RAW = RawImage("rgb8", HEIGHT, WIDTH, 3 * WIDTH, is_bigendian=False, data=PIXELS.tobytes())
@@ -134,7 +140,7 @@ def described_fields(field: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from described_fields(field["items"])
 
 
-@pytest.mark.parametrize("card", [CARD, ModelCard("plain", "1", ("1",), "p", (), ())])
+@pytest.mark.parametrize("card", [CARD, ModelCard(name="plain", versions=("1",), platform="p")])
 def test_viewers_can_read_the_schema_of_results(card: ModelCard) -> None:
     """Foxglove and Lichtblick take one type a field, never a null, and arrays that say of what; or nothing is shown."""
     fields = list(described_fields(json.loads(result_schema(card))))

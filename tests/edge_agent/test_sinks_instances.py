@@ -17,7 +17,7 @@ from mqinfer.edge_agent.sinks.drawing.overlay import draw_instances, draw_result
 from mqinfer.edge_agent.sinks.factory import open_sinks
 from mqinfer.images.picture import RawImage
 from mqinfer.images.placement import Placement
-from mqinfer.protocol.card import ClassInfo, ModelCard, Resize
+from mqinfer.protocol.card import CardParameters, ClassInfo, ModelCard, Resize
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.types import Outcome
 
@@ -59,7 +59,7 @@ def test_each_instance_has_the_colour_of_its_class() -> None:
 
 def test_instances_are_laid_over_the_picture_in_mcap(tmp_path: Path) -> None:
     """On the topic of overlays, which the layout shows; a detector without masks has none."""
-    card = ModelCard("m", "1", ("1",), "p", (), (), classes=(RED, GREEN))
+    card = ModelCard(name="m", versions=("1",), platform="p", parameters=CardParameters(classes=(RED, GREEN)))
     boxes = {name: output for name, output in instances().items() if name != "masks"}
     for name, outputs, kinds in (("with", instances(), 4), ("without", boxes, 3)):
         sinks = open_sinks(tmp_path / name, card, ("mcap",))
@@ -91,7 +91,7 @@ def test_the_best_classes_are_written_on_the_picture() -> None:
 
 def test_top_classes_in_every_file(tmp_path: Path) -> None:
     """JSON lines have them with their labels, MCAP as lines of text above the caption's corner."""
-    card = ModelCard("m", "1", ("1",), "p", (), (), classes=CATS)
+    card = ModelCard(name="m", versions=("1",), platform="p", parameters=CardParameters(classes=CATS))
     sinks = open_sinks(tmp_path, card, ("jsonl", "mcap"))
     sinks.write(FRAME, FrameView(PIXELS, PLACEMENT, SCORES), result(SCORES))
     sinks.close()

@@ -23,14 +23,14 @@ from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.sinks.ros.rosbag_sink import RosbagSink
 from mqinfer.images.picture import RawImage
 from mqinfer.images.placement import Placement
-from mqinfer.protocol.card import ClassInfo, ModelCard, Resize
+from mqinfer.protocol.card import CardParameters, ClassInfo, ModelCard, Resize
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.states import ServedModel
 from mqinfer.protocol.types import ErrorInfo, Outcome
 
 CLASSES = (ClassInfo("car", (255, 0, 0)), ClassInfo("road", (0, 255, 0)), ClassInfo("sky", (0, 0, 255)))
-CARD = ModelCard("net", "3", ("3",), "onnx_onnxv1", (), (), classes=CLASSES)
+CARD = ModelCard(name="net", versions=("3",), platform="onnx_onnxv1", parameters=CardParameters(classes=CLASSES))
 WIDTH, HEIGHT = 100, 50
 CAPTURE_NS = 1_700_000_000_123_456_789
 PERIOD_NS = 50_000_000
@@ -200,7 +200,8 @@ def test_streams_whose_topics_would_be_one_stay_apart(tmp_path: Path) -> None:
 def test_hostile_texts_are_kept_as_texts(tmp_path: Path) -> None:
     """A NUL would end a string early for ROS, and half a surrogate pair cannot be written at all."""
     names = ("<b>&", "a\0b", "\udc80file", "x" * 10_000)
-    card = ModelCard("net", "3", ("3",), "p", (), (), classes=tuple(ClassInfo(name, (0, 0, 0)) for name in names))
+    known = CardParameters(classes=tuple(ClassInfo(name, (0, 0, 0)) for name in names))
+    card = ModelCard(name="net", versions=("3",), platform="p", parameters=known)
     outputs = BOXES | {"boxes": np.zeros((4, 4)), "scores": np.linspace(1, 0, 4), "classes": np.arange(4)}
     ((_, _, message),) = written(tmp_path / "bag", outputs, card=card)["detections"]
     found = [each.results[0].hypothesis.class_id for each in message.detections]

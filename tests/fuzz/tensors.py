@@ -12,7 +12,7 @@ import cv2  # noqa: F401  here, so that its import does not count as the first p
 from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.codecs import decode_tensor, encoded_image, probe_image
 from mqinfer.codecs.probe import check_complete
-from mqinfer.protocol.card import ColourOrder, ImageContract, ModelCard
+from mqinfer.protocol.card import CardParameters, ColourOrder, ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.header import IMAGE_ENCODING, RAW_SIZE
 from mqinfer.protocol.limits import Limits
@@ -35,7 +35,13 @@ ENCODINGS = (
 
 def _service(contract: ImageContract) -> InferenceService:
     """Set up a worker's service for a model that takes pictures; nothing runs it."""
-    card = ModelCard("m", "1", ("1",), "p", (_SPEC,), (), max_batch_size=1, image=contract)
+    card = ModelCard(
+        name="m",
+        versions=("1",),
+        platform="p",
+        inputs=(_SPEC,),
+        parameters=CardParameters(max_batch_size=1, image=contract),
+    )
     model: Any = SimpleNamespace(card=card, backend=None, signatures={})
     return InferenceService(model, _LIMITS)
 

@@ -19,7 +19,7 @@ from msgspec.structs import fields, replace
 
 from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.protocol import envelope, oip_json
-from mqinfer.protocol.card import ClassInfo, ImageContract, ModelCard, card_from_json, card_to_json
+from mqinfer.protocol.card import CardParameters, ClassInfo, ImageContract, ModelCard, card_from_json, card_to_json
 from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.types import (
@@ -118,18 +118,20 @@ FAILED = InferResponse(
 )
 MASK = {"mask": decode_tensor(REPLY.outputs[0])}
 CARD = ModelCard(
-    "seg",
-    "3",
-    ("1", "3"),
-    "tensorflow_graphdef",
-    (TensorSpec("image", Datatype.FP32, (-1, 608, 968, 3)),),
-    (TensorSpec("mask", Datatype.UINT8, (-1, 608, 968)),),
-    8,
-    ("raw", "jpeg"),
-    ImageContract("image", 968, 608, scale=1 / 255, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
-    (ClassInfo("road", (128, 64, 128)),),
-    "sha256:" + "0f" * 32,
-    backend="tensorflow 2.21.0",
+    name="seg",
+    versions=("1", "3"),
+    platform="tensorflow_graphdef",
+    inputs=(TensorSpec("image", Datatype.FP32, (-1, 608, 968, 3)),),
+    outputs=(TensorSpec("mask", Datatype.UINT8, (-1, 608, 968)),),
+    parameters=CardParameters(
+        version="3",
+        max_batch_size=8,
+        encodings=("raw", "jpeg"),
+        image=ImageContract("image", 968, 608, scale=1 / 255, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+        classes=(ClassInfo("road", (128, 64, 128)),),
+        model_hash="sha256:" + "0f" * 32,
+        backend="tensorflow 2.21.0",
+    ),
 )
 STATE = WorkerState("gpu-0", WorkerStatus.READY, 17, (ServedModel("seg", "3"),), 16, 2, 900, {"ok": 41})
 

@@ -1,6 +1,5 @@
 """Conversion of pixels to model inputs, against plain NumPy written out axis by axis."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +7,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from mqinfer.errors import BadTensor
 from mqinfer.images.resize import fit, place, to_model_input

@@ -114,7 +114,7 @@ def test_who_is_gone_has_nothing_pending() -> None:
 def test_a_model_without_workers_is_listed() -> None:
     """With its card alone, so that what was scaled to zero still has a number."""
     known = Registry(Clock())
-    known.put_card("seg", ModelCard("seg", "1", ("1",), "onnx_onnxv1", (), ()))
+    known.put_card("seg", ModelCard(name="seg", versions=("1",), platform="onnx_onnxv1"))
     assert to_record(lag(known, 100.0)) == {"seg": {"pending": 0, "oldest_ms": 0, "workers": 0, "capacity": 0}}
 
 

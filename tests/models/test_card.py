@@ -1,10 +1,10 @@
 """Batch axis, image contract and content hash: what a card has beyond the model file."""
 
 import hashlib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from mqinfer.errors import ConfigError
 from mqinfer.models.card import image_contract, image_contracts, max_batch_size

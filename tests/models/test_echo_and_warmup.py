@@ -11,7 +11,7 @@ from mqinfer.models.backends.echo import EchoBackend
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import Repository
 from mqinfer.models.warmup import warm_up, zeros
-from mqinfer.protocol.card import ImageContract, ModelCard
+from mqinfer.protocol.card import CardParameters, ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.types import TensorSpec
 
@@ -45,7 +45,8 @@ class Recording(EchoBackend):
 
 def card(specs: tuple[TensorSpec, ...], max_batch_size: int, image: ImageContract | None = None) -> ModelCard:
     """Make the card of an echo."""
-    return ModelCard("m", "1", ("1",), "mqinfer_echo", specs, specs, max_batch_size, image=image)
+    known = CardParameters(max_batch_size=max_batch_size, image=image)
+    return ModelCard(name="m", versions=("1",), platform="mqinfer_echo", inputs=specs, outputs=specs, parameters=known)
 
 
 def test_echo_from_a_file(repository: Path) -> None:

@@ -127,8 +127,9 @@ def test_a_pipeline(repository: Path) -> None:
     write_pipeline(repository)
     model = load_model(find(repository, "seeing"), device="cpu")
     card = model.card
-    assert (card.platform, card.device, card.precision, card.max_batch_size) == ("ensemble", "cpu", "fp32", 4)
-    assert card.backend.startswith("onnxruntime ")
+    known = card.parameters
+    assert (card.platform, known.device, known.precision, known.max_batch_size) == ("ensemble", "cpu", "fp32", 4)
+    assert known.backend.startswith("onnxruntime ")
     assert card.inputs == (TensorSpec("IMAGE", Datatype.UINT8, (-1, 4, 4, 3)),)
     assert [spec.shape for spec in card.outputs] == [(-1, 2, 2), (-1, 3, 2, 2)]
     assert card.image is not None

@@ -68,7 +68,7 @@ def test_what_is_discovered(keras: Any, tmp_path: Path, suffix: str) -> None:
         ("age", "FP32", (-1, 1)),
     ]
     card = model.card
-    assert (card.platform, card.device, card.precision) == ("tensorflow_keras", "cpu", "fp32")
+    assert (card.platform, card.parameters.device, card.parameters.precision) == ("tensorflow_keras", "cpu", "fp32")
     warm_up(model.backend, card)
     rng = np.random.default_rng(1)
     image, number = rng.random((3, 6, 6, 1), np.float32), rng.integers(0, 5, (3, 2), np.int32)
@@ -111,7 +111,7 @@ def test_sequential_models_and_half_precision(keras: Any, tmp_path: Path) -> Non
     model = loaded(tmp_path / "model.keras")
     assert ends(model) == [("x", "FP32", (-1, 4)), ("inner", "FP16", (-1, 3))]
     inner.save(tmp_path / "inner.keras")
-    assert loaded(tmp_path / "inner.keras").card.precision == "fp16"
+    assert loaded(tmp_path / "inner.keras").card.parameters.precision == "fp16"
 
 
 def test_a_model_that_was_never_built(keras: Any, tmp_path: Path) -> None:

@@ -62,8 +62,8 @@ def test_layers(repository: Path, write_onnx: WriteOnnx) -> None:
     assert (second.is_default, second.config.max_batch_size) == (True, 3)
     cards = [load_model(version, device="cpu").card for version in (first, second)]
     assert [card.image.colour for card in cards if card.image] == [ColourOrder.BGR, ColourOrder.RGB]
-    assert [card.precision for card in cards] == ["fp32", "int8"]
-    assert cards[0].model_hash == cards[1].model_hash
+    assert [card.parameters.precision for card in cards] == ["fp32", "int8"]
+    assert cards[0].parameters.model_hash == cards[1].parameters.model_hash
 
 
 @pytest.mark.parametrize(

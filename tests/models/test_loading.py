@@ -32,14 +32,14 @@ def test_a_model_from_the_repository(write_onnx: WriteOnnx, repository: Path) ->
     model = load_model(version, device="cpu", versions=(6, 7))
     card = model.card
     assert (card.name, card.version, card.versions) == ("road", "7", ("6", "7"))
-    assert (card.platform, card.device, card.precision) == ("onnx_onnxv1", "cpu", "fp32")
-    assert card.backend.startswith("onnxruntime ")
+    assert (card.platform, card.parameters.device, card.parameters.precision) == ("onnx_onnxv1", "cpu", "fp32")
+    assert card.parameters.backend.startswith("onnxruntime ")
     assert card.max_batch_size == 4
     assert card.image is not None
     assert (card.image.input, card.image.width, card.image.height, card.image.colour) == ("x", 8, 6, "bgr")
     assert card.classes[0].name == "road"
-    assert "raw" in card.encodings
-    assert card.model_hash.startswith("sha256:")
+    assert "raw" in card.parameters.encodings
+    assert card.parameters.model_hash.startswith("sha256:")
     assert model.backend.infer({"x": np.zeros((2, 6, 8, 3), np.uint8)})["y"].shape == (2, 6, 8, 3)
 
 

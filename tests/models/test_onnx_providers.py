@@ -192,7 +192,7 @@ def test_other_engines_have_no_accelerators(write_echo: Callable[..., Path], cap
     config = '[optimization.execution_accelerators]\ngpu_execution_accelerator = [{ name = "tensorrt" }]\n'
     (version,) = Repository(write_echo("echo", config=config)).models()
     with caplog.at_level(logging.WARNING, "mqinfer.models"):
-        assert load_model(version).card.device == "cpu"
+        assert load_model(version).card.parameters.device == "cpu"
     (line,) = caplog.messages
     assert line.startswith("model echo: ")
     assert line.endswith("has no execution accelerators; left out: tensorrt")

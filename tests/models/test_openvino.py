@@ -90,8 +90,8 @@ def test_onnx_where_it_is_asked_for(write_onnx: WriteOnnx, tmp_path: Path) -> No
     path = write_onnx(tmp_path / "model.onnx")
     model = load_model(ModelVersion("m", 1, path, ModelConfig(backend="openvino")), device="cpu")
     card = model.card
-    assert (card.platform, card.device, card.precision) == ("onnx_onnxv1", "cpu", "fp32")
-    assert card.backend.startswith("openvino 20")
+    assert (card.platform, card.parameters.device, card.parameters.precision) == ("onnx_onnxv1", "cpu", "fp32")
+    assert card.parameters.backend.startswith("openvino 20")
     assert (card.inputs[0].name, card.outputs[0].name) == ("x", "y")
     warm_up(model.backend, card)
 

@@ -20,7 +20,7 @@ from mqinfer.lab.optimize.override import as_toml, override_toml, version_folder
 from mqinfer.lab.optimize.products import Recipe, plan, product_version, write_product
 from mqinfer.lab.optimize.samples import Sample, SampleInputs, feeds, random_samples
 from mqinfer.models.repository import ModelVersion, Repository
-from mqinfer.protocol.card import ImageContract, ModelCard
+from mqinfer.protocol.card import CardParameters, ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError, MissingExtra, ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec
@@ -34,7 +34,8 @@ VALUES = st.recursive(PLAIN, lambda each: st.lists(each, max_size=3) | st.dictio
 def card_of(*inputs: TensorSpec, image: ImageContract | None = None, platform: str = "onnx_onnxv1") -> ModelCard:
     """Make a card with inputs and one output."""
     output = TensorSpec("y", Datatype.FP32, (-1, 4))
-    return ModelCard("m", "1", ("1",), platform, inputs, (output,), image=image)
+    known = CardParameters(image=image)
+    return ModelCard(name="m", versions=("1",), platform=platform, inputs=inputs, outputs=(output,), parameters=known)
 
 
 def labels(engines: list[str], precisions: list[str], *, early: bool = False, calibrated: bool = True) -> list[str]:

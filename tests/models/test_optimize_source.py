@@ -129,6 +129,6 @@ def test_a_converter_that_fails(repository: Path) -> None:
     """The message holds the last line of the converter's log."""
     version = version_of(repository, lambda folder: (folder / "model.pb").write_bytes(b"no graph"))
     given, output = (TensorSpec(name, Datatype.FP32, (-1, 3)) for name in ("input", "output"))
-    card = ModelCard("m", "1", ("1",), "tensorflow_graphdef", (given,), (output,))
+    card = ModelCard(name="m", versions=("1",), platform="tensorflow_graphdef", inputs=(given,), outputs=(output,))
     with pytest.raises(ModelNotLoadable, match=r"model\.pb: tf2onnx can't convert it \(.*Error"):
         to_onnx(version, card)

@@ -62,8 +62,8 @@ def example(tf: Any, *values: float) -> Array:
 def test_the_card_names_the_signatures(model: LoadedModel) -> None:
     """Each with method, tensors as the file names them, and whether rows share a run; the card travels with them."""
     card = model.card
-    assert [signature.name for signature in card.signatures] == SIGNATURES
-    own, add, classify, *_ = card.signatures
+    assert [signature.name for signature in card.parameters.signatures] == SIGNATURES
+    own, add, classify, *_ = card.parameters.signatures
     assert own.method == "tensorflow/serving/predict"
     assert own.inputs == (SignatureTensor("x", Datatype.FP32, (-1, 1), "x:0"),)
     assert {tensor.name: tensor.tensor for tensor in own.outputs} == {"y": "y:0", "label_bytes": "label:0"}
@@ -150,7 +150,7 @@ def test_signatures_of_tensorflow_2(tf: Any, tmp_path: Path) -> None:
     tf.saved_model.save(module, tmp_path, signatures={"double": double, "square": square, "short": short})
     config = ModelConfig(parameters={"signature": "square"})
     loaded = load_model(ModelVersion("half", 1, tmp_path, config), device="cpu")
-    assert [(each.name, each.inputs[0].tensor) for each in loaded.card.signatures] == [
+    assert [(each.name, each.inputs[0].tensor) for each in loaded.card.parameters.signatures] == [
         ("square", "square_x:0"),
         ("double", "double_x:0"),
     ]

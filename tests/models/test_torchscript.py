@@ -105,8 +105,8 @@ def test_what_is_discovered(torch: Any, write: WriteModule) -> None:
     card = model.card
     assert card.inputs == (TensorSpec("image", Datatype.FP32, (-1, 3)),)
     assert card.outputs == (TensorSpec("scores", Datatype.FP32, (-1, 5)),)
-    assert (card.platform, card.device, card.precision) == ("pytorch_torchscript", "cpu", "fp32")
-    assert card.backend == f"torch {torch.__version__}"
+    assert (card.platform, card.parameters.device, card.parameters.precision) == ("pytorch_torchscript", "cpu", "fp32")
+    assert card.parameters.backend == f"torch {torch.__version__}"
     warm_up(model.backend, card)
 
 

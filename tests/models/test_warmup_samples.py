@@ -12,7 +12,7 @@ from mqinfer.models.loading import load_model
 from mqinfer.models.repository import Repository
 from mqinfer.models.repository.config import WarmUpInput, WarmUpSample
 from mqinfer.models.warmup import sample_inputs, warm_up
-from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.card import CardParameters, ModelCard
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
 from mqinfer.protocol.types import TensorSpec
 
@@ -23,7 +23,8 @@ X, S = WarmUpInput(Datatype.FP32, (2,)), WarmUpInput(Datatype.BYTES, (1,))
 
 def card(*specs: TensorSpec, max_batch_size: int = 4) -> ModelCard:
     """Make the card of an echo."""
-    return ModelCard("m", "1", ("1",), "mqinfer_echo", specs, specs, max_batch_size)
+    known = CardParameters(max_batch_size=max_batch_size)
+    return ModelCard(name="m", versions=("1",), platform="mqinfer_echo", inputs=specs, outputs=specs, parameters=known)
 
 
 class Recording(EchoBackend):

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from mqinfer.protocol.card import (
+    CardParameters,
     ClassInfo,
     ColourOrder,
     ImageContract,
@@ -46,20 +47,23 @@ crops = st.builds(replace, images, resize=st.just(Resize.CROP))
 cards = st.builds(
     ModelCard,
     name=texts,
-    version=texts,
     versions=st.lists(texts, max_size=3).map(tuple),
     platform=texts,
     inputs=st.lists(specs, max_size=3).map(tuple),
     outputs=st.lists(specs, max_size=3).map(tuple),
-    max_batch_size=st.integers(0, 64),
-    encodings=st.lists(texts, min_size=1, max_size=3).map(tuple),
-    image=st.none() | images | letterboxes | crops,
-    images=st.lists(images | letterboxes, max_size=2).map(tuple),
-    classes=st.lists(st.builds(ClassInfo, texts, st.tuples(levels, levels, levels)), max_size=3).map(tuple),
-    model_hash=texts,
-    precision=texts,
-    backend=texts,
-    device=texts,
+    parameters=st.builds(
+        CardParameters,
+        version=texts,
+        max_batch_size=st.integers(0, 64),
+        encodings=st.lists(texts, min_size=1, max_size=3).map(tuple),
+        image=st.none() | images | letterboxes | crops,
+        images=st.lists(images | letterboxes, max_size=2).map(tuple),
+        classes=st.lists(st.builds(ClassInfo, texts, st.tuples(levels, levels, levels)), max_size=3).map(tuple),
+        model_hash=texts,
+        precision=texts,
+        backend=texts,
+        device=texts,
+    ),
 )
 
 
@@ -71,7 +75,12 @@ def test_round_trip(card: ModelCard) -> None:
 
 def test_metadata_is_the_open_inference_protocols() -> None:
     """The top level holds the protocol's names alone, so that its readers understand a card."""
-    card = ModelCard("m", "2", ("1", "2"), "onnx_onnxv1", (TensorSpec("x", Datatype.FP32, (-1, 3)),), ())
+    card = ModelCard(
+        name="m",
+        versions=("1", "2"),
+        platform="onnx_onnxv1",
+        inputs=(TensorSpec("x", Datatype.FP32, (-1, 3)),),
+    )
     fields = json.loads(card_to_json(card))
     assert list(fields) == ["name", "versions", "platform", "inputs", "outputs", "parameters"]
     assert fields["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}]
@@ -80,7 +89,7 @@ def test_metadata_is_the_open_inference_protocols() -> None:
 def test_a_foreign_servers_metadata_is_a_card() -> None:
     """Bare metadata of the protocol will do: the rest has defaults, and the version is the last."""
     card = card_from_json(b'{"name": "m", "versions": ["1", "2"], "platform": "p", "inputs": [], "outputs": []}')
-    assert (card.version, card.encodings, card.image) == ("2", ("raw",), None)
+    assert (card.version, card.parameters.encodings, card.image) == ("2", ("raw",), None)
 
 
 BASE: dict[str, Any] = {"name": "m", "versions": ["1"], "platform": "p", "inputs": [], "outputs": []}

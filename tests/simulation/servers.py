@@ -14,7 +14,7 @@ from mqinfer.cloud_worker.serving.running import RunningRequests
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.models.loading import LoadedModel
 from mqinfer.models.repository.config import DynamicBatching, ModelConfig
-from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.card import CardParameters, ModelCard
 from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.errors import ModelFailed, MqinferError, NameTaken, NotConnected
 from mqinfer.protocol.states import WorkerState, WorkerStatus, read_any_state
@@ -139,7 +139,14 @@ class Process:
         """Load, connect and serve."""
         slot, name = self.slot, self.slot.model
         backend = NumberModel(self, name, slot.version, slot.seconds)
-        card = ModelCard(name, slot.version, (slot.version,), backend.platform, _SPECS, _SPECS, slot.rows)
+        card = ModelCard(
+            name=name,
+            versions=(slot.version,),
+            platform=backend.platform,
+            inputs=_SPECS,
+            outputs=_SPECS,
+            parameters=CardParameters(max_batch_size=slot.rows),
+        )
         model = LoadedModel(backend, card, ModelConfig(dynamic_batching=slot.batching))
         options = WorkerOptions(slot.name, capacity=slot.capacity, memory_bytes=1 << 16)
         known = slot.seconds if self.server.world.random.random() < 0.7 else 0.0

@@ -65,4 +65,4 @@ def test_a_gpu_that_is_not_there(worker: Started, broker_url: str) -> None:
             assert sum(f" ready: {model} version 1" in line and line.rstrip().endswith("on cpu") for line in lines) == 1
             result = client.infer(model, {"x": np.array([[1, 2]], np.float32)}, timeout=30)
             assert result.outputs["y"].tolist() == [[2, 4]]
-            assert client.card(model).device == "cpu"
+            assert client.card(model).parameters.device == "cpu"

@@ -195,7 +195,8 @@ def test_every_back_end_agrees(client: Client, model: str, batch: int) -> None:
     card = client.card(model)
     platform, engine = MODELS[model]
     name = {"pytorch": "torch"}.get(engine, engine)
-    assert (card.platform, card.backend.split()[0], card.device, card.precision) == (platform, name, "cpu", "fp32")
+    known = card.parameters
+    assert (card.platform, known.backend.split()[0], known.device, known.precision) == (platform, name, "cpu", "fp32")
     assert [(spec.name, spec.shape) for spec in card.inputs] == [("image", (-1, SIDE, SIDE, CHANNELS))]
     assert [(spec.name, spec.shape) for spec in card.outputs] == [("scores", (-1, CLASSES))]
 

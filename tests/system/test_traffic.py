@@ -79,7 +79,7 @@ def test_a_canary_from_its_first_request_to_its_rollback(
             assert 25 <= split["2"] <= 105  # 60 expected, and 6.5 is the standard deviation
             assert served(other, 5, version="canary") == {"2": 5}
             assert served(other, 5, version="stable") == {"1": 5}
-            assert other.card("echo").labels == {"stable": "1", "canary": "2"}
+            assert other.card("echo").parameters.labels == {"stable": "1", "canary": "2"}
             with pytest.raises(ModelNotFound, match="labelled 'next'"):
                 other.infer("echo", {"x": X}, version="next")
             assert asyncio.run(ask_for("canary", broker_url, root)) == "2"
@@ -118,7 +118,7 @@ def test_an_order_that_fails_changes_nothing(
     assert read_traffic(repository / "echo") == Traffic(1)
     with Client(broker_url, root=server.topics.root) as client:
         assert served(client, 10) == {"1": 10}
-        assert client.card("echo").traffic == {}
+        assert client.card("echo").parameters.traffic == {}
 
 
 def test_servers_that_share_a_repository(write_echo: Callable[..., Path], managed: Callable[..., Any]) -> None:

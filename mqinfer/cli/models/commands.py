@@ -127,7 +127,7 @@ def traffic(
     if not given:
         with Client(connection.address(), name=connection.name, root=connection.root) as client:
             card = client.card(model, asked.timeout)
-        _print_json({"labels": card.labels, "traffic": card.traffic, "version": card.version})
+        _print_json({"labels": card.parameters.labels, "traffic": card.parameters.traffic, "version": card.version})
         return
     with _control(connection) as control:
         replies = control.traffic(model, server=asked.server, timeout=asked.timeout, **given)

@@ -172,7 +172,7 @@ class Observer:
         of_it = [each for each in processes if _key(each) == key and each["state"] in _SERVING]
         found, earlier = now.statistics.get(key), before.statistics.get(key)
         card = self._known.card(name)
-        labels, traffic = (card.labels, card.traffic) if card else ({}, {})
+        labels, traffic = (card.parameters.labels, card.parameters.traffic) if card else ({}, {})
         return {
             "model": name,
             "version": version,

@@ -169,4 +169,5 @@ class WorkerAnnouncer:
 
 
 def _served(card: ModelCard, share: int, *, is_default: bool) -> ServedModel:
-    return ServedModel(card.name, card.version, is_default, share, card.precision, card.backend, card.device)
+    known = card.parameters
+    return ServedModel(card.name, card.version, is_default, share, known.precision, known.backend, known.device)

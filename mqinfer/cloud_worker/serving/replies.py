@@ -224,7 +224,7 @@ class Replies:
             outcome=Outcome.OK if error is None else error.outcome,
             outputs=outputs,
             error=None if error is None else ErrorInfo(error.code, str(error)),
-            model_hash=card.model_hash,
+            model_hash=card.parameters.model_hash,
             worker=self._worker,
             timings=timings,
             load=load,

@@ -106,7 +106,7 @@ class InferenceService:
         """
         self.model = model
         self._limits = limits
-        self._codecs = codecs_for(model.card.device)
+        self._codecs = codecs_for(model.card.parameters.device)
         self._ran = ran
         self._count = count
         self._streams = StreamStates(count) if streams is None else streams
@@ -117,7 +117,7 @@ class InferenceService:
         self._max_rows = model.card.max_batch_size
         self._network = network_of(model.backend)
         self._stage = model.backend if isinstance(model.backend, Postprocessed) else None
-        self._signature = model.card.signatures[0].name if model.card.signatures else ""
+        self._signature = model.card.parameters.signatures[0].name if model.card.parameters.signatures else ""
         self._signatures = {
             name: InferenceService(each, limits, ran, count, self._streams) for name, each in model.signatures.items()
         }

@@ -33,7 +33,7 @@ from mqinfer.cloud_worker.serving.running import RunningRequests
 from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.cloud_worker.serving.spans import WorkerSpans
 from mqinfer.models.loading import LoadedModel
-from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.card import ModelCard, with_parameters
 from mqinfer.protocol.control import Cancellation, ModelStatistics
 from mqinfer.protocol.errors import MqinferError, Rejected
 from mqinfer.protocol.states import WorkerStatus
@@ -265,8 +265,8 @@ class Worker:
             self._announcer.repeat()
 
     def assign(self, labels: Mapping[str, str], traffic: Mapping[str, int], share: int) -> None:
-        """Publish card and state with these labels and shares; as in `ModelCard` and `ServedModel`."""
-        card = replace(self.card, labels=labels, traffic=traffic)
+        """Publish card and state with these labels and shares; as in `CardParameters` and `ServedModel`."""
+        card = with_parameters(self.card, labels=labels, traffic=traffic)
         self._model = replace(self._model, card=card)
         self._announcer.assign(card, share)
 

@@ -11,7 +11,7 @@ from mqinfer.cloud_worker.supervision.process import Command, DrainReport, Proce
 from mqinfer.cloud_worker.supervision.started_process import StartedProcess
 from mqinfer.logs import Notice, log_once
 from mqinfer.models.repository.traffic import Traffic
-from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.card import ModelCard, with_parameters
 from mqinfer.protocol.control import ModelStatistics
 
 __all__ = ["Child", "Phase", "ProcessView"]
@@ -193,7 +193,7 @@ class Child:
             return
         self.spec = replace(self.spec, found=replace(found, traffic=traffic))
         if self.card:
-            self.card = replace(self.card, labels=traffic.labels, traffic=traffic.shares)
+            self.card = with_parameters(self.card, labels=traffic.labels, traffic=traffic.shares)
         if self.phase is Phase.READY:  # one that starts receives them once it serves
             self._send_traffic()
 

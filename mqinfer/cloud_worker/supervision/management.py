@@ -6,8 +6,9 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from mqinfer._version import __version__
 from mqinfer.cloud_worker.supervision.child import Phase, ProcessView

@@ -11,6 +11,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, structs
+
 from mqinfer.cloud_worker.supervision.child import Phase, ProcessView
 from mqinfer.cloud_worker.supervision.statistics import ServerStatistics
 from mqinfer.models.repository import Scan
@@ -61,13 +63,14 @@ def _triton(datatype: Datatype) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Convert dataclasses to JSON types; leave out empty fields."""
+    """Convert dataclasses and Structs to JSON types; leave out empty fields."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Path):
         return value.name
-    if is_dataclass(value):
-        items = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Struct) or is_dataclass(value):
+        known = structs.fields(value) if isinstance(value, Struct) else fields(value)
+        items = {field.name: getattr(value, field.name) for field in known}
         return _plain({name: item for name, item in items.items() if item not in (None, (), {})})
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}

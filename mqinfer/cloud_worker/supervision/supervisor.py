@@ -339,7 +339,9 @@ class Supervisor:
         self._served = True
         for order in self._drains:
             order.started(child)
-        self._emit(child, "ready", "; ".join(filter(None, [f"{card.backend} on {card.device}", untried])))
+        self._emit(
+            child, "ready", "; ".join(filter(None, [f"{card.parameters.backend} on {card.parameters.device}", untried]))
+        )
 
     def _reap(self, child: Child) -> None:
         child.reap(time.monotonic())

@@ -33,7 +33,7 @@ def choose_encoding(wish: str | None, card: ModelCard, *, alone: bool = False) -
     Raises:
         ConfigError: The codec is unknown, the worker cannot decode it, or it can't carry depth.
     """
-    has_jpeg = "jpeg" in card.encodings and "jpeg" in available_encodings() and not _takes_depth(card)
+    has_jpeg = "jpeg" in card.parameters.encodings and "jpeg" in available_encodings() and not _takes_depth(card)
     if wish is None:
         return "jpeg:90" if has_jpeg else LOSSLESS
     if wish == AUTO:
@@ -93,12 +93,11 @@ def _is_possible(wish: str, card: ModelCard, *, alone: bool) -> bool:
 
 def _check(wish: str, card: ModelCard, *, alone: bool) -> None:
     names = _checked(FrameEncoding.parse, wish).names
-    if missing := [name for name in names if name not in card.encodings]:
-        raise ConfigError(
-            f"the worker of {card.name!r} can't decode {missing[0]!r}; choose one of {', '.join(card.encodings)}"
-        )
+    takes = card.parameters.encodings
+    if missing := [name for name in names if name not in takes]:
+        raise ConfigError(f"the worker of {card.name!r} can't decode {missing[0]!r}; choose one of {', '.join(takes)}")
     if _takes_depth(card) and (lossy := [name for name in names if name in LOSSY]):
-        left = ", ".join(each for each in card.encodings if each not in LOSSY)
+        left = ", ".join(each for each in card.parameters.encodings if each not in LOSSY)
         raise ConfigError(f"{card.name!r} takes depth pictures, which {lossy[0]!r} can't carry; choose one of {left}")
     if alone:
         check_alone(wish)
@@ -163,7 +162,7 @@ def choose_output_encoding(wish: str | None, card: ModelCard, version: str | Non
     if wish is not None:
         _checked(parse_encoding, wish)
         return wish
-    if version not in (None, card.version) or "mask" not in card.encodings:
+    if version not in (None, card.version) or "mask" not in card.parameters.encodings:
         return "lz4"
     chosen = {spec.name: "mask" if spec.datatype in _MASKS else "lz4" for spec in card.outputs}
     return chosen if "mask" in chosen.values() else "lz4"

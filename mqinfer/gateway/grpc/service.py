@@ -75,10 +75,10 @@ async def _model_metadata(core: Core, _settings: GatewaySettings, request: Any) 
     properties = {
         "version": card.version,
         "max_batch_size": str(card.max_batch_size),
-        "model_hash": card.model_hash,
-        "precision": card.precision,
-        "backend": card.backend,
-        "device": card.device,
+        "model_hash": card.parameters.model_hash,
+        "precision": card.parameters.precision,
+        "backend": card.parameters.backend,
+        "device": card.parameters.device,
     }
     return {
         "name": card.name,

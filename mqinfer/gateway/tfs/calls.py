@@ -116,7 +116,7 @@ async def _resolved(core: Core, spec: Spec) -> Spec:
     if not spec.label:
         is_none = spec.version == _NO_VERSION and _NO_VERSION not in await core.versions(spec.model)
         return replace(spec, version=None) if is_none else spec
-    version = (await core.metadata(spec.model)).labels.get(spec.label)
+    version = (await core.metadata(spec.model)).parameters.labels.get(spec.label)
     if version is None:
         raise InvalidRequest(f"Unrecognized servable version label: {spec.label[:80]}")
     return replace(spec, version=version, label="")

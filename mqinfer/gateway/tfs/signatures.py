@@ -10,7 +10,8 @@ as many, that many are removed from the end of each output that has them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from mqinfer.gateway.errors import FailedPrecondition
 from mqinfer.protocol.card import ModelCard, Signature, SignatureTensor
@@ -26,7 +27,7 @@ _PREDICT = "tensorflow/serving/predict"
 
 def signatures_of(card: ModelCard) -> dict[str, Signature]:
     """Return a model's signatures by name; first the one that runs unless another is requested."""
-    named = card.signatures[0] if card.signatures else Signature(DEFAULT, _PREDICT)
+    named = card.parameters.signatures[0] if card.parameters.signatures else Signature(DEFAULT, _PREDICT)
     # What the model takes and returns may be configured; the names of tensors are the file's.
     own = replace(
         named,
@@ -34,7 +35,7 @@ def signatures_of(card: ModelCard) -> dict[str, Signature]:
         outputs=_tensors(card.outputs, named.outputs),
         max_batch_size=card.max_batch_size,
     )
-    return {signature.name: signature for signature in (own, *card.signatures[1:])}
+    return {signature.name: signature for signature in (own, *card.parameters.signatures[1:])}
 
 
 def _tensors(specs: Sequence[TensorSpec], named: Sequence[SignatureTensor]) -> tuple[SignatureTensor, ...]:
@@ -65,7 +66,7 @@ def choose(card: ModelCard, name: str) -> Signature:
 
 def is_own(card: ModelCard, signature: Signature) -> bool:
     """Return whether a signature is the one that the model runs unless another is requested."""
-    return not card.signatures or signature.name == card.signatures[0].name
+    return not card.parameters.signatures or signature.name == card.parameters.signatures[0].name
 
 
 def check_inputs(signature: Signature, names: Sequence[str]) -> None:

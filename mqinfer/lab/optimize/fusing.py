@@ -128,7 +128,7 @@ def _fused_image(card: ModelCard, config: ModelConfig) -> ImageContract | None:
     image = card.image
     if config.pictures.image is None or image is None or image.takes_depth:  # depth has no pixels of 8 bits
         return None
-    if card.images:  # the tables of the other pictures would be lost
+    if card.parameters.images:  # the tables of the other pictures would be lost
         return None
     datatype = next(spec.datatype for spec in card.inputs if spec.name == image.input)
     if datatype not in _FLOATS:

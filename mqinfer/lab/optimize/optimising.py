@@ -117,7 +117,7 @@ def optimize(
     found = Optimisation(
         model=original.name,
         version=original.version,
-        engine=card.backend,
+        engine=card.parameters.backend,
         original=base,
         original_size=_size(original.path),
         candidates=candidates,

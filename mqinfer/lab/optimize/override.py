@@ -6,9 +6,10 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from mqinfer.lab.optimize.fusing import Fused
 from mqinfer.models.repository import ModelVersion
@@ -32,7 +33,7 @@ def override_toml(original: ModelVersion, fused: Fused, keys: Mapping[str, Any])
     layer.pop("platform", None)
     layer |= keys
     if fused.image is not None:
-        layer["image"] = {key: value for key, value in asdict(fused.image).items() if value is not None}
+        layer["image"] = {key: value for key, value in structs.asdict(fused.image).items() if value is not None}
         layer["input"] = []  # drop the settings of the float input
     if fused.argmax and original.config.output:
         layer["output"] = []  # drop the settings of the logits

@@ -11,6 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from msgspec import structs
+
 from mqinfer.models.backend import Backend
 from mqinfer.models.card import max_batch_size
 from mqinfer.models.ensemble.graph import EnsembleNode, Graph, make_graph
@@ -174,7 +176,7 @@ def _image(config: ModelConfig, pairs: Sequence[tuple[EnsembleStep, Member]]) ->
     for step, member in pairs:
         image = member.card.image
         if image and step.input_map[image.input] in inputs:
-            return replace(image, input=step.input_map[image.input])
+            return structs.replace(image, input=step.input_map[image.input])
     return None
 
 

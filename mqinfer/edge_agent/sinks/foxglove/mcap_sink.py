@@ -91,7 +91,7 @@ class McapSink:
             # Zstandard takes back the third that base64 adds to pictures.
             self._mcap: Any = Writer(self._file, compression=CompressionType.ZSTD)
             self._mcap.start(library="mqinfer")
-            model = {"model_name": card.name, "model_version": card.version, "model_hash": card.model_hash}
+            model = {"model_name": card.name, "model_version": card.version, "model_hash": card.parameters.model_hash}
             self._mcap.add_metadata("mqinfer", model)
             self._mcap.flush()
 

@@ -23,7 +23,7 @@ from mqinfer.edge_agent.sinks.sink import StreamNames
 from mqinfer.images.picture import CompressedImage
 from mqinfer.images.placement import Placement
 from mqinfer.logs import printable
-from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.card import CardParameters, ModelCard
 from mqinfer.protocol.errors import BadEncoding, InvalidRequest
 from mqinfer.protocol.types import Capture, Outcome
 
@@ -217,4 +217,5 @@ def _placement_of(result: InferResult, card: ModelCard | None) -> Placement:
 def _unknown_card(seen: SeenResult) -> ModelCard:
     """Return what a result says of its model, which has no card here."""
     reply = seen.response
-    return ModelCard(reply.model_name, reply.model_version, (), "", (), (), model_hash=reply.model_hash)
+    known = CardParameters(version=reply.model_version, model_hash=reply.model_hash)
+    return ModelCard(name=reply.model_name, platform="", parameters=known)
