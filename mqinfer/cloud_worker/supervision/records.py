@@ -69,12 +69,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return value.name
     if isinstance(value, Struct) or is_dataclass(value):
-        known = structs.fields(value) if isinstance(value, Struct) else fields(value)
-        items = {field.name: getattr(value, field.name) for field in known}
-        return _plain({name: item for name, item in items.items() if item not in (None, (), {})})
+        return _plain({name: item for name, item in _fields(value) if item not in (None, (), {})})
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _fields(value: Any) -> list[tuple[str, Any]]:
+    names = structs.fields(value) if isinstance(value, Struct) else fields(value)
+    return [(each.name, getattr(value, each.name)) for each in names]
 
 
 def statistics_record(found: ServerStatistics, call: Call) -> dict[str, Any]:
