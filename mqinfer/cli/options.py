@@ -7,7 +7,7 @@ import inspect
 import signal
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -26,6 +26,8 @@ __all__ = [
     "Root",
     "TakeOver",
     "TritonMetrics",
+    "make_group",
+    "options_of",
     "plain_console",
     "table_console",
     "until_signal",
@@ -115,29 +117,42 @@ def with_connection(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def with_group(
-    parameter: str, group: type[Any], options: Mapping[str, Any] | None = None, **defaults: object
+    parameter: str, group: type[Any], **defaults: object
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that adds the options of a group to a subcommand, which takes them together.
 
     Args:
         parameter: That of the subcommand that takes the group.
-        group: A dataclass; each field is an option, with its annotation.
-        options: The fields that are options, where the annotations do not say it.
+        group: A dataclass; each field is an option, with its annotation, or a group within the group.
         **defaults: What this subcommand has instead of the group's defaults.
     """
-    hints = get_type_hints(group, include_extras=True)
-    if options is not None:
-        hints = {name: Annotated[hints[name], each] for name, each in options.items()}
-    given_by_default = {each.name: _EMPTY if each.default is MISSING else each.default for each in fields(group)}
-    added = {name: (hint, {**given_by_default, **defaults}[name]) for name, hint in hints.items()}
+    added = {name: (hint, defaults.get(name, default)) for name, (hint, default) in options_of(group).items()}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def run(**given: Any) -> None:
-            command(**{parameter: group(**{each: given.pop(each) for each in added})}, **given)
+            command(**{parameter: make_group(group, {each: given.pop(each) for each in added})}, **given)
 
         return with_options(command, run, added, replaced=parameter)
 
     return decorate
+
+
+def options_of(group: Any) -> dict[str, tuple[Any, Any]]:
+    """Return annotation and default of each option of a group, and of the groups within it."""
+    found: dict[str, tuple[Any, Any]] = {}
+    hints = get_type_hints(group, include_extras=True)
+    for each in fields(group):
+        hint, default = hints[each.name], _EMPTY if each.default is MISSING else each.default
+        found |= options_of(hint) if is_dataclass(hint) else {each.name: (hint, default)}
+    return found
+
+
+def make_group(group: Any, given: Mapping[str, Any]) -> Any:
+    """Return a group, and those within it, with these values of options."""
+    hints = get_type_hints(group)
+    inner = {name: make_group(hint, given) for name, hint in hints.items() if is_dataclass(hint)}
+    own = {name: given[name] for name in hints if name in given}
+    return group(**inner, **own)
 
 
 def with_log_options(command: Callable[..., None]) -> Callable[..., None]:

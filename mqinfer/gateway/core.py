@@ -52,6 +52,7 @@ class Core:
         max_bytes: Bytes of their inputs.
 
     Attributes:
+        client: The client.
         inference: The calls for inference, with counters of what became of them and those that wait.
     """
 
@@ -66,7 +67,7 @@ class Core:
         max_pending: int = 1024,
         max_bytes: int = 1 << 30,
     ) -> None:
-        self._client, self._control = client, control
+        self.client, self._control = client, control
         self._is_strict = strict_readiness
         self._has_control = model_control
         self._is_draining = False

@@ -124,10 +124,10 @@ def make_server(handlers: Iterable[Any], settings: GatewaySettings, *, shared: b
         shared: Whether other processes may listen on the same port.
     """
     options = (
-        ("grpc.max_receive_message_length", settings.max_input_bytes),
+        ("grpc.max_receive_message_length", settings.bounds.http_max_input_size),
         ("grpc.max_send_message_length", -1),  # workers' replies are bounded where they are received
-        ("grpc.max_concurrent_streams", settings.max_pending),
-        ("grpc.max_allowed_incoming_connections", settings.max_connections),
+        ("grpc.max_concurrent_streams", settings.bounds.max_pending),
+        ("grpc.max_allowed_incoming_connections", settings.bounds.max_connections),
         ("grpc.so_reuseport", int(shared)),
         *_PINGS,
     )

@@ -89,8 +89,8 @@ class Bodies:
     """Reads bodies within bounds, and has threads for what would hold up the loop."""
 
     def __init__(self, settings: GatewaySettings) -> None:
-        self._limit, self._room = settings.max_input_bytes, settings.max_bytes
-        self._patience_s = settings.timeout
+        self._limit, self._room = settings.bounds.http_max_input_size, settings.bounds.max_bytes
+        self._patience_s = settings.bounds.timeout
         self._pool = ThreadPoolExecutor(_THREADS, "mqinfer-gateway-http")
 
     @asynccontextmanager
@@ -296,9 +296,9 @@ def make_runner(app: web.Application, settings: GatewaySettings) -> web.AppRunne
     """Return what serves an application; a caller who disconnects cancels the handler of the call."""
     return BoundedRunner(
         app,
-        ConnectionBounds("gateway", _server_log, settings.max_connections),
+        ConnectionBounds("gateway", _server_log, settings.bounds.max_connections),
         handler_cancellation=True,
-        shutdown_timeout=settings.drain + 2.0,  # for the errors of the calls that the end of the drain cancels
+        shutdown_timeout=settings.bounds.drain + 2.0,  # for the errors of the calls that the end of the drain cancels
     )
 
 

@@ -1,4 +1,7 @@
-"""The metrics port of a gateway: `/metrics` and `/lag`; and what the gateway states as pending."""
+"""The metrics port of a gateway, and what the gateway states as pending.
+
+`/metrics` is for Prometheus, `/lag` for KEDA's `metrics-api` scaler (`valueLocation: "seg.pending"`).
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,21 @@ from functools import partial
 
 from aiohttp import web
 
-from mqinfer.client.aio import AsyncClient
 from mqinfer.gateway.access import Access
 from mqinfer.gateway.core import Core
-from mqinfer.gateway.lag import add_lag
+from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.metrics.client import add_client
 from mqinfer.metrics.endpoint import make_registry
-from mqinfer.metrics.lag import lag
+from mqinfer.metrics.lag import lag, to_record
 from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.states import PendingRequests
 
 __all__ = ["make_metrics", "make_metrics_app", "pending_calls"]
 
 
-def pending_calls(core: Core, client: AsyncClient) -> list[PendingRequests]:
+def pending_calls(core: Core) -> list[PendingRequests]:
     """Return what waits for each model: calls that wait for their turn, and requests of the client; thread-safe."""
-    found = {each.model: each for each in client.connection.requester.pending()}
+    found = {each.model: each for each in core.client.connection.requester.pending()}
     now = time.monotonic()
     for model, (count, since) in core.inference.waiting().items():
         sent = found.get(model, PendingRequests(model))
@@ -32,13 +34,13 @@ def pending_calls(core: Core, client: AsyncClient) -> list[PendingRequests]:
     return list(found.values())
 
 
-def make_metrics(core: Core, client: AsyncClient, access: Access) -> Callable[[web.Request], Awaitable[web.Response]]:
+def make_metrics(core: Core, access: Access) -> Callable[[web.Request], Awaitable[web.Response]]:
     """Return what answers with the metrics, in the format that the caller accepts.
 
     Raises:
         MissingExtra: prometheus-client is not installed.
     """
-    registry = make_registry(partial(_read, core, client, access))
+    registry = make_registry(partial(_read, core, access))
     from prometheus_client.exposition import choose_encoder
 
     async def answer(request: web.Request) -> web.Response:
@@ -48,16 +50,24 @@ def make_metrics(core: Core, client: AsyncClient, access: Access) -> Callable[[w
     return answer
 
 
-def make_metrics_app(core: Core, client: AsyncClient, access: Access) -> web.Application:
+def make_metrics_app(core: Core, access: Access, _settings: GatewaySettings) -> web.Application:
     """Return what answers on the metrics port; may raise as `make_metrics`."""
+    registry = core.client.connection.registry
+
+    async def answer_lag(_request: web.Request) -> web.Response:
+        if not registry.is_complete:  # a zero would scale the workers down
+            return web.json_response({"error": "not connected to the broker; what waits is not known"}, status=503)
+        return web.json_response(to_record(lag(registry.known, time.monotonic())))
+
     app = web.Application()
-    app.router.add_get("/metrics", make_metrics(core, client, access))
-    add_lag(app, client.connection.registry)
+    app.router.add_get("/metrics", make_metrics(core, access))
+    app.router.add_get("/lag", answer_lag)
     return app
 
 
-def _read(core: Core, client: AsyncClient, access: Access, samples: Samples) -> None:
-    add_client(samples, client.connection.requester)
+def _read(core: Core, access: Access, samples: Samples) -> None:
+    connection = core.client.connection
+    add_client(samples, connection.requester)
     found = core.inference.counters
     for (model, code), count in found.outcomes.items():
         samples.count("gateway_requests", "Calls for inference by outcome.", count, model=model, outcome=code)
@@ -72,9 +82,9 @@ def _read(core: Core, client: AsyncClient, access: Access, samples: Samples) -> 
     samples.gauge("gateway_running_requests", "Calls that were handed to the client.", admission.running)
     samples.gauge("gateway_queued_requests", "Calls that wait for their turn.", admission.queued)
     samples.gauge("gateway_pending_bytes", "Inputs of the calls without an outcome.", admission.bytes)
-    if not client.connection.registry.is_complete:
+    if not connection.registry.is_complete:
         return
-    for model, each in lag(client.connection.registry.known, time.monotonic()).items():
+    for model, each in lag(connection.registry.known, time.monotonic()).items():
         samples.gauge("lag_pending_requests", "Requests without an outcome, of all clients.", each.pending, model=model)
         text = "Age of the oldest request that clients have stated."
         samples.gauge("lag_oldest_request_seconds", text, each.oldest_ms / 1e3, model=model)

@@ -1,62 +1,115 @@
-"""What an operator sets about a gateway."""
+"""What an operator sets about a gateway: each field is an option of `mqinfer gateway`, with its help, here alone."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Any
 
+import typer
+
+from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.web.tls import TlsFiles
 
-__all__ = ["GatewaySettings"]
+__all__ = ["GatewayBounds", "GatewayCallers", "GatewayPorts", "GatewaySettings"]
+
+
+def _port(what: str) -> Any:
+    """Return the option of a port."""
+    return typer.Option(help=f"Port of {what}; 0 switches it off.", min=0, max=65535)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayPorts:
+    """Where it listens."""
+
+    http_port: Annotated[int, _port("the Open Inference Protocol over HTTP")] = 8000
+    grpc_port: Annotated[int, _port("the Open Inference Protocol over gRPC")] = 8001
+    metrics_port: Annotated[int, _port("Prometheus' metrics and of /lag")] = 8002
+    metrics_bind: Annotated[str, typer.Option(help="Address that the metrics are served on.")] = "127.0.0.1"
+    tfs_grpc_port: Annotated[int, _port("TensorFlow Serving's gRPC API")] = 8500
+    tfs_rest_port: Annotated[int, _port("TensorFlow Serving's REST API")] = 8501
+    bind: Annotated[
+        str, typer.Option(help="Address to listen on. Without --keys, any other than loopback is open to everyone.")
+    ] = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayBounds:
+    """How much it accepts, and for how long."""
+
+    timeout: Annotated[
+        float, typer.Option(help="Longest time of a call, in seconds; a caller may state a shorter one.", min=0.001)
+    ] = 60.0
+    tfs_rest_timeout: Annotated[
+        float, typer.Option(help="Longest time of a call to TensorFlow Serving's REST API, in seconds.", min=0.001)
+    ] = 30.0
+    max_pending: Annotated[
+        int, typer.Option(help="Calls that each process accepts at a time; it answers further ones with 429.", min=1)
+    ] = 1024
+    max_bytes: Annotated[
+        int, typer.Option(help="Bytes of the inputs of those calls; it answers further calls with 429.", min=1)
+    ] = 1 << 30
+    max_connections: Annotated[
+        int, typer.Option(help="Connections to each port of each process; further ones are refused.", min=1)
+    ] = 8192
+    http_max_input_size: Annotated[
+        int, typer.Option(help="Largest request in bytes, also once it is decompressed.", min=1)
+    ] = DEFAULT_LIMITS.payload_bytes
+    drain: Annotated[
+        float, typer.Option(help="Time for the accepted calls to end after SIGTERM, in seconds.", min=0)
+    ] = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayCallers:
+    """Who may call what.
+
+    Raises:
+        ConfigError: Of the files for TLS some are missing.
+    """
+
+    tls_cert: Annotated[Path | None, typer.Option(help="PEM file of the certificate that callers see.")] = None
+    tls_key: Annotated[Path | None, typer.Option(help="PEM file of its private key.")] = None
+    client_ca: Annotated[
+        Path | None, typer.Option(help="PEM file of the CA whose certificates callers must have; none by default.")
+    ] = None
+    keys: Annotated[
+        Path | None, typer.Option(help="TOML file of callers, their keys and rights; it is read again when changed.")
+    ] = None
+    restrict: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Calls that need a header, as CALLS:KEY=VALUE, such as model-repository,statistics:admin=secret; may "
+            "be repeated. Over gRPC the header is triton-grpc-protocol-KEY."
+        ),
+    ] = None
+    model_control: Annotated[bool, typer.Option("--model-control", help="Let callers load and unload models.")] = False
+    tfs_cors: Annotated[
+        bool, typer.Option("--tfs-cors", help="Let web pages of any origin call TensorFlow Serving's REST API.")
+    ] = False
+
+    def __post_init__(self) -> None:
+        if (self.tls_cert is None) is not (self.tls_key is None) or (self.client_ca and not self.tls_cert):
+            raise ConfigError("--tls-cert and --tls-key belong together, and --client-ca needs them; state both")
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The files for TLS of all ports but that of the metrics; None: they are not encrypted."""
+        return TlsFiles(self.tls_cert, self.tls_key, self.client_ca) if self.tls_cert and self.tls_key else None
 
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """How a gateway serves. Times in seconds; a port of 0 switches its front off.
+    """How a gateway serves."""
 
-    Attributes:
-        bind: Address that it listens on.
-        metrics_bind: The same for the metrics.
-        http_port: Open Inference Protocol over HTTP.
-        grpc_port: Open Inference Protocol over gRPC.
-        metrics_port: Prometheus.
-        tfs_grpc_port: TensorFlow Serving over gRPC.
-        tfs_rest_port: TensorFlow Serving over HTTP.
-        tfs_rest_timeout: Of a call of TensorFlow Serving's REST API, where it is shorter than `timeout`.
-        tfs_cors: Whether pages of any origin may call that API.
-        server_name: What it calls itself in metadata.
-        timeout: Of a call that states none.
-        max_pending: Calls without an outcome that it accepts at a time.
-        max_bytes: Bytes of their inputs.
-        max_connections: Connections of callers to each port at a time.
-        max_input_bytes: The largest body, also after decompression.
-        drain: How long calls may go on after SIGTERM.
-        tls: For all ports but that of the metrics; None: they are not encrypted.
-        keys: File of the callers and their keys; None: everybody may call.
-        restrict: Calls that need a header, as `access.read_restrictions` takes them.
-        model_control: Whether callers may load and unload models.
-        strict_readiness: Whether it is ready only while every model has a worker that is.
-    """
-
-    bind: str = "127.0.0.1"
-    metrics_bind: str = "127.0.0.1"
-    http_port: int = 8000
-    grpc_port: int = 8001
-    metrics_port: int = 8002
-    tfs_grpc_port: int = 8500
-    tfs_rest_port: int = 8501
-    tfs_rest_timeout: float = 30.0
-    tfs_cors: bool = False
-    server_name: str = "mqinfer"
-    timeout: float = 60.0
-    max_pending: int = 1024
-    max_bytes: int = 1 << 30
-    max_connections: int = 8192
-    max_input_bytes: int = DEFAULT_LIMITS.payload_bytes
-    drain: float = 10.0
-    tls: TlsFiles | None = None
-    keys: Path | None = None
-    restrict: tuple[str, ...] = ()
-    model_control: bool = False
-    strict_readiness: bool = False
+    ports: GatewayPorts = field(default_factory=GatewayPorts)
+    bounds: GatewayBounds = field(default_factory=GatewayBounds)
+    callers: GatewayCallers = field(default_factory=GatewayCallers)
+    server_name: Annotated[
+        str, typer.Option(help="Name in the server's metadata; some of Triton's clients expect triton.")
+    ] = "mqinfer"
+    strict_readiness: Annotated[
+        bool, typer.Option("--strict-readiness", help="Be ready only while every model has a worker that is ready.")
+    ] = False

@@ -17,6 +17,7 @@ import pytest
 
 from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
+from mqinfer.cli.options import make_group, options_of
 from mqinfer.client.aio import AsyncClient
 from mqinfer.client.control import AsyncControl
 from mqinfer.cloud_worker.serving.options import WorkerOptions
@@ -26,8 +27,10 @@ from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
 from mqinfer.gateway.core import Core
+from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.topics import Topics
+from mqinfer.web.tls import TlsFiles
 from tests.gateway.models import build_repository
 from tests.patience import PATIENT
 
@@ -58,6 +61,16 @@ class OpenCore(Protocol):
 
     def __call__(self, **options: Any) -> AbstractAsyncContextManager[Core]:
         """Open a core with these arguments of `Core`."""
+
+
+def gateway_settings(tls: TlsFiles | None = None, **options: Any) -> GatewaySettings:
+    """Return settings with these values of options, and the defaults of the others."""
+    chosen = {name: default for name, (_, default) in options_of(GatewaySettings).items()}
+    if tls:
+        chosen |= {"tls_cert": tls.cert, "tls_key": tls.key, "client_ca": tls.client_ca}
+    assert options.keys() <= chosen.keys()
+    made: GatewaySettings = make_group(GatewaySettings, chosen | options)
+    return made
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from mqinfer.gateway.core import Core
 from mqinfer.gateway.http import make_runner
 from mqinfer.gateway.rest.app import make_app
 from mqinfer.gateway.settings import GatewaySettings
-from tests.gateway.conftest import OpenCore
+from tests.gateway.conftest import OpenCore, gateway_settings
 
 __all__ = ["Calling", "Front", "Reply", "json_input", "run_front", "until"]
 
@@ -67,12 +67,12 @@ class Front:
 
 
 Calling = Callable[..., None]
-"""Runs a test's coroutine function with the front: `calling(ask, max_input_bytes=1000)`."""
+"""Runs a test's coroutine function with the front: `calling(ask, http_max_input_size=1000)`."""
 
 
 @asynccontextmanager
 async def _served(open_core: OpenCore, access: Access, settings: GatewaySettings) -> AsyncIterator[Front]:
-    async with open_core(model_control=settings.model_control) as core:
+    async with open_core(model_control=settings.callers.model_control) as core:
         runner = make_runner(make_app(core, access, settings), settings)
         await runner.setup()
         try:
@@ -90,7 +90,7 @@ def run_front(
     """Run a coroutine function with a front of these settings."""
 
     async def main() -> None:
-        chosen = GatewaySettings(**{"model_control": True, **settings})
+        chosen = gateway_settings(**{"model_control": True, **settings})
         async with _served(open_core, access or Access(), chosen) as front:
             await ask(front)
 

@@ -29,7 +29,7 @@ Await = Callable[[str], str]
 def options(fleet: Fleet, name: str, settings: GatewaySettings, *further: str) -> list[str]:
     """Return the options of the command for these ports."""
     fields = ("http_port", "grpc_port", "metrics_port", "tfs_grpc_port", "tfs_rest_port")
-    chosen = [f"--{field.replace('_', '-')}={getattr(settings, field)}" for field in fields]
+    chosen = [f"--{field.replace('_', '-')}={getattr(settings.ports, field)}" for field in fields]
     return ["gateway", "--broker", fleet.url, "--root", fleet.root, "--name", name, *chosen, *further]
 
 
@@ -93,7 +93,7 @@ def test_several_processes(fleet: Fleet, unique: Callable[[str], str]) -> None:
         os.kill(own.popitem()[1], signal.SIGKILL)
         assert "exit code -9" in wait_for("starts again")
         wait_for("ready: ")
-        with pytest.raises(MqinferError, match=f"can't listen on 127.0.0.1:{settings.http_port}"):
+        with pytest.raises(MqinferError, match=f"can't listen on 127.0.0.1:{settings.ports.http_port}"):
             check_ports(settings)
         left = children(process.pid)
         process.terminate()
@@ -125,3 +125,12 @@ def test_wrong_options(
     printed = capsys.readouterr().err
     assert (ended.value.code, printed.count("\n")) == (code, 1)
     assert message in printed
+
+
+def test_a_missing_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message has the command that installs it."""
+    monkeypatch.setitem(sys.modules, "orjson", None)
+    monkeypatch.setattr(sys, "argv", ["mqinfer", "gateway", "--name", "gw"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "orjson is not installed; run: pip install 'mqinfer[gateway]'" in capsys.readouterr().err

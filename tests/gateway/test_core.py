@@ -93,7 +93,7 @@ def test_unknown_names_are_answered_at_once(open_core: OpenCore) -> None:
         assert core.inference.counters.outcomes == {("", "model_not_found"): 3, ("simple", "model_not_found"): 1} | {
             ("simple", "invalid_request"): 5
         }
-        assert core._client.counters().submitted == 0
+        assert core.client.counters().submitted == 0
 
     with_core(open_core, run)
 
@@ -152,7 +152,7 @@ def test_wrong_inputs_are_refused_in_tritons_words(
             await core.infer(InferCall("simple", None, tuple(inputs)))
         assert str(found.value).startswith(words)
         assert status_of(found.value).grpc is GrpcCode.INVALID_ARGUMENT
-        assert core._client.counters().submitted == 0
+        assert core.client.counters().submitted == 0
 
     with_core(open_core, run)
 
@@ -273,7 +273,7 @@ def test_a_model_without_a_worker_is_refused_once_a_restart_would_be_over(
         monkeypatch.setattr("mqinfer.gateway.inference._RESTART_S", -1.0)
         with pytest.raises(NoWorker, match=r"^Request for unknown model: 'another' is not at ready state"):
             await core.infer(call("another"))
-        assert core._client.counters().submitted == 0
+        assert core.client.counters().submitted == 0
 
     with_core(open_core, run)
 

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from mqinfer.gateway.access import Access, Right
-from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.datatypes import Datatype, dtype_of
-from tests.gateway.conftest import OpenCore
+from tests.gateway.conftest import OpenCore, gateway_settings
 from tests.gateway.grpc_front import GrpcFront, read_outputs, serving, tensors
 from tests.gateway.models import IDENTITIES
 
@@ -28,7 +27,7 @@ def run(open_core: OpenCore) -> Run:
 
     def run_with(work: Callable[[GrpcFront], Awaitable[None]]) -> None:
         async def main() -> None:
-            async with open_core() as core, serving(core, settings=GatewaySettings(server_name="here")) as front:
+            async with open_core() as core, serving(core, settings=gateway_settings(server_name="here")) as front:
                 await work(front)
 
         asyncio.run(main())
@@ -361,7 +360,7 @@ def test_message_sizes(open_core: OpenCore) -> None:
     """A request above the limit is refused by its size, one below it is not."""
 
     async def main() -> None:
-        settings = GatewaySettings(max_input_bytes=6 << 20)
+        settings = gateway_settings(http_max_input_size=6 << 20)
         async with open_core() as core, serving(core, settings=settings) as front:
             array = np.zeros((1, 1 << 20), "<f4")
             reply = await front.call("ModelInfer", model_name="identity_fp32", **tensors(INPUT0=array))

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mqinfer.gateway.settings import GatewaySettings
-from tests.gateway.conftest import OpenCore, call_peer
+from tests.gateway.conftest import OpenCore, call_peer, gateway_settings
 from tests.gateway.grpc_front import serving
 
 TRITON = """
@@ -136,7 +135,7 @@ def test_published_clients(
     python = peer_python(environment)
 
     async def main() -> None:
-        async with open_core() as core, serving(core, settings=GatewaySettings(server_name="here")) as front:
+        async with open_core() as core, serving(core, settings=gateway_settings(server_name="here")) as front:
             await call_peer(python, script, front.address)
 
     asyncio.run(main())

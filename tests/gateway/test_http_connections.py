@@ -13,9 +13,9 @@ from aiohttp import web
 from mqinfer.gateway import http
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.http import make_runner
-from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.web import connections
+from tests.gateway.conftest import gateway_settings
 
 HEAD = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\n"
 NO_HTTP = {
@@ -39,7 +39,7 @@ def run(ask: Callable[[Callable[[], Awaitable[Streams]]], Awaitable[None]], most
         return web.Response(body=await call.request.read())
 
     async def main() -> None:
-        settings = GatewaySettings(max_connections=most)
+        settings = gateway_settings(max_connections=most)
         route = http.Endpoint(re.compile("/"), Right.HEALTH, {"POST": echo})
         bodies = http.Bodies(settings)
         app = http.make_application([route], Access(), bodies, lambda _: MqinferError("nothing is here"))

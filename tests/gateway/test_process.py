@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import ssl
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -24,11 +23,11 @@ from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.messages import message_class
 from mqinfer.gateway.serving.fronts import check_ports
-from mqinfer.gateway.serving.process import GatewaySpec, Stop, check_packages, serve
+from mqinfer.gateway.serving.process import GatewaySpec, Stop, serve
 from mqinfer.gateway.settings import GatewaySettings
-from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MissingExtra, MqinferError, NameTaken
+from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MqinferError, NameTaken
 from mqinfer.web.tls import TlsFiles
-from tests.gateway.conftest import Fleet
+from tests.gateway.conftest import Fleet, gateway_settings
 from tests.ports import free_port
 
 KEY = "key-of-ann-0123456789"
@@ -49,7 +48,7 @@ class Running:
 def settings_of(**changes: Any) -> GatewaySettings:
     """Return settings with free ports for the Open Inference Protocol, and no others."""
     off = {"metrics_port": 0, "tfs_grpc_port": 0, "tfs_rest_port": 0}
-    return GatewaySettings(**{"http_port": free_port(), "grpc_port": free_port(), **off, **changes})
+    return gateway_settings(**{"http_port": free_port(), "grpc_port": free_port(), **off, **changes})
 
 
 @asynccontextmanager
@@ -63,9 +62,9 @@ async def running(fleet: Fleet, settings: GatewaySettings, name: str) -> AsyncIt
     waiting.cancel()
     if task.done():
         task.result()
-    scheme = "https" if settings.tls else "http"
+    scheme, ports = "https" if settings.callers.tls else "http", settings.ports
     try:
-        yield Running(f"{scheme}://localhost:{settings.http_port}", f"localhost:{settings.grpc_port}", stop, task)
+        yield Running(f"{scheme}://localhost:{ports.http_port}", f"localhost:{ports.grpc_port}", stop, task)
     finally:
         stop.request()
         async with asyncio.timeout(PATIENCE):
@@ -253,7 +252,7 @@ def test_keys_and_restricted_calls(fleet: Fleet, unique: Callable[[str], str], t
     keys = tmp_path / "keys.toml"
     keys.write_text(f'[ann]\nkey = "{KEY}"\nrights = ["metadata", "infer"]\n')
     settings = settings_of(
-        keys=keys, restrict=("statistics:admin-key=open",), metrics_port=free_port(), tfs_rest_port=free_port()
+        keys=keys, restrict=["statistics:admin-key=open"], metrics_port=free_port(), tfs_rest_port=free_port()
     )
     bearer = f"Bearer {KEY}"
 
@@ -283,11 +282,11 @@ def test_keys_and_restricted_calls(fleet: Fleet, unique: Callable[[str], str], t
             )
             allowed = {"authorization": bearer, "triton_grpc_protocol_admin_key": "open"}
             assert (await grpc_code(channel, "ModelStatistics", **allowed))[0] is grpc.StatusCode.OK
-            async with session.get(f"http://127.0.0.1:{settings.metrics_port}/metrics") as reply:
+            async with session.get(f"http://127.0.0.1:{settings.ports.metrics_port}/metrics") as reply:
                 metrics = await reply.text()
             assert re.search(r'^mqinfer_gateway_denied_total\{.*reason="unauthenticated"\} 2.0$', metrics, re.MULTILINE)
             assert re.search(r'^mqinfer_gateway_denied_total\{.*reason="not_authorized"\} 3.0$', metrics, re.MULTILINE)
-            serving = f"http://127.0.0.1:{settings.tfs_rest_port}/monitoring/prometheus/metrics"
+            serving = f"http://127.0.0.1:{settings.ports.tfs_rest_port}/monitoring/prometheus/metrics"
             async with session.get(serving, headers={"Authorization": bearer}) as reply:
                 assert reply.status == 403
             allowed = {"Authorization": bearer, "admin-key": "open"}
@@ -305,9 +304,9 @@ def test_a_port_that_is_in_use(fleet: Fleet, unique: Callable[[str], str], field
 
     async def main() -> None:
         async with running(fleet, settings, unique("gw")):
-            other = settings_of(**{field: getattr(settings, field)})
+            other = settings_of(**{field: getattr(settings.ports, field)})
             option = field.replace("_", "-")
-            message = f"can't listen on 127.0.0.1:{getattr(settings, field)} .* with --{option}"
+            message = f"can't listen on 127.0.0.1:{getattr(settings.ports, field)} .* with --{option}"
             with pytest.raises(MqinferError, match=message):
                 check_ports(other)
             with pytest.raises(MqinferError, match=message):
@@ -343,7 +342,7 @@ def test_files_with_faults(fleet: Fleet, unique: Callable[[str], str], files: Fi
         "--tls-cert": {"tls": TlsFiles(wrong, files.server.key)},
         "--client-ca": {"tls": replace(files.server, client_ca=tmp_path / "absent")},
         "key file": {"keys": tmp_path / "absent"},
-        "--restrict": {"restrict": ("x",)},
+        "--restrict": {"restrict": ["x"]},
     }
 
     async def main() -> None:
@@ -353,14 +352,6 @@ def test_files_with_faults(fleet: Fleet, unique: Callable[[str], str], files: Fi
                     pass
 
     asyncio.run(main())
-
-
-def test_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message has the command that installs it."""
-    check_packages()
-    monkeypatch.setitem(sys.modules, "orjson", None)
-    with pytest.raises(MissingExtra, match=r"orjson is not installed; run: pip install 'mqinfer\[gateway\]'"):
-        check_packages()
 
 
 def test_a_name_that_another_process_has(fleet: Fleet, unique: Callable[[str], str]) -> None:

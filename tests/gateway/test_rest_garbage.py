@@ -131,7 +131,7 @@ def test_compressed_garbage(calling: Calling) -> None:
         for path in ("/v2/repository/index", "/v2/logging", "/v2/trace/setting"):
             assert (await front("POST", path, bomb, {"Content-Encoding": "gzip"})).status == 400
 
-    calling(ask, max_input_bytes=1 << 20)
+    calling(ask, http_max_input_size=1 << 20)
 
 
 def test_limits(calling: Calling) -> None:
@@ -153,8 +153,8 @@ def test_limits(calling: Calling) -> None:
         assert reply.error
         assert int(reply.headers["Retry-After"]) >= 1
 
-    calling(ask, max_input_bytes=10_000)
-    calling(ask_more, max_input_bytes=10_000, max_bytes=8_000)
+    calling(ask, http_max_input_size=10_000)
+    calling(ask_more, http_max_input_size=10_000, max_bytes=8_000)
 
 
 def test_body_that_does_not_come(calling: Calling) -> None:

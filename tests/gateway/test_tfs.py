@@ -286,7 +286,7 @@ GARBAGE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("settings", [{}, {"max_input_bytes": 1000}], ids=["usual", "small"])
+@pytest.mark.parametrize("settings", [{}, {"http_max_input_size": 1000}], ids=["usual", "small"])
 def test_garbage_by_rest(run: Run, settings: dict[str, Any]) -> None:
     """Whatever comes, by whatever method and path, there is a status and an error in JSON; the front goes on."""
 

@@ -19,13 +19,12 @@ from mqinfer.gateway.access import Access
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.grpc_calls import make_server
 from mqinfer.gateway.http import make_runner
-from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.gateway.tfs.grpc import make_grpc_handlers
 from mqinfer.gateway.tfs.messages import tfs_class
 from mqinfer.gateway.tfs.rest import make_rest_app
 from mqinfer.gateway.tfs.tensors import read_tensors, write_tensor
 from mqinfer.protocol.datatypes import Array
-from tests.gateway.conftest import OpenCore
+from tests.gateway.conftest import OpenCore, gateway_settings
 from tests.gateway.rest_front import Reply
 
 __all__ = ["PREDICTION", "Reply", "TfsFront", "serving"]
@@ -82,7 +81,7 @@ class TfsFront:
 @asynccontextmanager
 async def serving(open_core: OpenCore, access: Access | None = None, **options: Any) -> AsyncIterator[TfsFront]:
     """Serve both fronts in the running loop, with these settings, and connect to them."""
-    settings, access = GatewaySettings(**options), access or Access()
+    settings, access = gateway_settings(**options), access or Access()
     async with open_core() as core:
         server = make_server(make_grpc_handlers(core, access, settings), settings)
         address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"

@@ -273,10 +273,13 @@ def test_the_command(broker_url: str, unique: Callable[[str], str]) -> None:
 @pytest.mark.broker
 def test_the_gateways_answer(broker_url: str, unique: Callable[[str], str]) -> None:
     """The same JSON over HTTP; 503 while it is not known, since a zero would scale the workers down."""
-    from aiohttp import web
     from aiohttp.test_utils import TestClient, TestServer
 
-    from mqinfer.gateway.lag import add_lag
+    from mqinfer.client.control import AsyncControl
+    from mqinfer.gateway.access import Access
+    from mqinfer.gateway.core import Core
+    from mqinfer.gateway.metrics import make_metrics_app
+    from mqinfer.gateway.settings import GatewaySettings
 
     topics = Topics(unique("root"))
     state = ClientState("car", ClientStatus.READY, 1, pending=(PendingRequests("seg", 2, 3, 10),))
@@ -287,8 +290,7 @@ def test_the_gateways_answer(broker_url: str, unique: Callable[[str], str]) -> N
 
     async def ask() -> tuple[int, int, dict[str, Any]]:
         async with AsyncClient(broker_url, root=topics.root, announce="gateway") as gateway:
-            app = web.Application()
-            add_lag(app, gateway.connection.registry)
+            app = make_metrics_app(Core(gateway, AsyncControl(gateway)), Access(), GatewaySettings())
             async with TestClient(TestServer(app)) as http:
                 before = (await http.get("/lag")).status
                 gateway.connection.registry.watches_clients = True

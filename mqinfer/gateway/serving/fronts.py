@@ -9,10 +9,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mqinfer.client.aio import AsyncClient
+import grpc
+from aiohttp import web
+
 from mqinfer.gateway.access import Access
 from mqinfer.gateway.core import Core
+from mqinfer.gateway.grpc import make_handlers
+from mqinfer.gateway.grpc_calls import make_server
+from mqinfer.gateway.http import make_runner
+from mqinfer.gateway.metrics import make_metrics_app
+from mqinfer.gateway.rest.app import make_app
 from mqinfer.gateway.settings import GatewaySettings
+from mqinfer.gateway.tfs.grpc import make_grpc_handlers
+from mqinfer.gateway.tfs.rest import make_rest_app
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.web.tls import TlsFiles
 
@@ -23,38 +32,28 @@ _BACKLOG = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class FrontParts:
-    """What a front is made of."""
-
-    core: Core
-    access: Access
-    client: AsyncClient
-    settings: GatewaySettings
-
-
-@dataclass(frozen=True, slots=True)
 class Front:
     """A port and what serves it.
 
     Attributes:
         name: The name for people.
-        field: The field of the settings that holds the port.
-        make: Maker of the application or the handlers; it imports them, since a port may be off.
+        field: The field of the ports that holds its own.
+        make: Maker of the application or the handlers.
         is_grpc: Whether it speaks gRPC in place of HTTP.
-        bind: The field of the settings that holds the address.
+        bind: The field of the ports that holds the address.
         has_tls: Whether it is encrypted where the gateway is.
     """
 
     name: str
     field: str
-    make: Callable[[FrontParts], Any]
+    make: Callable[[Core, Access, GatewaySettings], Any]
     is_grpc: bool = False
     bind: str = "bind"
     has_tls: bool = True
 
     def address(self, settings: GatewaySettings) -> tuple[str, int]:
         """Return where it listens."""
-        return getattr(settings, self.bind), getattr(settings, self.field)
+        return getattr(settings.ports, self.bind), getattr(settings.ports, self.field)
 
     def place(self, settings: GatewaySettings) -> str:
         """Return where it listens, as people write it."""
@@ -62,47 +61,12 @@ class Front:
         return f"[{bind}]:{port}" if ":" in bind else f"{bind}:{port}"
 
 
-def _make_rest(parts: FrontParts) -> Any:
-    from mqinfer.gateway.rest.app import make_app
-
-    return make_app(parts.core, parts.access, parts.settings)
-
-
-def _make_grpc(parts: FrontParts) -> Any:
-    from mqinfer.gateway.grpc import make_handlers
-
-    return make_handlers(parts.core, parts.access, parts.settings)
-
-
-def _make_metrics(parts: FrontParts) -> Any:
-    from mqinfer.gateway.metrics import make_metrics_app
-
-    return make_metrics_app(parts.core, parts.client, parts.access)
-
-
-def _make_tfs_grpc(parts: FrontParts) -> Any:
-    from mqinfer.gateway.tfs.grpc import make_grpc_handlers
-
-    return make_grpc_handlers(parts.core, parts.access, parts.settings)
-
-
-def _make_tfs_rest(parts: FrontParts) -> Any:
-    from mqinfer.gateway.tfs.rest import make_rest_app
-
-    if not parts.settings.metrics_port:
-        return make_rest_app(parts.core, parts.access, parts.settings)
-    from mqinfer.gateway.metrics import make_metrics
-
-    metrics = make_metrics(parts.core, parts.client, parts.access)
-    return make_rest_app(parts.core, parts.access, parts.settings, metrics)
-
-
 _FRONTS = (
-    Front("HTTP", "http_port", _make_rest),
-    Front("gRPC", "grpc_port", _make_grpc, is_grpc=True),
-    Front("metrics", "metrics_port", _make_metrics, bind="metrics_bind", has_tls=False),
-    Front("TensorFlow Serving gRPC", "tfs_grpc_port", _make_tfs_grpc, is_grpc=True),
-    Front("TensorFlow Serving REST", "tfs_rest_port", _make_tfs_rest),
+    Front("HTTP", "http_port", make_app),
+    Front("gRPC", "grpc_port", make_handlers, is_grpc=True),
+    Front("metrics", "metrics_port", make_metrics_app, bind="metrics_bind", has_tls=False),
+    Front("TensorFlow Serving gRPC", "tfs_grpc_port", make_grpc_handlers, is_grpc=True),
+    Front("TensorFlow Serving REST", "tfs_rest_port", make_rest_app),
 )
 
 
@@ -115,14 +79,14 @@ class Fronts:
         self._runners: list[Any] = []
         self._servers: list[Any] = []
 
-    async def open(self, core: Core, access: Access, client: AsyncClient, tls: ssl.SSLContext | None) -> None:
+    async def open(self, core: Core, access: Access, tls: ssl.SSLContext | None) -> None:
         """Open the ports that are not switched off."""
-        parts = FrontParts(core, access, client, self.settings)
         for front in _open_fronts(self.settings):
+            made = front.make(core, access, self.settings)
             if front.is_grpc:
-                await self._open_grpc(front, front.make(parts))
+                await self._open_grpc(front, made)
             else:
-                await self._open_http(front, front.make(parts), tls if front.has_tls else None)
+                await self._open_http(front, made, tls if front.has_tls else None)
 
     async def close(self, patience: float) -> None:
         """Stop listening, and wait for the calls under way; those that take longer are cut off."""
@@ -131,10 +95,6 @@ class Fronts:
         await asyncio.gather(*(each.stop(patience) for each in servers), *(each.cleanup() for each in runners))
 
     async def _open_http(self, front: Front, app: Any, tls: ssl.SSLContext | None) -> None:
-        from aiohttp import web
-
-        from mqinfer.gateway.http import make_runner
-
         settings = self.settings
         runner = make_runner(app, settings)
         await runner.setup()
@@ -148,14 +108,12 @@ class Fronts:
             raise _cannot_listen(settings, front, error) from error
 
     async def _open_grpc(self, front: Front, handlers: Any) -> None:
-        from mqinfer.gateway.grpc_calls import make_server
-
         settings = self.settings
         server = make_server(handlers, settings, shared=self._shared)
         where = front.place(settings)
         try:
-            if settings.tls:
-                server.add_secure_port(where, _grpc_credentials(settings.tls))
+            if settings.callers.tls:
+                server.add_secure_port(where, _grpc_credentials(settings.callers.tls))
             else:
                 server.add_insecure_port(where)
         except RuntimeError as error:  # which names no cause
@@ -191,7 +149,7 @@ def _cannot_listen(settings: GatewaySettings, front: Front, error: OSError) -> M
 
 
 def _open_fronts(settings: GatewaySettings) -> Iterator[Front]:
-    return (front for front in _FRONTS if getattr(settings, front.field))
+    return (front for front in _FRONTS if getattr(settings.ports, front.field))
 
 
 def places(settings: GatewaySettings) -> str:
@@ -200,8 +158,6 @@ def places(settings: GatewaySettings) -> str:
 
 
 def _grpc_credentials(files: TlsFiles) -> Any:
-    import grpc
-
     authority = files.client_ca.read_bytes() if files.client_ca else None
     pair = (files.key.read_bytes(), files.cert.read_bytes())
     return grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)

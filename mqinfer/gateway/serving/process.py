@@ -16,14 +16,14 @@ from mqinfer.client.control import AsyncControl
 from mqinfer.client.options import ClientOptions
 from mqinfer.gateway.access import GRANTED, Access, read_restrictions
 from mqinfer.gateway.core import Core
+from mqinfer.gateway.metrics import pending_calls
 from mqinfer.gateway.serving.fronts import Fronts, places
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.telemetry.exporting import make_tracer
-from mqinfer.web import extras
 from mqinfer.web.keys import KeyFile
 from mqinfer.web.tls import ssl_context
 
-__all__ = ["GatewaySpec", "Stop", "check_packages", "serve"]
+__all__ = ["GatewaySpec", "Stop", "serve"]
 
 _log = logging.getLogger("mqinfer.gateway")
 
@@ -31,13 +31,6 @@ _WINDOW = 256
 """Requests in flight at a time: the rest waits here, where callers take turns, and not in workers."""
 _ANSWER_S = 2.0
 """Time for the fronts to send the errors of the calls that the end of the drain has cancelled."""
-_PACKAGES = {
-    "grpc": "grpcio",
-    "aiohttp": "aiohttp",
-    "google.protobuf": "protobuf",
-    "orjson": "orjson",
-    "prometheus_client": "prometheus-client",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +83,16 @@ async def serve(spec: GatewaySpec, stop: Stop, on_ready: Callable[[], None] = la
         LinkError: As for a client.
         MqinferError: A port can't be opened.
     """
-    settings = spec.settings
-    tls = ssl_context(settings.tls) if settings.tls else None
-    keys = KeyFile(settings.keys, GRANTED) if settings.keys else None
-    asks_certificates = settings.tls is not None and settings.tls.client_ca is not None
-    access = Access(keys, read_restrictions(settings.restrict), asks_certificates=asks_certificates)
+    settings, callers = spec.settings, spec.settings.callers
+    tls = ssl_context(callers.tls) if callers.tls else None
+    keys = KeyFile(callers.keys, GRANTED) if callers.keys else None
+    access = Access(
+        keys, read_restrictions(callers.restrict or ()), asks_certificates=tls is not None and bool(callers.client_ca)
+    )
     async with _open_core(spec, stop) as (core, client):
         fronts = Fronts(settings, shared=spec.shared)
         try:
-            await fronts.open(core, access, client, tls)
+            await fronts.open(core, access, tls)
             _log.info("ready: %s", places(settings))
             on_ready()
             await stop.drain.wait()
@@ -112,10 +106,11 @@ async def serve(spec: GatewaySpec, stop: Stop, on_ready: Callable[[], None] = la
 async def _drain(fronts: Fronts, core: Core, client: AsyncClient, stop: Stop) -> None:
     """Accept nothing more, and wait until every call has its answer; what is late is answered as cancelled."""
     core.drain()
-    _log.info("stopping: no more calls are accepted, those under way may take %g s", fronts.settings.drain)
-    closing = asyncio.create_task(fronts.close(fronts.settings.drain + _ANSWER_S))
+    patience = fronts.settings.bounds.drain
+    _log.info("stopping: no more calls are accepted, those under way may take %g s", patience)
+    closing = asyncio.create_task(fronts.close(patience + _ANSWER_S))
     hurry = asyncio.create_task(stop.at_once.wait())
-    await asyncio.wait({closing, hurry}, timeout=fronts.settings.drain, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({closing, hurry}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
     if not closing.done():
         _log.warning("cancelling the calls that are still under way")
         await client.close()
@@ -128,8 +123,8 @@ async def _drain(fronts: Fronts, core: Core, client: AsyncClient, stop: Stop) ->
 @asynccontextmanager
 async def _open_core(spec: GatewaySpec, stop: Stop) -> AsyncIterator[tuple[Core, AsyncClient]]:
     """Connect; a connection that has ended for good, since another process has taken the name, stops the gateway."""
-    settings, loop = spec.settings, asyncio.get_running_loop()
-    options = ClientOptions(timeout=settings.timeout, window=_WINDOW, max_pending=settings.max_pending)
+    settings, bounds, loop = spec.settings, spec.settings.bounds, asyncio.get_running_loop()
+    options = ClientOptions(timeout=bounds.timeout, window=_WINDOW, max_pending=bounds.max_pending)
 
     def on_connection() -> None:
         if client.connection.requester.failure:
@@ -142,31 +137,20 @@ async def _open_core(spec: GatewaySpec, stop: Stop) -> AsyncIterator[tuple[Core,
         async with client:
             client.connection.requester.tracer = tracer
             client.connection.requester.watch(on_connection)
-            client.connection.registry.watches_clients = bool(settings.metrics_port)
+            client.connection.registry.watches_clients = bool(settings.ports.metrics_port)
             core = Core(
                 client,
                 AsyncControl(client),
-                settings.timeout,
+                bounds.timeout,
                 strict_readiness=settings.strict_readiness,
-                model_control=settings.model_control,
-                max_pending=settings.max_pending,
-                max_bytes=settings.max_bytes,
+                model_control=settings.callers.model_control,
+                max_pending=bounds.max_pending,
+                max_bytes=bounds.max_bytes,
             )
-            from mqinfer.gateway.metrics import pending_calls
-
             if client.announcer:
-                client.announcer.pending = partial(pending_calls, core, client)
+                client.announcer.pending = partial(pending_calls, core)
             await core.start()
             yield core, client
     finally:
         if tracer is not None:
             await asyncio.to_thread(tracer.close)
-
-
-def check_packages() -> None:
-    """Check that the packages of the extra `gateway` are installed.
-
-    Raises:
-        MissingExtra: One is not.
-    """
-    extras.check_packages(_PACKAGES, "gateway")

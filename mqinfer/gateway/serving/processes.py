@@ -58,13 +58,14 @@ def run_several(spec: GatewaySpec, count: int) -> None:
 
 def specs_of(spec: GatewaySpec, count: int) -> list[GatewaySpec]:
     """Return what each of several processes serves: all ports are shared but that of the metrics."""
-    settings, first = spec.settings, spec.settings.metrics_port
+    settings, ports = spec.settings, spec.settings.ports
+    first = ports.metrics_port
     return [
         replace(
             spec,
             name=f"{spec.name}.{number}",
             shared=True,
-            settings=replace(settings, metrics_port=first and first + number),
+            settings=replace(settings, ports=replace(ports, metrics_port=first and first + number)),
         )
         for number in range(count)
     ]
@@ -195,7 +196,8 @@ class _Processes:
         running = [child.process for child in self.children if child.process]
         for process in running:
             process.terminate()
-        deadline = time.monotonic() + max((child.spec.settings.drain for child in self.children), default=0.0) + _KILL_S
+        drain_s = max((child.spec.settings.bounds.drain for child in self.children), default=0.0)
+        deadline = time.monotonic() + drain_s + _KILL_S
         for process in running:
             process.join(max(0.0, deadline - time.monotonic()))
             if process.is_alive():
@@ -233,7 +235,7 @@ def _run_child(spec: GatewaySpec, pipe: Connection, log_settings: logs.LogSettin
 async def _serve(spec: GatewaySpec, stop: Stop, on_ready: Callable[[], None] = lambda: None) -> None:
     async def end_what_hangs() -> None:
         await stop.drain.wait()
-        signal.alarm(int(spec.settings.drain) + _OVERHEAD_S)
+        signal.alarm(int(spec.settings.bounds.drain) + _OVERHEAD_S)
 
     watching = asyncio.create_task(end_what_hangs())
     try:

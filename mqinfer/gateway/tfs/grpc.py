@@ -76,13 +76,13 @@ class _Front:
     """The methods, each from the bytes of a request to those of the reply."""
 
     def __init__(self, core: Core, settings: GatewaySettings) -> None:
-        self._core, self._settings = core, settings
+        self._core, self._bounds = core, settings.bounds
 
     async def predict(self, data: bytes, caller: GrpcCaller) -> bytes:
         request = await _run(len(data), parse, "PredictRequest", data)
         own = self._caller(caller)
         target = await find(self._core, _spec(request))
-        inputs = await _run(len(data), read_tensors, request.inputs, self._settings.max_input_bytes)
+        inputs = await _run(len(data), read_tensors, request.inputs, self._bounds.http_max_input_size)
         answer = await infer(self._core, target, inputs, own, tuple(request.output_filter))
         return await _run(outputs_size(answer.outputs), _predict_response, target.spec, answer)
 
@@ -168,10 +168,9 @@ class _Front:
         return _bytes(response)
 
     def _caller(self, caller: GrpcCaller) -> TfsCaller:
-        settings = self._settings
-        deadline = settings.timeout if caller.deadline_s is None else min(caller.deadline_s, settings.timeout)
+        deadline = self._bounds.timeout if caller.deadline_s is None else min(caller.deadline_s, self._bounds.timeout)
         trace = [caller.headers.get(name, "") for name in ("traceparent", "tracestate")]
-        return TfsCaller(caller.name, deadline, settings.max_bytes, *trace)
+        return TfsCaller(caller.name, deadline, self._bounds.max_bytes, *trace)
 
 
 async def _reload(_: bytes, __: GrpcCaller) -> bytes:

@@ -24,6 +24,7 @@ from mqinfer.gateway.http import (
     json_reply,
     make_application,
 )
+from mqinfer.gateway.metrics import make_metrics
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.gateway.tfs.calls import NamedModel, Spec, TfsCaller, find, infer, version_states
 from mqinfer.gateway.tfs.examples import (
@@ -64,19 +65,18 @@ def make_rest_app(
     core: Core,
     access: Access,
     settings: GatewaySettings,
-    metrics: Callable[[web.Request], Awaitable[web.Response]] | None = None,
 ) -> web.Application:
     """Return the application of the REST API; see `gateway.http.make_runner` for what serves it.
 
     Args:
         core: Answers the calls.
         access: Decides who may call what.
-        settings: Of the gateway.
-        metrics: Answers where TensorFlow Serving has its metrics; None: nothing is there.
+        settings: Of the gateway; its metrics are also where TensorFlow Serving has them, unless they are switched off.
     """
     front = _Front(core, settings)
     monitoring: list[Endpoint] = []
-    if metrics is not None:
+    if settings.ports.metrics_port:
+        metrics = make_metrics(core, access)
 
         async def answer(call: AdmittedCall) -> web.Response:
             return await metrics(call.request)
@@ -99,7 +99,7 @@ def make_rest_app(
         front.bodies,
         lambda _: NotFound("Not Found"),
     )
-    if settings.tfs_cors:
+    if settings.callers.tfs_cors:
         app.on_response_prepare.append(_allow_origins)
     return app
 
@@ -122,7 +122,7 @@ class _Front:
     """Handlers of the paths."""
 
     def __init__(self, core: Core, settings: GatewaySettings) -> None:
-        self._core, self._settings = core, settings
+        self._core, self._bounds = core, settings.bounds
         self.bodies = Bodies(settings)
 
     async def status(self, call: AdmittedCall) -> web.Response:
@@ -159,9 +159,9 @@ class _Front:
             content = await self.bodies.run(len(body), parse, body)
             spec = Spec(spec.model, spec.version, spec.label, _signature_name(content))
             headers = call.request.headers
-            deadline = min(self._settings.timeout, self._settings.tfs_rest_timeout)
+            deadline = min(self._bounds.timeout, self._bounds.tfs_rest_timeout)
             trace = [",".join(headers.getall(name, ())) for name in ("traceparent", "tracestate")]
-            caller = TfsCaller(call.caller, deadline, self._settings.max_bytes, *trace)
+            caller = TfsCaller(call.caller, deadline, self._bounds.max_bytes, *trace)
             reply = await run(spec, content, len(body), caller)
         return await self._reply(reply, accepted_coding(headers.get("Accept-Encoding", "")))
 
