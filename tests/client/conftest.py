@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from mqinfer.broker import make_link
 from mqinfer.broker.link import Link, Message
 from mqinfer.client import Client
 from mqinfer.client.result import Counters
+from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
 from mqinfer.protocol.checksum import verify
 from mqinfer.protocol.datatypes import Array
@@ -20,6 +22,10 @@ from mqinfer.protocol.envelope import decode_request, encode_response
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome
+
+MakeClient = Callable[..., Client]
+Serve = Callable[..., Worker]
+WriteEcho = Callable[..., Path]
 
 
 @pytest.fixture
@@ -59,6 +65,12 @@ def make_client(unique: Callable[[str], str]) -> Iterator[Callable[..., Client]]
 def client(make_client: Callable[..., Client], url: str) -> Client:
     """A client on this test's own broker."""
     return make_client(url)
+
+
+@pytest.fixture
+def echo(url: str, serve: Serve, write_echo: WriteEcho) -> Worker:
+    """A worker on this test's own broker that serves the model `echo`."""
+    return serve(url, write_echo())
 
 
 class Hand:

@@ -21,13 +21,11 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.environment import Variable
 from mqinfer.cli.app import app
 from mqinfer.client.options import check_timeout
-from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.errors import ConfigError, Expired, MqinferError
 from mqinfer.protocol.control import Call, Operation
+from tests.asynchronous import in_loop
+from tests.client.conftest import MakeClient
 
-MakeClient = Callable[..., Client]
-Serve = Callable[..., Worker]
-WriteEcho = Callable[..., Path]
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 
 
@@ -121,21 +119,18 @@ def test_no_timeout_is_the_clients(url: str, make_client: MakeClient, hand: Any)
         quick.infer("manual", {"x": X}, timeout=None)
 
 
-def test_no_timeout_is_the_asyncio_clients(url: str, hand: Any) -> None:
+@in_loop
+async def test_no_timeout_is_the_asyncio_clients(url: str, hand: Any) -> None:
     """As with the blocking client, also where a request waits for room first."""
-
-    async def ask() -> None:
-        async with AsyncClient(url, options=ClientOptions(timeout=0.02, max_pending=1)) as client:
-            first = client.submit("manual", {"x": X}, timeout=60)
-            await asyncio.sleep(0)
-            with pytest.raises(Expired, match=r"1 requests are pending, .* within 0\.02 s"):
-                await client.infer("manual", {"x": X}, timeout=None)
-            hand.answer(await asyncio.to_thread(hand.next), {"y": X})
-            await first
-            with pytest.raises(Expired, match=r"within 0\.02 s"):
-                await client.infer("manual", {"x": X})
-
-    asyncio.run(ask())
+    async with AsyncClient(url, options=ClientOptions(timeout=0.02, max_pending=1)) as client:
+        first = client.submit("manual", {"x": X}, timeout=60)
+        await asyncio.sleep(0)
+        with pytest.raises(Expired, match=r"1 requests are pending, .* within 0\.02 s"):
+            await client.infer("manual", {"x": X}, timeout=None)
+        hand.answer(await asyncio.to_thread(hand.next), {"y": X})
+        await first
+        with pytest.raises(Expired, match=r"within 0\.02 s"):
+            await client.infer("manual", {"x": X})
 
 
 @pytest.mark.parametrize(
@@ -194,12 +189,10 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return put
 
 
-def test_clients_of_the_environment(
-    url: str, serve: Serve, write_echo: WriteEcho, environment: Callable[..., None]
-) -> None:
+@pytest.mark.usefixtures("echo")
+def test_clients_of_the_environment(url: str, environment: Callable[..., None]) -> None:
     """Broker and name come from the variables, all else is as stated."""
     environment(BROKER=url, NAME="from-env", CA_FILE="")
-    serve(url, write_echo())
     with Client.from_env(options=ClientOptions(window=2)) as client:
         assert client.name == "from-env"
         assert client.infer("echo", {"x": X}).outputs["x"].tolist() == X.tolist()

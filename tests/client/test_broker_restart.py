@@ -2,19 +2,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mqinfer import Client, ClientOptions, Outcome
+from mqinfer import ClientOptions, Outcome
 from mqinfer.broker.mosquitto.server import MosquittoServer
-from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.errors import NoWorker
+from tests.client.conftest import MakeClient, Serve, WriteEcho
 
-Serve = Callable[..., Worker]
-WriteEcho = Callable[..., Path]
-MakeClient = Callable[..., Client]
 pytestmark = pytest.mark.broker
 
 

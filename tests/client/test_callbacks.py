@@ -5,19 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from mqinfer import Client, ClientOptions, ControlClient, InferResult, Outcome
-from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.errors import Rejected
+from tests.client.conftest import MakeClient, Serve, WriteEcho
 
-MakeClient = Callable[..., Client]
-Serve = Callable[..., Worker]
-WriteEcho = Callable[..., Path]
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 
 
@@ -109,9 +105,9 @@ def test_the_error_comes_on_the_links_thread(client: Client, hand: Any) -> None:
     assert hand.requests.empty()
 
 
-def test_submit_works_in_a_callback(url: str, client: Client, serve: Serve, write_echo: WriteEcho) -> None:
+@pytest.mark.usefixtures("echo")
+def test_submit_works_in_a_callback(client: Client) -> None:
     """A chain of requests, each submitted by the callback of the one before; the results reach their futures."""
-    serve(url, write_echo())
     numbers: list[float] = []
     end = threading.Event()
 

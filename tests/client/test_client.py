@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from msgspec.structs import replace
 from mqinfer import Capture, Client, ClientOptions, InferResult, Outcome
 from mqinfer.broker.link import Message
 from mqinfer.client.request import Input
-from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
 from mqinfer.errors import (
     BadEncoding,
@@ -35,10 +33,8 @@ from mqinfer.errors import (
 from mqinfer.protocol.card import ModelCard, card_to_json
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import InferResponse
+from tests.client.conftest import MakeClient, Serve, WriteEcho
 
-MakeClient = Callable[..., Client]
-Serve = Callable[..., Worker]
-WriteEcho = Callable[..., Path]
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
@@ -113,11 +109,9 @@ def test_each_output_has_its_codec_and_its_top_classes(
 
 @pytest.mark.parametrize("encoding", ["raw", "lz4", "shuffle-lz4", "lz4:9"])
 @pytest.mark.parametrize("output_encoding", [None, "lz4", "shuffle-lz4"])
-def test_encodings_of_both_ways(
-    url: str, client: Client, serve: Serve, write_echo: WriteEcho, encoding: str, output_encoding: str | None
-) -> None:
+@pytest.mark.usefixtures("echo")
+def test_encodings_of_both_ways(client: Client, encoding: str, output_encoding: str | None) -> None:
     """Codecs of inputs and outputs are chosen on their own."""
-    serve(url, write_echo())
     result = client.infer("echo", {"x": X}, encoding=encoding, output_encoding=output_encoding, outputs=["x"])
     np.testing.assert_array_equal(result.outputs["x"], X)
 
@@ -129,11 +123,9 @@ def test_strings_make_the_round_trip(url: str, client: Client, serve: Serve, wri
     assert list(client.infer("echo", {"text": words}).outputs["text"]) == list(words)
 
 
-def test_an_encoded_tensor_goes_under_the_name_that_it_is_given(
-    url: str, client: Client, serve: Serve, write_echo: WriteEcho
-) -> None:
+@pytest.mark.usefixtures("echo")
+def test_an_encoded_tensor_goes_under_the_name_that_it_is_given(client: Client) -> None:
     """The mapping's key says which input it is, whatever the tensor was called before."""
-    serve(url, write_echo())
     result = client.infer("echo", {"x": encode_tensor("other", X, "lz4")})
     np.testing.assert_array_equal(result.outputs["x"], X)
 
@@ -199,18 +191,11 @@ def test_a_worker_that_comes_late_is_found(url: str, client: Client, serve: Serv
         ({"x": np.zeros((9, 4), np.float32)}, {}, BadTensor, "at most 8"),
     ],
 )
+@pytest.mark.usefixtures("echo")
 def test_the_workers_refusal_is_raised_by_its_class(
-    url: str,
-    client: Client,
-    serve: Serve,
-    write_echo: WriteEcho,
-    inputs: dict[str, Any],
-    options: dict[str, Any],
-    error: type[MqinferError],
-    words: str,
+    client: Client, inputs: dict[str, Any], options: dict[str, Any], error: type[MqinferError], words: str
 ) -> None:
     """What is wrong with a request is said by class and words, and the next request works."""
-    serve(url, write_echo())
     with pytest.raises(error, match=words):
         client.infer("echo", inputs, **options)
     np.testing.assert_array_equal(client.infer("echo", {"x": X}).outputs["x"], X)

@@ -16,10 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mqinfer.cloud_worker.serving.worker import Worker
+from tests.client.conftest import Serve, WriteEcho
 
-Serve = Callable[..., Worker]
-WriteEcho = Callable[..., Path]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = pytest.mark.broker
 

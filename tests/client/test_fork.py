@@ -26,12 +26,10 @@ from mqinfer import AsyncClient, Client, ClientOptions
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client.control import ControlClient
 from mqinfer.client.result import InferResult
-from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.protocol.control import Call, Operation
+from tests.asynchronous import in_loop
+from tests.client.conftest import MakeClient, Serve, WriteEcho
 
-Serve = Callable[..., Worker]
-WriteEcho = Callable[..., Path]
-MakeClient = Callable[..., Client]
 pytestmark = [
     pytest.mark.broker,
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),  # Python 3.12 on fork
@@ -244,31 +242,28 @@ def test_a_pool_and_a_process_by_fork(client: Client) -> None:
     assert client.infer("echo", value(7), timeout=PATIENCE).outputs["x"][0, 0] == 7
 
 
-def test_an_asyncio_client(server: MosquittoServer) -> None:
+@in_loop
+async def test_an_asyncio_client(server: MosquittoServer) -> None:
     """One that was made and not opened, and one that is open: no child can open, use or close either."""
+    unopened = AsyncClient(server.url)
+    async with AsyncClient(server.url) as opened:
 
-    async def main() -> None:
-        unopened = AsyncClient(server.url)
-        async with AsyncClient(server.url) as opened:
+        def try_all() -> dict[str, str]:
+            loop = asyncio.new_event_loop()  # the parent's loop runs: no child can use that one
+            asyncio.events._set_running_loop(None)
+            each: dict[str, Callable[[], Any]] = {
+                "open": unopened.open,
+                "infer": lambda: opened.infer("echo", value(0), timeout=2),
+                "card": lambda: opened.card("echo", 2),
+                "close": opened.close,
+            }
+            told = {name: outcome(partial(run, loop, use)) for name, use in each.items()}
+            return told | {"counters": outcome(opened.counters)}
 
-            def try_all() -> dict[str, str]:
-                loop = asyncio.new_event_loop()  # the parent's loop runs: no child can use that one
-                asyncio.events._set_running_loop(None)
-                each: dict[str, Callable[[], Any]] = {
-                    "open": unopened.open,
-                    "infer": lambda: opened.infer("echo", value(0), timeout=2),
-                    "card": lambda: opened.card("echo", 2),
-                    "close": opened.close,
-                }
-                told = {name: outcome(partial(run, loop, use)) for name, use in each.items()}
-                return told | {"counters": outcome(opened.counters)}
-
-            child = Child(try_all)
-            refused(await asyncio.to_thread(child.report), child.pid)
-            await unopened.open()
-            await unopened.close()
-
-    asyncio.run(main())
+        child = Child(try_all)
+        refused(await asyncio.to_thread(child.report), child.pid)
+        await unopened.open()
+        await unopened.close()
 
 
 def test_a_control_client(server: MosquittoServer) -> None:

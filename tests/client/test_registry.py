@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -20,6 +19,7 @@ from mqinfer.client.registry import Registry
 from mqinfer.protocol.card import ModelCard, card_to_json
 from mqinfer.protocol.states import ServedModel, ServerState, ServerStatus, WorkerState, WorkerStatus
 from mqinfer.protocol.topics import Topics
+from tests.asynchronous import in_loop
 
 READY, DRAINING, LOST = WorkerStatus.READY, WorkerStatus.DRAINING, WorkerStatus.LOST
 STOPPED, CRASHED = WorkerStatus.STOPPED, WorkerStatus.CRASHED
@@ -202,64 +202,55 @@ def site(any_url: str, unique: Callable[[str], str]) -> Iterator[tuple[Link, Top
 
 
 @pytest.mark.parametrize("lanes", [True, False])
-def test_it_is_known_when_everything_has_come(any_url: str, site: tuple[Link, Topics], *, lanes: bool) -> None:
+@in_loop
+async def test_it_is_known_when_everything_has_come(any_url: str, site: tuple[Link, Topics], *, lanes: bool) -> None:
     """Once it is complete, cards, workers and servers are there, and what is not there does not exist."""
     _, topics = site
-
-    async def run() -> None:
-        async with AsyncClient(any_url, root=topics.root, options=ClientOptions(lanes=lanes)) as client:
-            registry = client.connection.registry
-            assert not registry.is_complete
-            assert await registry.wait_until_complete()
-            assert registry.known.is_complete  # by the marker, not by a pause
-            assert (set(registry.known.cards), dict(registry.known.models.versions("m"))) == ({"m"}, {"1": True})
-            assert registry.known.servers == {"w": ServerStatus.READY}
-            assert not registry.known.models.knows("other")
-
-    asyncio.run(run())
+    async with AsyncClient(any_url, root=topics.root, options=ClientOptions(lanes=lanes)) as client:
+        registry = client.connection.registry
+        assert not registry.is_complete
+        assert await registry.wait_until_complete()
+        assert registry.known.is_complete  # by the marker, not by a pause
+        assert (set(registry.known.cards), dict(registry.known.models.versions("m"))) == ({"m"}, {"1": True})
+        assert registry.known.servers == {"w": ServerStatus.READY}
+        assert not registry.known.models.knows("other")
 
 
-def test_changes_come_as_they_happen(any_url: str, site: tuple[Link, Topics]) -> None:
+@in_loop
+async def test_changes_come_as_they_happen(any_url: str, site: tuple[Link, Topics]) -> None:
     """A removed card and a stopped worker are known without being asked for; a damaged state changes nothing."""
     link, topics = site
-
-    async def run() -> None:
-        async with AsyncClient(any_url, root=topics.root) as client:
-            registry = client.connection.registry
-            await registry.wait_until_complete()
-            link.publish(Message(topics.worker_state("w.0"), b"{"))
-            link.publish(Message(topics.card("m"), b"{"))
-            link.publish(Message(topics.control_state("w"), b"{"))
-            assert registry.known.models.is_ready("m")
-            link.publish(Message(topics.card("m"), b"", retain=True))
-            link.publish(Message(topics.worker_state("w.0"), worker("w.0", STOPPED).to_json(), retain=True))
-            assert await registry.until(lambda: not registry.known.models.knows("m"), 30)
-            assert (registry.known.models.was_known("m"), registry.is_complete) == (True, True)
-
-    asyncio.run(run())
+    async with AsyncClient(any_url, root=topics.root) as client:
+        registry = client.connection.registry
+        await registry.wait_until_complete()
+        link.publish(Message(topics.worker_state("w.0"), b"{"))
+        link.publish(Message(topics.card("m"), b"{"))
+        link.publish(Message(topics.control_state("w"), b"{"))
+        assert registry.known.models.is_ready("m")
+        link.publish(Message(topics.card("m"), b"", retain=True))
+        link.publish(Message(topics.worker_state("w.0"), worker("w.0", STOPPED).to_json(), retain=True))
+        assert await registry.until(lambda: not registry.known.models.knows("m"), 30)
+        assert (registry.known.models.was_known("m"), registry.is_complete) == (True, True)
 
 
-def test_what_went_while_the_link_was_down_is_gone_after_it(any_url: str, site: tuple[Link, Topics]) -> None:
+@in_loop
+async def test_what_went_while_the_link_was_down_is_gone_after_it(any_url: str, site: tuple[Link, Topics]) -> None:
     """Without a connection nothing is complete; with the next one a card that was removed meanwhile is unknown."""
     link, topics = site
-
-    async def run() -> None:
-        async with AsyncClient(any_url, root=topics.root) as client:
-            registry, own = client.connection.registry, client.connection.requester.link
-            await registry.wait_until_complete()
-            lost = []
-            registry.watch(lambda: lost.append(registry.is_complete))
-            assert isinstance(own, MemoryLink | PahoLink)
-            if isinstance(own, MemoryLink):
-                own.drop()
-            else:
-                own.cut()
-            assert await registry.until(lambda: False in lost, 30)
-            link.publish(Message(topics.card("m"), b"", retain=True))
-            link.publish(Message(topics.worker_state("w.0"), b"", retain=True))
-            if isinstance(own, MemoryLink):
-                own.restore()
-            assert await registry.until(lambda: registry.known.is_complete and registry.is_complete, 60)
-            assert await registry.until(lambda: not registry.known.models.knows("m"), 30)
-
-    asyncio.run(run())
+    async with AsyncClient(any_url, root=topics.root) as client:
+        registry, own = client.connection.registry, client.connection.requester.link
+        await registry.wait_until_complete()
+        lost = []
+        registry.watch(lambda: lost.append(registry.is_complete))
+        assert isinstance(own, MemoryLink | PahoLink)
+        if isinstance(own, MemoryLink):
+            own.drop()
+        else:
+            own.cut()
+        assert await registry.until(lambda: False in lost, 30)
+        link.publish(Message(topics.card("m"), b"", retain=True))
+        link.publish(Message(topics.worker_state("w.0"), b"", retain=True))
+        if isinstance(own, MemoryLink):
+            own.restore()
+        assert await registry.until(lambda: registry.known.is_complete and registry.is_complete, 60)
+        assert await registry.until(lambda: not registry.known.models.knows("m"), 30)

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -24,7 +23,6 @@ from mqinfer.client.connection import connect
 from mqinfer.client.dispatch.pending import Settle
 from mqinfer.client.request import make_request
 from mqinfer.client.requester import Requester
-from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
 from mqinfer.errors import Cancelled, Corrupted, Expired, LinkError, MessageTooLarge, MqinferError, NotAuthorized
 from mqinfer.protocol.checksum import checksum
@@ -33,9 +31,8 @@ from mqinfer.protocol.envelope import decode_request, encode_response
 from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import InferRequest, InferResponse, RequestedOutput
+from tests.client.conftest import Serve, WriteEcho
 
-Serve = Callable[..., Worker]
-WriteEcho = Callable[..., Path]
 Check = Callable[..., None]
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 

@@ -6,10 +6,9 @@ import asyncio
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,10 @@ import pytest
 
 from mqinfer import AsyncClient, Capture, Client, ClientOptions, InferResult, Outcome, Policy, Stream
 from mqinfer.broker.memory import MemoryLink
-from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.errors import BadTensor, Cancelled, ConfigError, Expired, LinkError, MqinferError, NameTaken, Rejected
+from tests.asynchronous import in_loop
+from tests.client.conftest import MakeClient, Serve, WriteEcho
 
-MakeClient = Callable[..., Client]
-Serve = Callable[..., Worker]
-WriteEcho = Callable[..., Path]
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 
 
@@ -184,11 +181,9 @@ def test_inputs_are_freed_with_their_outcome(client: Client) -> None:
         assert kept() is None
 
 
-def test_a_frame_that_can_not_be_sent_has_an_outcome_too(
-    url: str, client: Client, serve: Serve, write_echo: WriteEcho
-) -> None:
+@pytest.mark.usefixtures("echo")
+def test_a_frame_that_can_not_be_sent_has_an_outcome_too(client: Client) -> None:
     """What no request can be made of is an error of `put`; what the worker or the broker refuses is an outcome."""
-    serve(url, write_echo())
     with client.stream("echo", policy="all") as stream:
         with pytest.raises(BadTensor):
             stream.put({"x": X.astype(np.complex64)})
@@ -282,68 +277,59 @@ def test_wrong_options(client: Client, wrong: dict[str, Any], error: type[Except
 
 
 @pytest.mark.parametrize("policy", ["latest", "all"])
-def test_asyncio(url: str, serve: Serve, write_echo: WriteEcho, policy: Any) -> None:
+@in_loop
+async def test_asyncio(url: str, serve: Serve, write_echo: WriteEcho, policy: Any) -> None:
     """The same with tasks: a source that never pauses does not keep the reader from running."""
     serve(url, write_echo(delay_ms=1))
+    async with AsyncClient(url) as client, client.stream("echo", policy=policy, window=4, timeout=60) as stream:
 
-    async def main() -> None:
-        async with AsyncClient(url) as client, client.stream("echo", policy=policy, window=4, timeout=60) as stream:
+        async def put() -> None:
+            for number in range(120):
+                await stream.put(frame(number), capture=capture(number))
+            stream.close()
 
-            async def put() -> None:
-                for number in range(120):
-                    await stream.put(frame(number), capture=capture(number))
-                stream.close()
-
-            task = asyncio.create_task(put())
-            results = [result async for result in stream]
-            await task
-            check(results, 120)
-            assert results[-1].outcome is Outcome.OK
-            assert sum(stream.outcomes().values()) == 120
-            if policy == "all":
-                assert stream.outcomes()[Outcome.OK] == 120
-
-    asyncio.run(main())
+        task = asyncio.create_task(put())
+        results = [result async for result in stream]
+        await task
+        check(results, 120)
+        assert results[-1].outcome is Outcome.OK
+        assert sum(stream.outcomes().values()) == 120
+        if policy == "all":
+            assert stream.outcomes()[Outcome.OK] == 120
 
 
 @pytest.mark.usefixtures("hand")  # which gives no answer
-def test_asyncio_waits_and_ends(url: str) -> None:
+@in_loop
+async def test_asyncio_waits_and_ends(url: str) -> None:
     """`all` reports a reader that is not there; a task that waits for a result ends with the client."""
-
-    async def main() -> None:
-        async with AsyncClient(url, options=ClientOptions(timeout=0.05)) as client:
-            stream = client.stream("manual", policy="all", window=1)
-            await stream.put(frame(0))
-            await stream.put(frame(1))
-            with pytest.raises(Expired, match="is anybody iterating"):
-                await stream.put(frame(2))
-            other = client.stream("manual")
-            reader = asyncio.create_task(anext(other, None))
-            await asyncio.sleep(0)
-        assert await reader is None
-        outcomes = [result.outcome async for result in stream]
-        assert len(outcomes) == 2
-        assert set(outcomes) <= {Outcome.EXPIRED, Outcome.CANCELLED}  # its time ends, or the client is closed first
-
-    asyncio.run(main())
+    async with AsyncClient(url, options=ClientOptions(timeout=0.05)) as client:
+        stream = client.stream("manual", policy="all", window=1)
+        await stream.put(frame(0))
+        await stream.put(frame(1))
+        with pytest.raises(Expired, match="is anybody iterating"):
+            await stream.put(frame(2))
+        other = client.stream("manual")
+        reader = asyncio.create_task(anext(other, None))
+        await asyncio.sleep(0)
+    assert await reader is None
+    outcomes = [result.outcome async for result in stream]
+    assert len(outcomes) == 2
+    assert set(outcomes) <= {Outcome.EXPIRED, Outcome.CANCELLED}  # its time ends, or the client is closed first
 
 
-def test_asyncio_submits(url: str, hand: Any) -> None:
+@in_loop
+async def test_asyncio_submits(url: str, hand: Any) -> None:
     """`submit` returns a task that can be gathered and cancelled; what can't be made is an error at once."""
-
-    async def main() -> None:
-        async with AsyncClient(url) as client:
-            tasks = [client.submit("manual", frame(number)) for number in range(3)]
-            with pytest.raises(BadTensor):
-                client.submit("manual", {"x": X.astype(np.complex64)})
-            requests = [await asyncio.to_thread(hand.next) for _ in tasks]
-            tasks[1].cancel()
-            for request in (requests[0], requests[2]):
-                hand.answer(request, {"y": X})
-            done = await asyncio.gather(*tasks, return_exceptions=True)
-            assert isinstance(done[1], asyncio.CancelledError)
-            assert isinstance(done[0], InferResult)
-            assert isinstance(done[2], InferResult)
-            assert client.counters().outcomes[Outcome.CANCELLED] == 1
-
-    asyncio.run(main())
+    async with AsyncClient(url) as client:
+        tasks = [client.submit("manual", frame(number)) for number in range(3)]
+        with pytest.raises(BadTensor):
+            client.submit("manual", {"x": X.astype(np.complex64)})
+        requests = [await asyncio.to_thread(hand.next) for _ in tasks]
+        tasks[1].cancel()
+        for request in (requests[0], requests[2]):
+            hand.answer(request, {"y": X})
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(done[1], asyncio.CancelledError)
+        assert isinstance(done[0], InferResult)
+        assert isinstance(done[2], InferResult)
+        assert client.counters().outcomes[Outcome.CANCELLED] == 1

@@ -6,10 +6,9 @@ import json
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,13 +20,11 @@ from mqinfer.client.announcer import ClientAnnouncer
 from mqinfer.client.connection import connect
 from mqinfer.client.request import make_request
 from mqinfer.client.result import InferResult
-from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
+from tests.client.conftest import Serve, WriteEcho
 from tests.patience import PATIENT
 
-Serve = Callable[..., Worker]
-WriteEcho = Callable[..., Path]
 pytestmark = pytest.mark.broker
 
 PATIENCE = 60

@@ -28,7 +28,6 @@ from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import InferResponse
 from tests.patience import wait_until
 
-WriteEcho = Callable[..., Path]
 T = Topics()
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 WAIT = 60.0
