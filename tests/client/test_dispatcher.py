@@ -63,7 +63,7 @@ def dispatcher_with(*workers: str) -> Dispatcher:
     for worker in workers:
         dispatcher.update(state(worker), 0.0)
     for entry in [send(dispatcher, f"of before {worker}") for worker in workers]:
-        dispatcher.replied(reply(entry.request.id, worker_of(entry) or ""), 0.0)
+        dispatcher.replied(reply(entry.request.id, worker_of(entry)), 0.0)
         dispatcher.settle(entry.request.id, Outcome.OK)
     return dispatcher
 
@@ -83,16 +83,14 @@ def sent(dispatcher: Dispatcher, now: float, name: str) -> PendingRequest:
     return entry
 
 
-def worker_of(entry: PendingRequest) -> str | None:
-    """Return the worker that a request was sent to, or None where it went over its channel."""
-    return entry.lane.worker if entry.lane else None
+def worker_of(entry: PendingRequest) -> str:
+    """Return the worker that a request was sent to; empty where it went over its channel."""
+    return entry.lane.worker if entry.lane else ""
 
 
 def lose(dispatcher: Dispatcher, entry: PendingRequest) -> None:
     """Lose the worker that has a request."""
-    worker = worker_of(entry)
-    assert worker
-    dispatcher.update(state(worker, WorkerStatus.LOST), 0.0)
+    dispatcher.update(state(worker_of(entry), WorkerStatus.LOST), 0.0)
 
 
 def errors(ended: Sequence[Ended]) -> dict[str, type[Exception]]:
@@ -103,7 +101,6 @@ def errors(ended: Sequence[Ended]) -> dict[str, type[Exception]]:
 def crash(dispatcher: Dispatcher, entry: PendingRequest, now: float = 0.0, *, report_first: bool = False) -> None:
     """Crash the worker that has a request: the broker publishes its will, and its server what happened."""
     worker = worker_of(entry)
-    assert worker
     both = [WorkerStatus.LOST, WorkerStatus.CRASHED]
     for status in reversed(both) if report_first else both:
         dispatcher.update(state(worker, status), now)
@@ -171,7 +168,6 @@ def test_a_report_that_comes_while_a_request_is_set_aside_decides() -> None:
     crash(dispatcher, entry)
     sent(dispatcher, 0.0, "1")
     second = worker_of(entry)
-    assert second
     lose(dispatcher, entry)
     assert dispatcher.take(1.0).send is None
     dispatcher.update(state(second, WorkerStatus.CRASHED), 1.0)
@@ -184,7 +180,6 @@ def test_only_the_crash_of_the_process_that_had_a_request_counts() -> None:
     dispatcher = dispatcher_with("a", "b", "c")
     entry = send(dispatcher, "1")
     first = worker_of(entry)
-    assert first
     for incarnation in (1, 2, 1):
         dispatcher.update(state(first, WorkerStatus.CRASHED, incarnation), 0.0)
     sent(dispatcher, 0.0, "1")
@@ -205,12 +200,12 @@ def test_a_report_counts_for_what_it_names_wherever_that_is() -> None:
     dispatcher.submit(make_entry("1"))
     entry = dispatcher.take(0.0).send
     assert entry
-    first = worker_of(entry) or ""
+    first = worker_of(entry)
     assert dispatcher.take(1.0).send is entry
     report(dispatcher, first, "1", "somebody else's", now=1.5)
     assert entry.place is RequestPlace.IN_FLIGHT
     assert entry.trail.crashed_on == {(first, 1)}
-    report(dispatcher, worker_of(entry) or "", "1", now=2.0)
+    report(dispatcher, worker_of(entry), "1", now=2.0)
     assert errors(dispatcher.take(2.0).ended) == {"1": Poison}
 
 
@@ -233,7 +228,7 @@ def test_a_report_frees_what_was_set_aside() -> None:
     entry = send(dispatcher, "1")
     crash(dispatcher, entry)
     sent(dispatcher, 0.0, "1")
-    second = worker_of(entry) or ""
+    second = worker_of(entry)
     lose(dispatcher, entry)
     assert dispatcher.take(0.1).send is None
     report(dispatcher, second, "another", now=0.1)
@@ -245,9 +240,9 @@ def silent_on_two() -> tuple[Dispatcher, PendingRequest, str, str]:
     """Return a dispatcher of four workers, a request that two of them are silent on, and the two."""
     dispatcher = dispatcher_with("a", "b", "c", "d")
     entry = send(dispatcher, "1")
-    first = worker_of(entry) or ""
+    first = worker_of(entry)
     sent(dispatcher, 1.0, "1")
-    second = worker_of(entry) or ""
+    second = worker_of(entry)
     for now in (2.5, 3.5, 50.0):
         assert dispatcher.take(now).send is None
     assert (entry.attempts, entry.place) == (2, RequestPlace.IN_FLIGHT)
@@ -311,9 +306,9 @@ def test_what_is_held_waits_for_the_report_of_its_silent_worker() -> None:
     """The will of the worker comes first: the request that is set aside is not sent to a third one in between."""
     dispatcher = dispatcher_with("a", "b", "c")
     entry = send(dispatcher, "1")
-    first = worker_of(entry) or ""
+    first = worker_of(entry)
     sent(dispatcher, 1.0, "1")
-    report(dispatcher, worker_of(entry) or "", "1", now=1.5)
+    report(dispatcher, worker_of(entry), "1", now=1.5)
     assert dispatcher.take(3.6).send is None
     assert entry.place is RequestPlace.BACKING_OFF
     before = entry.due_at - 0.01
@@ -327,7 +322,7 @@ def test_what_crashed_one_worker_and_silences_another_goes_to_no_third() -> None
     """The second one is about to be killed for it."""
     dispatcher = dispatcher_with("a", "b", "c")
     entry = send(dispatcher, "1")
-    report(dispatcher, worker_of(entry) or "", "1")
+    report(dispatcher, worker_of(entry), "1")
     assert sent(dispatcher, 0.0, "1") is entry
     for now in (1.5, 20.0):
         assert dispatcher.take(now).send is None
@@ -337,7 +332,7 @@ def test_a_culprit_in_flight_is_kept_apart_from_others() -> None:
     """It went elsewhere before its crash was reported: nobody that another worker was lost with follows it there."""
     dispatcher = dispatcher_with("a", "b")
     entry = send(dispatcher, "1")
-    first = worker_of(entry) or ""
+    first = worker_of(entry)
     sent(dispatcher, 1.0, "1")
     assert entry.lane
     entry.lane.limit = 4
@@ -356,7 +351,6 @@ def test_a_worker_that_comes_back_did_not_crash() -> None:
     dispatcher = dispatcher_with("a", "b")
     entry = send(dispatcher, "1")
     first = worker_of(entry)
-    assert first
     lose(dispatcher, entry)
     sent(dispatcher, 0.0, "1")
     dispatcher.update(state(first), 0.0)
@@ -372,7 +366,6 @@ def test_a_worker_that_comes_back_calls_back_nothing_that_is_in_flight() -> None
     dispatcher = dispatcher_with("a", "b", "c")
     entry = send(dispatcher, "1")
     first = worker_of(entry)
-    assert first
     lose(dispatcher, entry)
     sent(dispatcher, 0.0, "1")
     lose(dispatcher, entry)
@@ -400,7 +393,6 @@ def test_two_workers_whose_connections_were_cut_did_not_crash() -> None:
     dispatcher = dispatcher_with("a", "b")
     entry = send(dispatcher, "1")
     first = worker_of(entry)
-    assert first
     lose(dispatcher, entry)
     sent(dispatcher, 0.0, "1")
     lose(dispatcher, entry)
@@ -432,7 +424,7 @@ def test_partitions_convict_nobody(seed: int) -> None:
         while entry := (step := dispatcher.take(now)).send:
             ended |= errors(step.ended)
             dispatcher.acked(entry, entry.attempts, ReasonCode.SUCCESS, now)
-            replies.append((now + 0.01, entry, worker_of(entry) or ""))
+            replies.append((now + 0.01, entry, worker_of(entry)))
         ended |= errors(step.ended)
         due, replies = [each for each in replies if each[0] <= now], [each for each in replies if each[0] > now]
         for _, entry, worker in due:
@@ -586,7 +578,7 @@ def test_a_reply_names_no_other_workers_load() -> None:
         for name in ("never asked", f"of before {worker}"):
             dispatcher.replied(InferResponse(name, "m", worker=worker, load=hostile), 0.0)
     entries = [send(dispatcher, str(number)) for number in range(8)]
-    assert sorted(worker_of(entry) or "" for entry in entries) == ["a"] * 4 + ["b"] * 4
+    assert sorted(worker_of(entry) for entry in entries) == ["a"] * 4 + ["b"] * 4
 
 
 def test_a_reply_over_the_channel_tells_of_its_worker() -> None:

@@ -133,26 +133,22 @@ def test_broken_messages_are_refused_in_chromium(page: Any) -> None:
 
 def test_png_pixels_are_those_that_python_decodes(page: Any) -> None:
     """Bit by bit for 8 bits; the upper 8 bits of 16, rounded as the browser likes."""
-    pictures, wanted = call(page, "pictures", "/golden/request_png.mqi"), decoded(golden("request_png.mqi"))
+    pictures, wanted = (
+        call(page, "pictures", "/golden/request_png.mqi"),
+        decoded((GOLDEN / "request_png.mqi").read_bytes()),
+    )
     check_pixels([each for each in pictures if each["name"] == "bars"], {"bars": wanted["bars"]}, 0)
     check_pixels([each for each in pictures if each["name"] == "grey16"], {"grey16": wanted["grey16"]}, 1)
 
 
-def test_jpeg_pixels_are_near_those_that_python_decodes(page: Any) -> None:
-    """Decoders round in different ways."""
-    check_pixels(call(page, "pictures", "/golden/request_jpeg.mqi"), decoded(golden("request_jpeg.mqi")), 2)
-
-
-def test_the_orientation_of_a_jpeg_is_ignored(page: Any) -> None:
-    """Pixels are those that are stored, as in Python."""
-    check_pixels(call(page, "pictures", "/extra/orientation.mqi"), decoded(turned_jpeg()), 2)
-
-
-def test_gamma_and_transparency_of_a_png_are_ignored(page: Any) -> None:
-    """Likewise."""
-    check_pixels(call(page, "pictures", "/extra/profiles.mqi"), decoded(profiled_pngs()), 0)
-
-
-def golden(name: str) -> bytes:
-    """Read a golden file."""
-    return (GOLDEN / name).read_bytes()
+@pytest.mark.parametrize(
+    ("path", "payload", "tolerance"),
+    [
+        ("/golden/request_jpeg.mqi", (GOLDEN / "request_jpeg.mqi").read_bytes(), 2),  # decoders round in different ways
+        ("/extra/orientation.mqi", turned_jpeg(), 2),
+        ("/extra/profiles.mqi", profiled_pngs(), 0),
+    ],
+)
+def test_pixels_are_those_that_are_stored(page: Any, path: str, payload: bytes, tolerance: int) -> None:
+    """The orientation of a JPEG, and gamma and transparency of a PNG, are ignored as in Python."""
+    check_pixels(call(page, "pictures", path), decoded(payload), tolerance)

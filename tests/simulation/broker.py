@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -17,7 +17,10 @@ from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.broker.routes import compile_filter
 from tests.simulation.world import World
 
-__all__ = ["Broker", "Noise", "Peer", "Subscription", "Wire"]
+if TYPE_CHECKING:
+    from tests.simulation.link import SimulatedLink
+
+__all__ = ["Broker", "Noise", "Subscription", "Wire"]
 
 
 @dataclass(slots=True)
@@ -58,27 +61,6 @@ class Subscription:
     retained: bool
 
 
-class Peer(Protocol):
-    """What the broker needs of a link."""
-
-    client_id: str
-    will: Message | None
-    given: set[bytes]
-    subscriptions: dict[tuple[str, str | None], Subscription]
-
-    def connected_by(self, wire: Wire) -> None:
-        """Receive the CONNACK."""
-
-    def receive(self, wire: Wire, message: Message) -> None:
-        """Receive a message."""
-
-    def acked(self, wire: Wire, number: int, code: int) -> None:
-        """Receive a PUBACK."""
-
-    def lost(self, wire: Wire) -> None:
-        """Notice that a connection has ended."""
-
-
 @dataclass(slots=True, eq=False)
 class Wire:
     """One connection.
@@ -94,7 +76,7 @@ class Wire:
         subscriptions: Those that the broker knows.
     """
 
-    peer: Peer
+    peer: SimulatedLink
     up_at: float = 0.0
     down_at: float = 0.0
     is_cut: bool = False
@@ -171,9 +153,10 @@ class Broker:
         wire.peer.lost(wire)
 
     def start(self) -> None:
-        """Take connections again."""
-        self.world.note("broker starts")
-        self.is_up = True
+        """Take connections again, if it does not."""
+        if not self.is_up:
+            self.world.note("broker starts")
+            self.is_up = True
 
     def arrived(self, wire: Wire, number: int, message: Message) -> None:
         """Receive a publication."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from tests.simulation.broker import Broker, Wire
 from tests.simulation.clients import SimulatedClient
@@ -11,7 +12,7 @@ from tests.simulation.link import SimulatedLink
 from tests.simulation.servers import Process, Server
 from tests.simulation.world import Node, World
 
-__all__ = ["Faults"]
+__all__ = ["KINDS", "Faults"]
 
 
 class Faults:
@@ -46,25 +47,7 @@ class Faults:
         """Let a fault of a kind happen."""
         self.counts[kind] += 1
         self.world.note("fault", kind)
-        {
-            "cut": self._cut,
-            "half open": self._half_open,
-            "stall": self._stall,
-            "takeover": self._take_over,
-            "full queue": self._fill,
-            "kill broker": self._end_broker,
-            "stop broker": self._stop_broker,
-            "kill worker": self._kill_worker,
-            "halt worker": self._halt_worker,
-            "halt client": self._halt_client,
-            "leap": self._leap,
-            "wall clock": self._jump,
-            "power": self._lose_power,
-            "drain": self._drain,
-            "twin": self._twin,
-            "kill client": self._kill_client,
-            "close client": self._close_client,
-        }[kind]()
+        KINDS[kind](self)
 
     def _wire(self) -> Wire | None:
         wires = list(self.broker.wires.values())
@@ -100,14 +83,9 @@ class Faults:
         if wire := self._wire():
             wire.full_until = self.world.now + self.random.uniform(0.1, 3)
 
-    def _end_broker(self) -> None:
+    def _end_broker(self, *, gently: bool = False) -> None:
         if self.broker.is_up:
-            self.broker.stop(gently=False)
-            self.world.after(self.random.choice((0.1, 4.0)) * self.random.random(), self.broker.start)
-
-    def _stop_broker(self) -> None:
-        if self.broker.is_up:
-            self.broker.stop(gently=True)
+            self.broker.stop(gently=gently)
             self.world.after(self.random.choice((0.1, 4.0)) * self.random.random(), self.broker.start)
 
     def _processes(self) -> list[Process]:
@@ -168,3 +146,25 @@ class Faults:
         client.node.call(client.close)
         if client.closed:
             self._start_client(index)
+
+
+KINDS: dict[str, Callable[[Faults], None]] = {
+    "cut": Faults._cut,
+    "half open": Faults._half_open,
+    "stall": Faults._stall,
+    "takeover": Faults._take_over,
+    "full queue": Faults._fill,
+    "kill broker": Faults._end_broker,
+    "stop broker": partial(Faults._end_broker, gently=True),
+    "kill worker": Faults._kill_worker,
+    "halt worker": Faults._halt_worker,
+    "halt client": Faults._halt_client,
+    "leap": Faults._leap,
+    "wall clock": Faults._jump,
+    "power": Faults._lose_power,
+    "drain": Faults._drain,
+    "twin": Faults._twin,
+    "kill client": Faults._kill_client,
+    "close client": Faults._close_client,
+}
+"""By the kind of a fault: lets it happen."""

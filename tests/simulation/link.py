@@ -43,10 +43,10 @@ class SimulatedLink:
         self.wire: Wire | None = None
         self.given: set[bytes] = set()
         self.lane: set[bytes] = set()
-        self.on_ack: Callable[[int, Message], None] = _ignore
-        self.on_message: Callable[[Message], None] = _ignore_message
+        self.on_ack: Callable[[int, Message], None] = lambda code, message: None  # noqa: ARG005
+        self.on_message: Callable[[Message], None] = lambda message: None  # noqa: ARG005
         self.reconnects_in: tuple[float, float] = (0.01, 1.0)
-        self._on_connection = on_connection or _ignore_connection
+        self._on_connection = on_connection or (lambda connected: None)  # noqa: ARG005
         self._routes = Routes()
         self._acks: dict[int, tuple[Ack, Message]] = {}
         self._number = 0
@@ -205,15 +205,3 @@ class SimulatedLink:
         self.broker.down(wire, self.connected_by, wire)
         for subscription in self.subscriptions.values():
             self.broker.subscribe(wire, subscription)
-
-
-def _ignore(code: int, message: Message) -> None:
-    """Ignore a PUBACK."""
-
-
-def _ignore_message(message: Message) -> None:
-    """Ignore a message."""
-
-
-def _ignore_connection(connected: bool) -> None:  # noqa: FBT001  the link's signature
-    """Ignore a connection."""

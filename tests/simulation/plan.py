@@ -13,9 +13,10 @@ from random import Random
 from mqinfer.client.options import ClientOptions
 from mqinfer.models.repository.config import DynamicBatching
 from tests.simulation.broker import Noise
+from tests.simulation.faults import KINDS
 from tests.simulation.servers import Flavour, Slot
 
-__all__ = ["EVENTS", "MILD", "NOISES", "Plan", "Question", "make_plan"]
+__all__ = ["MILD", "NOISES", "Plan", "Question", "make_plan"]
 
 NOISES: dict[str, tuple[float, float]] = {
     "slow": (0.02, 0.3),
@@ -28,26 +29,6 @@ NOISES: dict[str, tuple[float, float]] = {
     "held": (0.05, 0.5),
 }
 """Faults of single messages, and the range of their chances."""
-EVENTS = (
-    "cut",
-    "half open",
-    "stall",
-    "takeover",
-    "full queue",
-    "kill broker",
-    "stop broker",
-    "kill worker",
-    "halt worker",
-    "halt client",
-    "leap",
-    "wall clock",
-    "power",
-    "drain",
-    "twin",
-    "kill client",
-    "close client",
-)
-"""Faults that happen at a time."""
 _FLAVOURS = {
     "slow model": Flavour.SLOW,
     "poison": Flavour.POISON,
@@ -104,7 +85,7 @@ class Plan:
 def make_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
     """Draw a run; with kinds of faults given there are these and no others."""
     share = random.choice((0.1, 0.25, 0.5))
-    drawn = [kind for kind in (*NOISES, *EVENTS, *_FLAVOURS, *_OTHERS) if random.random() < share]
+    drawn = [kind for kind in (*NOISES, *KINDS, *_FLAVOURS, *_OTHERS) if random.random() < share]
     if random.random() < 0.1:
         drawn = [kind for kind in MILD if random.random() < 0.5]
     kinds = drawn if kinds is None else list(kinds)
@@ -116,7 +97,7 @@ def make_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
     if "outage" in kinds:
         noise.dropped = random.uniform(0.7, 1)
         ends = max(ends, 8.0)
-    events = [kind for kind in EVENTS if kind in kinds]
+    events = [kind for kind in KINDS if kind in kinds]
     count = random.choice((1, 2, 4, 8, 20)) if events else 0
     faults = sorted((random.uniform(0, ends), random.choice(events)) for _ in range(count))
     models = ("m",) if random.random() < 0.7 else ("m", "k")

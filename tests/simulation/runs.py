@@ -184,7 +184,7 @@ class Run:
         world.note("faults end")
         self.broker.noise = Noise(latency=self.plan.noise.latency)
         if not self.broker.is_up:
-            world.after(0.5, self._ensure_broker)
+            world.after(0.5, self.broker.start)
         for server in self.servers:
             server.node.halted_until = min(server.node.halted_until, world.now + 1)
             for slot in server.slots:

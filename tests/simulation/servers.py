@@ -20,7 +20,7 @@ from mqinfer.protocol.errors import ModelFailed, MqinferError, NameTaken, NotCon
 from mqinfer.protocol.states import WorkerState, WorkerStatus, read_any_state
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import TensorSpec
-from tests.simulation.broker import Broker, Peer
+from tests.simulation.broker import Broker
 from tests.simulation.link import SimulatedLink
 from tests.simulation.world import Node, World
 
@@ -56,7 +56,7 @@ class Ledger:
 
     runs: Counter[tuple[tuple[int, int], int]] = field(default_factory=Counter)
     crashes: dict[tuple[int, int], set[int]] = field(default_factory=dict)
-    crashed: list[Peer] = field(default_factory=list)
+    crashed: list[SimulatedLink] = field(default_factory=list)
     innocent: int = 0
 
 
