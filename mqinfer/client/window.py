@@ -7,6 +7,7 @@ queueing delay of the replies. No thread and no lock: the owner of the streams g
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Generic, Self, TypeVar
 
@@ -171,6 +172,12 @@ class StreamWindow(Generic[T]):
             self.in_flight += 1
             entered.append(self._queue.popleft())
         return entered
+
+    def withdraw(self, is_wanted: Callable[[T], bool]) -> list[T]:
+        """Remove and return the queued frames that are wanted elsewhere."""
+        wanted = [each for each in self._queue if is_wanted(each)]
+        self._queue = deque(each for each in self._queue if not is_wanted(each))
+        return wanted
 
     def enter(self) -> None:
         """Count a frame in that was not queued here; its owner has waited for room."""

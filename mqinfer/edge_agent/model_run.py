@@ -16,12 +16,12 @@ from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.requester import Requester
 from mqinfer.codecs import available_encodings
 from mqinfer.edge_agent.cascade.building import make_cascade
-from mqinfer.edge_agent.cascade.cascade import Cascade, Pace
+from mqinfer.edge_agent.cascade.cascade import Cascade
 from mqinfer.edge_agent.cascade.control import CascadeControl
 from mqinfer.edge_agent.frames.encoding import AUTO
 from mqinfer.edge_agent.preparing.choices import check_alone, choose_contracts, choose_encoding, choose_output_encoding
 from mqinfer.edge_agent.preparing.preparer import Preparer
-from mqinfer.edge_agent.previews import NO_PREVIEWS, Previews
+from mqinfer.edge_agent.previews import Previews
 from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.reporting.report import Ending, RunInfo, SessionReport
 from mqinfer.edge_agent.reporting.statistics import FrameCounts, ReplayStatistics, Snapshot
@@ -100,8 +100,7 @@ class ModelRun:
         self._encoding = settings.preparing.encoding or ""
         self._sinks = SinkSet(())
         self._replay: Replay | None = None
-        rate = settings.options.preview_rate
-        self._previews = None if rate is None else Previews(site.requester, settings.options.model, rate)
+        self._previews = Previews(site.requester, settings.options.model, settings.options.preview_rate)
         self._source_error: SourceError | None = None
         self._failure: MqinferError | None = None
         self.done = NOTHING
@@ -131,7 +130,7 @@ class ModelRun:
             window, in_flight = windows.get(each.source, (0, 0))
             waits = max(0, each.pending - in_flight) if self._replay else each.frames_read
             spooled = min(waits, on_disk)  # with a spool nothing else waits but what is being prepared
-            previews = NO_PREVIEWS if self._previews is None else self._previews.of(each.source)
+            previews = self._previews.of(each.source)
             yield (
                 each,
                 StreamState(
@@ -195,9 +194,7 @@ class ModelRun:
         settings, site = self.settings, self._site
         if settings.cascade is None:
             return None
-        options = settings.options
-        pace = Pace(options.policy, options.window, options.timeout, options.card_timeout)
-        made = make_cascade(settings.cascade, card, preparer, site.shelf, pace, site.requester)
+        made = make_cascade(settings.cascade, card, preparer, site.shelf, settings.options, site.requester)
         self._resources.enter_context(closing(made))
         self._resources.enter_context(closing(CascadeControl(made, site.requester)))
         return made
@@ -295,7 +292,7 @@ class ModelRun:
             str(why or ""),
             {} if self._replay is None else self._replay.clocks.offsets(),
             None if self._site.missed is None else self._site.missed(),
-            None if self._previews is None else self._previews.total,
+            None if options.preview_rate is None else self._previews.total,
         )
         is_stopped = self._site.is_endless and self._site.stop.is_set()
         return SessionReport(snapshot, run, why, is_stopped)

@@ -29,7 +29,7 @@ from mqinfer.protocol.envelope import CONTENT_TYPE, encode_response
 from mqinfer.protocol.errors import ConfigError, MessageTooLarge, MissingExtra, NotConnected
 from mqinfer.protocol.types import Capture, InferResponse, Outcome
 
-__all__ = ["NO_PREVIEWS", "PREVIEW", "PreviewCounts", "PreviewDrop", "Previews", "check_rate"]
+__all__ = ["PREVIEW", "PreviewCounts", "PreviewDrop", "Previews", "check_rate"]
 
 PREVIEW = "preview"
 """Name of the output that holds the picture."""
@@ -76,9 +76,6 @@ class PreviewCounts:
     dropped: Mapping[PreviewDrop, int] = field(default_factory=dict)
 
 
-NO_PREVIEWS = PreviewCounts()
-
-
 def check_rate(rate: float | None) -> float | None:
     """Return the wanted previews a second; None for none.
 
@@ -102,19 +99,21 @@ class Previews:
     """The previews of all streams of one model. Thread-safe."""
 
     def __init__(
-        self, requester: Requester, model: str, rate: float, clock: Callable[[], float] = time.monotonic
+        self, requester: Requester, model: str, rate: float | None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Start without a frame.
 
         Args:
             requester: Its link publishes them, under its name.
             model: Name of the model.
-            rate: Most previews a second of one stream.
+            rate: Most previews a second of one stream; None for no previews.
             clock: In seconds.
         """
+        self.is_wanted = rate is not None
+        """Whether there are any."""
         self._requester = requester
         self._model = model
-        self._period = 1.0 / rate
+        self._period = 1.0 / (rate or _LEAST_RATE)
         self._clock = clock
         self._lock = threading.Lock()
         self._next: dict[str, float] = {}

@@ -142,7 +142,7 @@ class ReplaySettings:
         preparing: The way from a recorded frame to the tensor that travels.
         outputs: The files of results.
         spool: Keeps frames while there is no connection; None lets the reader wait.
-        cascade: Answers frames on the edge where it can; None to send all of them. Not with a spool.
+        cascade: Answers frames on the edge where it can; None to send all of them.
     """
 
     source: SourceSettings

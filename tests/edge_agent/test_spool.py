@@ -20,6 +20,7 @@ from mqinfer.broker.memory import MemoryLink
 from mqinfer.client.connection import connect
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.requester import Requester
+from mqinfer.client.window import Policy
 from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.preparer import Preparer
@@ -286,11 +287,12 @@ def replay(
     source: Iterator[Frame],
     is_stopped: Callable[[], bool] = lambda: False,
     timeout: float = 60.0,
+    policy: Policy = Policy.ALL,
 ) -> tuple[Notes, Snapshot]:
     """Run a replay with a spool; its counters must balance."""
     notes, statistics = Notes(), ReplayStatistics()
     preparer = Preparer(ImageContract("image", WIDTH, HEIGHT), "lz4")
-    options = ReplayOptions("echo", window=2, timeout=timeout)
+    options = ReplayOptions("echo", window=2, timeout=timeout, policy=policy)
     Replay(requester, preparer, options, statistics, notes, spool=spool).run(source, is_stopped)
     snapshot = statistics.snapshot()
     snapshot.check()
@@ -441,6 +443,22 @@ def test_a_full_spool_holds_the_reader_until_the_connection_is_back(requester: R
         assert len(spool) == 0
     assert snapshot.outcomes[Outcome.OK] == 60
     assert [number for number, _, _ in notes.written] == list(range(60))
+
+
+def test_with_latest_the_oldest_frame_makes_room(requester: Requester, tmp_path: Path) -> None:
+    """What the disk has no room for in an outage is superseded, oldest first, and counted; the reader never waits."""
+    link = link_of(requester)
+    with closing(Spool(tmp_path, max_bytes=2000)) as spool:
+        source = frames(60, {0: link.drop, 59: link.restore})
+        notes, snapshot = replay(requester, spool, source, policy=Policy.LATEST)
+        assert len(spool) == 0
+    assert [number for number, _, _ in notes.written] == list(range(60))
+    kept = [number for number, _, outcome in notes.written if outcome is Outcome.OK]
+    dropped = [said for said in notes.said if "the spool was full" in said]
+    assert len(kept) == snapshot.outcomes[Outcome.OK] > 1
+    assert len(dropped) == snapshot.outcomes[Outcome.SUPERSEDED] == 60 - len(kept) > 10
+    assert min(kept) > 10
+    assert max(kept) == 59
 
 
 def test_a_frame_that_is_damaged_while_it_waits_has_its_outcome(requester: Requester, tmp_path: Path) -> None:

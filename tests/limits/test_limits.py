@@ -30,7 +30,6 @@ ABOVE = {
     "edge_agent/model_run.py _ending": 11,
     "edge_agent/preparing/encoding.py untouched": 11,
     "edge_agent/preparing/preparer.py _prepare": 19,
-    "edge_agent/sending.py submit": 11,
     "edge_agent/spooling/spool.py put": 13,
     "judging/thumbnail.py _reduced_jpeg": 11,
 }

@@ -18,10 +18,10 @@ from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import Policy
 from mqinfer.edge_agent.frames.pending import PendingFrame
-from mqinfer.edge_agent.frames.reach import Reach
+from mqinfer.edge_agent.frames.reach import absence
 from mqinfer.edge_agent.frames.table import FrameTable
 from mqinfer.images.picture import RawImage
-from mqinfer.protocol.errors import Expired, ReferenceLost
+from mqinfer.protocol.errors import Cancelled, Expired, ReferenceLost, Rejected, Superseded
 from mqinfer.protocol.types import ErrorInfo, Outcome, Timings
 
 __all__ = ["FrameRun", "simulate_frames"]
@@ -64,8 +64,12 @@ class _World:
         self.cut = random.uniform(1.0, 4.0), random.uniform(0.2, 3.0)  # when, and for how long
         self.deaf_s = random.uniform(0.0, 2.5)  # after the cut: connected, and no reply yet
         self.lost_share = random.choice([0.0, 0.0, 0.05])
+        self.has_spool = random.random() < 0.5
+        # With `all` everything fits, or the reader would wait.
+        self.disk = 1 << 30 if self.policy is Policy.ALL else random.randint(1, 20)
         self.table = FrameTable(self.policy, self.window, lambda: self.now)
-        self.reach = Reach()
+        self.reach = self.table.reach
+        self.spooled: list[PendingFrame] = []
         self.requests: dict[str, PendingFrame] = {}
         self.tries: Counter[int] = Counter()
         self._ids, self._order = count(1), count()
@@ -95,10 +99,17 @@ class _World:
     def _read(self, number: int) -> None:
         source = f"/{number % 2}"
         frame = PendingFrame(number, Frame(source, number, 0, 0, "", _NO_PIXELS), self.table.stream(source))
+        frame.edge_answers = self.edge_answers
         self.table.read(frame)
-        lost = self.table.queue(frame)
+        if self.has_spool and not self.edge_answers and (self.spooled or not self.reach.is_connected):
+            self._store(frame)
+            return
+        if self.table.why_not(frame):
+            self._end(frame, _result(Outcome.REJECTED))
+            return
+        lost = frame.stream.put(frame)
         if lost is not None:
-            self._superseded(lost)
+            self._end(lost, _result(Outcome.SUPERSEDED))
         self._advance(frame)
         for request in self.table.replaceable(frame.stream):
             if request in self.requests and self._is_unheard:  # no worker works on it
@@ -109,21 +120,28 @@ class _World:
         began, length = self.cut
         return began <= self.now < began + length + self.deaf_s
 
-    def _superseded(self, frame: PendingFrame) -> None:
-        if self.edge_answers and self.reach.silence is not None:
-            self._end(frame, "edge")
-        else:
-            self._end(frame, "superseded")
+    def _store(self, frame: PendingFrame) -> None:
+        """Put a frame on the disk, where the oldest one makes room for it."""
+        if len(self.spooled) >= self.disk:
+            self._end(self.spooled.pop(0), _result(Outcome.SUPERSEDED))
+        self.table.keep(frame, frame.number + 1)
+        self.spooled.append(frame)
+        self.run.counts["stored"] += 1
+
+    def _drain(self) -> None:
+        """Send the oldest frames on the disk while there is a connection and room."""
+        while self.spooled and self.reach.is_connected and self.spooled[0].stream.has_room:
+            frame = self.spooled.pop(0)
+            frame.stream.enter()
+            self._prepared(frame)
 
     def _advance(self, frame: PendingFrame) -> None:
-        for each in self.table.take(frame.stream):
+        for each in frame.stream.take():
             self.at(self.random.uniform(0.0, 0.02), partial(self._prepared, each))
 
     def _prepared(self, frame: PendingFrame) -> None:
-        if self.edge_answers and self.reach.why_not(frame.number):
-            self.table.leave(frame, _result(Outcome.ERROR))
-            self._advance(frame)
-            self._end(frame, "edge")
+        if self.table.why_not(frame):
+            self._settle(frame, Outcome.REJECTED)
             return
         frame.request_id = request = str(next(self._ids))
         self.requests[request] = frame
@@ -151,21 +169,22 @@ class _World:
             return
         self.table.leave(frame, result)
         self._advance(frame)
-        if outcome is Outcome.OK:
-            self.reach.on_reply()
-        elif outcome is Outcome.EXPIRED:
-            self.reach.on_absence(Expired("no reply came in time"))
-        if outcome in {Outcome.EXPIRED, Outcome.SUPERSEDED} and self.edge_answers and self.reach.silence is not None:
-            self._end(frame, "edge")
+        if outcome is Outcome.EXPIRED and self.has_spool and not self.edge_answers and not self.reach.is_connected:
+            self._store(frame)  # it is sent again
+            self.tries[frame.number] = 0
         else:
-            self._end(frame, outcome.value)
+            self._end(frame, result)
+        self._drain()
 
-    def _end(self, frame: PendingFrame, how: str) -> None:
+    def _end(self, frame: PendingFrame, result: InferResult) -> None:
+        result = self.table.ended(frame, result)
+        is_silent = absence(result) is not None and self.edge_answers
+        how = "edge" if is_silent else result.outcome.value
         try:
             self.table.settle(frame)
         except KeyError:
             self.run.violate(f"frame {frame.number} ended twice")
-        self.reach.ended(frame.number)
+        self.table.written(frame)
         self.run.ended[frame.number] = how
         self.run.counts[how] += 1
         if how == "superseded" and self.edge_answers and self._is_after_cut:
@@ -182,20 +201,30 @@ class _World:
     def _connection(self, *, is_connected: bool) -> None:
         self.reach.on_connection(is_connected=is_connected)
         if not is_connected and self.edge_answers:  # what was sent is recalled
-            for request in self.table.sent():
-                if (frame := self.requests.pop(request, None)) is not None:
-                    self._settle(frame, Outcome.EXPIRED)
+            for sent in self.table.sent():
+                if (frame := self.requests.pop(sent.request_id, None)) is not None:
+                    self._settle(frame, Outcome.CANCELLED)
+        elif not is_connected and self.has_spool:
+            for frame in self.table.withdraw():
+                self._store(frame)
+        self._drain()
 
     def _check(self) -> None:
         for source, stream in self.table.streams.items():
             if stream.in_flight > self.window:
                 self.run.violate(f"{stream.in_flight} frames of {source} are in flight, and {self.window} may be")
-            queued = sum(each.stream is stream for each in self.table.frames.values()) - stream.in_flight
+            kept = [each for each in self.spooled if each.stream is stream]
+            here = [each for each in self.table.frames.values() if each.stream is stream and each not in kept]
+            queued = len(here) - stream.in_flight
+            if queued and self.has_spool and not self.edge_answers and not self.reach.is_connected:
+                self.run.violate(f"{queued} frames of {source} wait in memory without a connection")
             if self.policy is Policy.LATEST and queued > 1:
                 self.run.violate(f"{queued} frames of {source} are queued beside the newest")
 
     def _check_end(self) -> None:
         run = self.run
+        if self.table.held:
+            run.violate(f"{self.table.held} frames are held in memory after the end")
         if self.table.frames:
             run.violate(f"{len(self.table.frames)} frames have no outcome")
         for source, stream in self.table.streams.items():
@@ -207,12 +236,21 @@ class _World:
         most = max(self.tries.values(), default=0)
         if most > 2:
             run.violate(f"a frame was sent {most} times")
-        if self.policy is Policy.ALL and "superseded" in run.ended.values():
+        if self.policy is Policy.ALL and "superseded" in run.ended.values() and self.disk > len(run.ended):
             run.violate("a frame of a recording was superseded")
 
 
+_ERRORS = {
+    Outcome.ERROR: ReferenceLost,
+    Outcome.EXPIRED: Expired,
+    Outcome.REJECTED: Rejected,
+    Outcome.CANCELLED: Cancelled,
+    Outcome.SUPERSEDED: Superseded,
+}
+
+
 def _result(outcome: Outcome) -> InferResult:
-    error = ErrorInfo(ReferenceLost.code, "gone") if outcome is Outcome.ERROR else None
+    error = ErrorInfo(_ERRORS[outcome].code, "") if outcome in _ERRORS else None
     timings = Timings(inference=20_000_000, transmission=10_000_000)
     return InferResult("", outcome, "model", error=error, timings=timings)
 

@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
+from mqinfer.client.result import InferResult
 from mqinfer.client.window import DelayWindow, StreamWindow
 from mqinfer.edge_agent.frames.pending import PendingFrame
 from mqinfer.edge_agent.frames.reach import Reach
@@ -14,7 +15,7 @@ from mqinfer.edge_agent.frames.table import FrameTable
 from tests.simulation.frames import simulate_frames
 
 _RUNS, _ENOUGH = 600, 300
-_ON_CONNECTION, _WHY_NOT = Reach.on_connection, Reach.why_not
+_ON_CONNECTION, _WHY_NOT, _ENDED = Reach.on_connection, Reach.why_not, Reach.ended
 
 
 def _put_behind(self: StreamWindow[PendingFrame], frame: PendingFrame) -> None:
@@ -32,15 +33,34 @@ def _everybody_tries(self: Reach, number: int) -> Any:
     return _WHY_NOT(self, number)
 
 
-def _nobody_queues(self: FrameTable, frame: PendingFrame) -> PendingFrame:
+def _nobody_queues(self: StreamWindow[PendingFrame], frame: PendingFrame) -> PendingFrame:
     """Let the frame that comes give way, in place of the one that waits."""
     del self
     return frame
 
 
+def _never_ended(self: Reach, number: int, result: InferResult) -> Any:
+    probe = self._probe
+    found = _ENDED(self, number, result)
+    self._probe = probe
+    return found
+
+
+def _held(self: FrameTable, frame: PendingFrame, number: int) -> None:
+    del self
+    frame.spooled_as = number
+
+
+def _silent_for_ever(self: Reach, number: int, result: InferResult) -> Any:
+    silence = self.silence
+    found = _ENDED(self, number, result)
+    self.silence = silence or self.silence
+    return found
+
+
 RULES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "the newest frame takes the place of the one that waits": lambda: patch.object(StreamWindow, "put", _put_behind),
-    "a frame waits in its queue": lambda: patch.object(FrameTable, "queue", _nobody_queues),
+    "a frame waits in its queue": lambda: patch.object(StreamWindow, "put", _nobody_queues),
     "no more is in flight than the window": lambda: patch.object(DelayWindow, "limit", new=1 << 30),
     "a frame that ended leaves the window": lambda: patch.object(FrameTable, "leave", lambda *_: None),
     "a frame that ended leaves the table": lambda: patch.object(FrameTable, "settle", lambda *_: None),
@@ -50,8 +70,10 @@ RULES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "it is sent again once": lambda: patch.object(FrameTable, "is_again", lambda *_: True),
     "a silence outlasts the reconnect": lambda: patch.object(Reach, "on_connection", _forget),
     "one frame at a time tries a silent model": lambda: patch.object(Reach, "why_not", _everybody_tries),
-    "another one tries after it": lambda: patch.object(Reach, "ended", lambda *_: None),
-    "a reply ends the silence": lambda: patch.object(Reach, "on_reply", lambda _: None),
+    "another one tries after it": lambda: patch.object(Reach, "ended", _never_ended),
+    "a reply ends the silence": lambda: patch.object(Reach, "ended", _silent_for_ever),
+    "what waits is stored when the connection is lost": lambda: patch.object(FrameTable, "withdraw", lambda _: []),
+    "a frame on the disk is not in memory": lambda: patch.object(FrameTable, "keep", _held),
     "what was sent is known when the connection is lost": lambda: patch.object(FrameTable, "sent", lambda _: []),
 }
 """By the rule that is removed: makes the context in which it is."""

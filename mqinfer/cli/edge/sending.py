@@ -191,9 +191,7 @@ class SpoolOptions:
 
     spool: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder that keeps frames while there is no connection, also before the first one; needs policy all."
-        ),
+        typer.Option(help="Folder that keeps frames while there is no connection, also before the first one."),
     ] = None
     spool_mb: Annotated[int, typer.Option(help="Bound of the spool, in megabytes of encoded frames.", min=1)] = 4096
 
@@ -260,8 +258,6 @@ def make_settings(sending: Sending, source: SourceSettings, *, resumes: bool = F
     """
     asked, how, outputs, spool = sending.requests, sending.preparing, sending.outputs, sending.spool
     policy = asked.policy or (Policy.LATEST if source.is_live else Policy.ALL)
-    if spool.spool and policy is Policy.LATEST:
-        raise ConfigError("--spool keeps every frame, --policy latest only the newest; leave out one of them")
     cascade = _read_cascade(sending, resumes=resumes)
     model, version = _model(sending.models) if cascade is None else (cascade.reference.model, cascade.reference.version)
     topics = sending.topics.topic or ()
@@ -307,8 +303,6 @@ def _read_cascade(sending: Sending, *, resumes: bool) -> CascadeSettings | None:
         return None
     if sending.models.model or sending.models.version:
         raise ConfigError("--cascade names the models and their versions in its file; leave out --model and --version")
-    if sending.spool.spool:
-        raise ConfigError("--spool keeps frames for later, and --cascade answers them at once; leave out one of them")
     if resumes:
         raise ConfigError(
             "--resume goes on between two frames, and --cascade compares each with earlier ones; run it anew"

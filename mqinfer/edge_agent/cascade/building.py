@@ -12,11 +12,12 @@ from mqinfer.bags.frame import Frame
 from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.requester import Requester
 from mqinfer.codecs.opencv import opencv
-from mqinfer.edge_agent.cascade.cascade import Cascade, Pace
+from mqinfer.edge_agent.cascade.cascade import Cascade
 from mqinfer.edge_agent.cascade.small import SmallInput, SmallNetwork, image_contract_of
 from mqinfer.edge_agent.cascade.stage import SmallStage
 from mqinfer.edge_agent.preparing.encoding import LOSSLESS
 from mqinfer.edge_agent.preparing.preparer import Preparer
+from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.images.decode import as_image
 from mqinfer.judging.results import ResultMaker
 from mqinfer.judging.settings import CascadeSettings, RunsAt, SmallModel
@@ -35,7 +36,7 @@ def make_cascade(  # noqa: PLR0913, PLR0917 - what a run has
     reference: ModelCard,
     preparer: Preparer,
     shelf: LiveRegistry,
-    pace: Pace,
+    options: ReplayOptions,
     requester: Requester,
 ) -> Cascade:
     """Make a cascade; its owner closes it.
@@ -45,7 +46,7 @@ def make_cascade(  # noqa: PLR0913, PLR0917 - what a run has
         reference: Card of the reference model.
         preparer: Of the reference model.
         shelf: Finds the card of a small model in the cloud.
-        pace: How frames are sent.
+        options: How frames are sent.
         requester: Connected.
 
     Raises:
@@ -65,7 +66,7 @@ def make_cascade(  # noqa: PLR0913, PLR0917 - what a run has
             card = (
                 network.card
                 if network and small.placement is RunsAt.EDGE
-                else shelf.get(small.model, pace.card_timeout)
+                else shelf.get(small.model, options.card_timeout)
             )
             answers = replace(answers, small=card)
             here, there = _inputs(small, network, card, preparer)
@@ -73,8 +74,8 @@ def make_cascade(  # noqa: PLR0913, PLR0917 - what a run has
         if network is not None and here is not None:
             _try(answers, network, here)
         _count_workers(settings, requester)
-        stage = unless_complete.enter_context(closing(SmallStage(requester, pace.timeout, network, here, there)))
-        cascade = Cascade(answers, pace, requester, preparer, stage)
+        stage = unless_complete.enter_context(closing(SmallStage(requester, options.timeout, network, here, there)))
+        cascade = Cascade(answers, options, requester, preparer, stage)
         unless_complete.pop_all()
         return cascade
 

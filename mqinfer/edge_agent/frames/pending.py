@@ -12,7 +12,6 @@ from mqinfer.client.result import InferResult
 from mqinfer.client.window import StreamWindow
 from mqinfer.edge_agent.frames.prepared import PreparedFrame
 from mqinfer.edge_agent.frames.times import NO_TIMES, FrameTimes, Laps
-from mqinfer.images.placement import Placement
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.types import Capture, ErrorInfo
 from mqinfer.telemetry.around import Around
@@ -23,31 +22,34 @@ __all__ = ["FinishedFrame", "PendingFrame", "capture_of", "failed_frame"]
 
 @dataclass(slots=True, eq=False)
 class PendingFrame:
-    """A frame that was read and has no outcome yet.
+    """A frame that was read and has no outcome yet. Each field has one owner, which alone writes it.
 
     Attributes:
-        number: In the order of reading, from 0.
-        frame: As it was read; without pixels once it is in the spool.
-        stream: The stream that it belongs to.
-        spooled_as: Its number in the spool; 0 if it is not there.
-        request_id: Of its latest request; empty before the first one.
-        placement: Where it lies in what the model sees; known once it was put into the spool by this run.
-        read_at: When it was read, or taken up from the spool of an earlier run, in seconds of the monotonic clock.
-        laps: Measures its stages.
-        spans: Its span in a trace; None where spans are not exported.
-        lost: The reply of a worker that could not decode it without frames before; it is sent again, on its own.
-        picture: Returns what the model gets, where that is to be previewed; held until the request was sent.
+        number: Of the reader: in the order of reading, from 0.
+        frame: Of the reader: as it was read; of the spool, which takes its pixels, once it is there.
+        stream: Of the reader: the stream that it belongs to.
+        read_at: Of the reader: when it was read, or taken up from the spool of an earlier run, in seconds of the
+            monotonic clock.
+        laps: Of the reader: measures its stages.
+        spans: Of the reader: its span in a trace; None where spans are not exported.
+        edge_answers: Of the cascade: whether it can answer the frame while the model is silent.
+        spooled_as: Of the spool: its number there; 0 if it is not there.
+        request_id: Of the last stage: of its latest request; empty before the first one.
+        lost: Of the last stage: the reply of a worker that could not decode it without frames before; it is sent
+            again, on its own.
+        picture: Of its preparation: returns what the model gets, where that is to be previewed; held until the request
+            was sent.
     """
 
     number: int
     frame: Frame
     stream: StreamWindow[PendingFrame]
     spooled_as: int = 0
-    request_id: str = ""
-    placement: Placement | None = None
     read_at: float = field(default_factory=time.monotonic)
     laps: Laps = field(default_factory=lambda: Laps(time.monotonic_ns()))
     spans: Around | None = None
+    edge_answers: bool = False
+    request_id: str = ""
     lost: InferResult | None = None
     picture: Callable[[], Picture] | None = None
 

@@ -6,9 +6,36 @@ reconnect. Meanwhile one frame at a time tries it all the same, the probe; the e
 
 from __future__ import annotations
 
-from mqinfer.protocol.errors import MqinferError, NotConnected
+from dataclasses import replace
 
-__all__ = ["Reach"]
+from mqinfer.client.result import InferResult
+from mqinfer.protocol.errors import (
+    Corrupted,
+    Expired,
+    LinkError,
+    MessageTooLarge,
+    MqinferError,
+    NotAuthorized,
+    NotConnected,
+    NoWorker,
+    Rejected,
+    error_from_code,
+)
+from mqinfer.protocol.types import ErrorInfo, Outcome
+
+__all__ = ["Reach", "absence", "because"]
+
+_ABSENT = (Expired, Rejected, Corrupted, NoWorker, LinkError)
+_PRESENT = (MessageTooLarge, NotAuthorized)
+"""Errors of a link that are no sign of a model that is gone."""
+
+
+def absence(result: InferResult) -> MqinferError | None:
+    """Return why a model can't be reached, by the error of an outcome; None for any other outcome."""
+    if result.error is None:
+        return None
+    error = error_from_code(result.error.code, result.error.message)
+    return error if isinstance(error, _ABSENT) and not isinstance(error, _PRESENT) else None
 
 
 class Reach:
@@ -31,14 +58,6 @@ class Reach:
             self.silence = _not_connected()
         self.is_connected = is_connected
 
-    def on_reply(self) -> None:
-        """End the silence."""
-        self.silence = None
-
-    def on_absence(self, why: MqinferError) -> None:
-        """Begin a silence: a request brought no reply."""
-        self.silence = why
-
     def why_not(self, number: int) -> MqinferError | None:
         """Return why a frame is not to be sent; None if it may try the model, which makes it the probe in a silence."""
         if not self.is_connected:
@@ -51,10 +70,28 @@ class Reach:
             return self.silence
         return None
 
-    def ended(self, number: int) -> None:
-        """Have the next frame try the model, if this one was the probe."""
+    def ended(self, number: int, result: InferResult) -> MqinferError | None:
+        """Learn from the outcome of a frame, and have the next one try the model if this one was the probe.
+
+        Returns:
+            The silence that the outcome is owed to; None where the model, or the frame itself, is its reason.
+        """
         if self._probe == number:
             self._probe = None
+        if result.outcome is Outcome.OK:
+            self.silence = None
+            return None
+        if result.outcome is Outcome.SUPERSEDED:  # of a model that answers nothing, the edge makes more
+            return self.silence
+        is_cut_off = result.outcome is Outcome.CANCELLED and not self.is_connected
+        why = _not_connected() if is_cut_off else absence(result)
+        self.silence = why or self.silence
+        return why
+
+
+def because(result: InferResult, why: MqinferError) -> InferResult:
+    """Return an outcome with the silence that it is owed to as its error."""
+    return replace(result, error=ErrorInfo(why.code, str(why)))
 
 
 def _not_connected() -> NotConnected:

@@ -60,16 +60,10 @@ class FrameEncoder:
         self._lock = threading.Lock()
         self._streams: dict[tuple[str, str, str], StreamEncoder] = {}
         self._choices: dict[str, EncodingChoice] = {}
-
-    @property
-    def is_in_order(self) -> bool:
+        self.is_in_order = any(each.stream for each in self._encodings.values())
         """Whether the frames of a stream must be prepared and sent one after the other."""
-        return any(each.stream for each in self._encodings.values())
-
-    @property
-    def is_told(self) -> bool:
+        self.is_told = self._is_choosing or bool(self._first.stream)
         """Whether the encoder depends on what becomes of the frames."""
-        return self._is_choosing or bool(self._first.stream)
 
     @property
     def quality(self) -> int | None:

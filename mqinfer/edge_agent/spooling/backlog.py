@@ -6,9 +6,9 @@ import math
 import operator
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from enum import Enum
 from functools import partial
 from itertools import takewhile
 
@@ -16,10 +16,15 @@ from mqinfer.answers.outputs import Picture
 from mqinfer.bags.frame import Frame
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
-from mqinfer.client.window import StreamWindow
+from mqinfer.client.window import Policy
 from mqinfer.codecs import decode_tensor
-from mqinfer.edge_agent.frames.pending import PendingFrame, capture_of
+from mqinfer.edge_agent.frames.chain import FrameStage, Settle
+from mqinfer.edge_agent.frames.pending import PendingFrame, capture_of, failed_frame
 from mqinfer.edge_agent.frames.prepared import PreparedFrame
+from mqinfer.edge_agent.frames.table import FrameTable
+from mqinfer.edge_agent.preparation import PREPARERS, Preparation
+from mqinfer.edge_agent.previews import PreviewDrop
+from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.edge_agent.spooling.spool import Spool, SpooledFrame
 from mqinfer.images.decode import as_image, to_rgb
 from mqinfer.images.demosaic import Demosaic
@@ -27,121 +32,152 @@ from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.images.placement import Placement
 from mqinfer.images.resize import fit
 from mqinfer.protocol.card import BAYER
-from mqinfer.protocol.errors import Cancelled
+from mqinfer.protocol.errors import BadImage, Cancelled, Superseded
 from mqinfer.protocol.header import BIT_DEPTH, DEMOSAIC, IMAGE_ENCODING
 from mqinfer.protocol.types import Capture, EncodedTensor, ErrorInfo, Outcome
 
-__all__ = ["DAMAGED", "KEPT", "Backlog", "Destination", "Submit"]
+__all__ = ["KEPT", "Backlog"]
 
-Submit = Callable[[PendingFrame, PreparedFrame], None]
-"""Hands a frame to the client."""
-Prepare = Callable[[PendingFrame], PreparedFrame | InferResult]
-"""Prepares a frame; returns its outcome if that fails."""
 DAMAGED = "damaged in the spool, and set aside there; replay this part of the recording again, and check the disk"
 """Message of the outcome of a frame whose bytes on the disk are not what was stored."""
 KEPT = "kept in the spool for the next run"
 """Message of the outcome of a frame that a stopped run leaves in the spool."""
+_OLDEST = "the spool was full, and newer frames of the stream came"
 _PICTURES = ("jpeg", "png")
 _FULL_CHECK_S = 1.0
 """While the disk is full, a frame that waits for a connection is offered to it again this often."""
 
 
-class Destination(Enum):
-    """Where a prepared frame goes."""
-
-    LINK = "link"
-    """To the client; it is in its stream's window."""
-    DISK = "disk"
-    """Into the spool."""
-    NOWHERE = "nowhere"
-    """The run is stopped, there is no connection, and the spool takes no more."""
-
-
 class Backlog:
-    """The frames in a spool, and the thread that sends them."""
+    """The frames in a spool, and the threads that store and send them; a `FrameStage`.
 
-    def __init__(  # noqa: PLR0913 - its parts, each made by the replay
+    A frame goes on at once while there is a connection and nothing older on the disk, and where the edge can answer it.
+    Any other one is prepared and stored, and so is one that was queued when the connection was lost. With `latest`
+    the oldest one on the disk makes room where nothing more fits.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - its parts, each made by the replay
         self,
         spool: Spool,
+        behind: FrameStage,
         requester: Requester,
+        preparation: Preparation,
+        options: ReplayOptions,
+        table: FrameTable,
         changed: threading.Condition,
-        submit: Submit,
         *,
-        prepare: Prepare,
-        on_failed: Callable[[PendingFrame, InferResult | None], None],
-        placement: Callable[[int, int], Placement],
-        timeout: float,
+        on_left: Callable[[str], None],
     ) -> None:
-        """Prepare; `start` starts the thread.
+        """Adopt the frames that are in the spool; they go first.
 
         Args:
             spool: Stores the frames.
+            behind: The next stage.
             requester: Reports connections and their loss.
-            changed: Guards streams and pending frames, and is notified when a stream has room.
-            submit: Hands a frame to the client.
-            prepare: Prepares a frame that was stored as recorded.
-            on_failed: Ends a frame that can't be prepared or, without a result, was damaged on the disk.
-            placement: Returns where a frame of a width and height lies in what the model sees.
-            timeout: Of a request, in seconds.
+            preparation: Prepares the frames.
+            options: How frames are sent.
+            table: The frames of the run.
+            changed: Guards the table, and is notified when a stream has room.
+            on_left: Receives the stream of each frame that an earlier run has left, not this one before it had a card.
         """
-        self._prepare = prepare
-        self._on_failed = on_failed
-        self._placement = placement
-        self._timeout = timeout
-        self._up_since = -math.inf  # infinite while there is no connection
         self._spool = spool
+        self._behind = behind
         self._requester = requester
+        self._preparation = preparation
+        self._options = options
+        self._table = table
         self._changed = changed
-        self._submit = submit
+        self._failed = partial(failed_frame, options.model)
+        self._up_since = -math.inf if requester.connected else math.inf
         self._spooled: dict[int, PendingFrame] = {}
+        self._storing = 0  # frames that are on their way to the disk
         self._is_leaving = False
         self._is_closed = False
+        self._pool = ThreadPoolExecutor(PREPARERS, thread_name_prefix="mqinfer-replay-store")
         self._thread = threading.Thread(target=self._drain, name="mqinfer-replay-spool")
-        requester.watch(self._on_connection)
+        self.left = self._adopt(on_left)
 
-    def adopt(self, stream_of: Callable[[str], StreamWindow[PendingFrame]]) -> list[PendingFrame]:
-        """Adopt the frames that are in the spool at the start; they go first, numbered from 0."""
-        adopted: list[PendingFrame] = []
+    def _adopt(self, on_left: Callable[[str], None]) -> Sequence[PendingFrame]:
         found = self._spool.after(0)
         while found:
-            stream = stream_of(found.capture.source)
-            adopted.append(PendingFrame(len(adopted), _frame_of(found), stream, found.number))
-            self._spooled[found.number] = adopted[-1]
+            source = found.capture.source
+            frame = PendingFrame(len(self._spooled), _frame_of(found), self._table.stream(source), found.number)
+            self._spooled[found.number] = frame
+            if self._spool.is_left(found.number):
+                on_left(source)
             found = self._spool.after(found.number)
-        return adopted
+        return tuple(self._spooled.values())
 
-    def start(self) -> None:
-        """Start the thread."""
+    def start(self, settle: Settle) -> None:
+        """Start the stages behind, and send what is on the disk."""
+        self._settle = settle
+        self._behind.start(self._settled)
+        self._requester.watch(self._on_connection)
         self._thread.start()
 
-    def is_left(self, pending: PendingFrame) -> bool:
-        """Return whether an earlier run left this frame; else this run stored it before the model was known."""
-        return self._spool.is_left(pending.spooled_as)
+    def take(self, pending: PendingFrame, prepared: PreparedFrame | None = None) -> None:
+        """Hand a frame on, or store it."""
+        with self._changed:
+            is_stored = not pending.edge_answers and (self._storing > 0 or self._is_behind)
+            self._storing += is_stored
+        if is_stored:
+            self._pool.submit(self._store, pending)
+            return
+        self._behind.take(pending, prepared)
+        if not self._requester.connected:  # lost just before
+            self._withdraw()
 
     @property
-    def is_needed(self) -> bool:
+    def _is_behind(self) -> bool:
         """Whether a frame can't be sent now: there is no connection, or older ones go first."""
         return bool(self._spooled) or not self._requester.connected
 
-    def place(self, pending: PendingFrame, prepared: PreparedFrame) -> Destination:
-        """Wait for room in the window or, without a connection, on the disk, and return where a prepared frame goes."""
+    def _withdraw(self) -> None:
+        """Store what is queued behind a lost connection."""
         with self._changed:
-            self._changed.wait_for(lambda: self.is_needed or self._can_send(pending))
-            while not (self.is_needed and self._keep(pending, prepared)):
+            found = self._table.withdraw()
+            self._storing += len(found)
+        for pending in found:
+            self._pool.submit(self._store, pending)
+
+    def _store(self, pending: PendingFrame) -> None:
+        """Prepare a frame and store it; send it where nothing fits on the disk and a connection comes."""
+        prepared = self._preparation.prepare(pending)
+        if isinstance(prepared, InferResult):
+            with self._changed:
+                self._storing -= 1
+            self._settle(pending, None, prepared)
+            return
+        with self._changed:
+            while not self._is_kept(pending, prepared) and not self._is_lost and not self._can_send(pending):
                 self._changed.wait_for(lambda: self._can_send(pending) or self._is_lost, _FULL_CHECK_S)
-                if self._can_send(pending):
-                    pending.stream.enter()
-                    return Destination.LINK
-                if self._is_lost:
-                    return Destination.NOWHERE
-            return Destination.DISK
+            self._storing -= 1
+            is_sent = not pending.spooled_as and self._can_send(pending)
+            if is_sent:
+                pending.stream.enter()
+        if is_sent:
+            self._behind.take(pending, prepared)
+            return
+        self._preparation.forgo_preview(pending, PreviewDrop.SPOOLED)
+        if not pending.spooled_as:
+            self._settle(pending, prepared, self._failed(pending, Cancelled(self._not_kept)))
+
+    def _is_kept(self, pending: PendingFrame, prepared: PreparedFrame) -> bool:
+        """Store a frame; with `latest` the oldest ones make room for it."""
+        while not self._keep(pending, prepared):
+            if self._options.policy is not Policy.LATEST or not self._spooled:
+                return False
+            oldest = self._spooled.pop(next(iter(self._spooled)))  # numbers ascend
+            self._spool.remove(oldest.spooled_as)
+            self._settle(oldest, None, self._failed(oldest, Superseded(_OLDEST)))
+        return True
 
     def _keep(self, pending: PendingFrame, prepared: PreparedFrame) -> bool:
         number = self._put(pending, prepared)
         if number is None:
             return False
-        pending.frame, pending.spooled_as = _without_pixels(pending.frame), number
-        pending.placement = prepared.placement
+        self._table.keep(pending, number)
+        pending.frame = _without_pixels(pending.frame)
         self._spooled[number] = pending
         self._changed.notify_all()
         return True
@@ -166,61 +202,60 @@ class Backlog:
         """Whether nothing more is sent in this run."""
         return self._is_leaving and not self._requester.connected
 
-    def take_back(self, pending: PendingFrame, prepared: PreparedFrame, result: InferResult) -> bool:
-        """Keep a frame that expired because the connection was lost; it is sent again over the next one.
+    def _settled(self, pending: PendingFrame, prepared: PreparedFrame | None, result: InferResult) -> None:
+        """Take a frame with its outcome: the disk keeps it while it has none that counts, and forgets it else."""
+        if pending.edge_answers:
+            self._settle(pending, prepared, result)
+            return
+        before = pending.spooled_as
+        if prepared is not None and self._is_taken_back(pending, prepared, result):
+            if before:
+                self._spool.remove(before)  # it has a new number now, behind the frames that came meanwhile
+            return
+        if result.outcome is not Outcome.CANCELLED:
+            if before:
+                self._spool.remove(before)
+        elif not before and prepared is not None and self._put(pending, prepared) is None:
+            result = replace(result, error=ErrorInfo(Cancelled.code, self._not_kept))
+        self._settle(pending, prepared, result)
 
-        Returns:
-            False if it expired for another reason or has another outcome, or if it does not fit.
-        """
+    def _is_taken_back(self, pending: PendingFrame, prepared: PreparedFrame, result: InferResult) -> bool:
+        """Keep a frame that expired because the connection was lost; it is sent again over the next one."""
         if result.outcome is not Outcome.EXPIRED:
             return False
-        before = pending.spooled_as
         with self._changed:
-            was_up = self._up_since <= time.monotonic() - self._timeout
-            if was_up or self._is_leaving or not self._keep(pending, prepared):
-                return False
-            pending.stream.leave()
-        if before:
-            self._spool.remove(before)  # it has a new number now, behind the frames that came meanwhile
-        return True
-
-    def settle(self, pending: PendingFrame, prepared: PreparedFrame | None, result: InferResult) -> InferResult:
-        """Remove a frame that has its outcome from the spool; keep a cancelled one there for the next run.
-
-        Returns:
-            The outcome, with the reason if the frame could not be kept.
-        """
-        if result.outcome is not Outcome.CANCELLED:
-            if pending.spooled_as:
-                self._spool.remove(pending.spooled_as)
-            return result
-        if pending.spooled_as or prepared is None or self._put(pending, prepared) is not None:
-            return result
-        return replace(result, error=ErrorInfo(Cancelled.code, self.not_kept))
+            was_up = self._up_since <= time.monotonic() - self._options.timeout
+            return not (was_up or self._is_leaving) and self._keep(pending, prepared)
 
     @property
-    def not_kept(self) -> str:
+    def _not_kept(self) -> str:
         """Why a frame was not kept, and what to do."""
         return (
             f"not sent, and not kept in the spool ({self._spool.refusal}); make room there, or give another --spool, "
             "and replay this part again"
         )
 
-    def leave(self) -> list[PendingFrame]:
-        """Stop sending; return the frames that stay on the disk for the next run."""
+    def leave(self) -> None:
+        """End the frames on the disk and, without a connection, those in flight; the disk keeps them."""
         with self._changed:
             self._is_leaving = True
             left = list(self._spooled.values())
             self._spooled.clear()
+            sent = [] if self._requester.connected else self._table.sent()
             self._changed.notify_all()
-            return left
+        for pending in left:
+            self._settle(pending, None, self._failed(pending, Cancelled(KEPT)))
+        for pending in sent:
+            self._requester.cancel(pending.request_id, Cancelled(KEPT))
+        self._behind.leave()
 
     def close(self) -> None:
-        """Join the thread."""
+        """End the threads."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
         self._thread.join()
+        self._pool.shutdown()
 
     def _drain(self) -> None:
         sent = 0
@@ -233,7 +268,7 @@ class Backlog:
                 damaged = [self._spooled.pop(number) for number in passed]
                 pending = self._spooled.pop(last, None)
             for each in damaged:
-                self._on_failed(each, None)
+                self._settle(each, None, self._failed(each, BadImage(DAMAGED)))
             sent = last
             if found and pending:
                 self._send(pending, found)
@@ -242,21 +277,21 @@ class Backlog:
         prepared = self._prepared(pending, found)
         if isinstance(prepared, InferResult):
             self._spool.remove(found.number)
-            self._on_failed(pending, prepared)
+            self._settle(pending, None, prepared)
             return
         with self._changed:
-            self._changed.wait_for(partial(_has_room, pending))
+            self._changed.wait_for(lambda: pending.stream.has_room)
             pending.stream.enter()
-        self._submit(pending, prepared)
+        self._behind.take(pending, prepared)
 
     def _prepared(self, pending: PendingFrame, found: SpooledFrame) -> PreparedFrame | InferResult:
         if not found.is_recorded:
             height, width = found.tensors[0].shape[1:3]
-            placement = pending.placement or _placed(found, self._placement(width, height))
+            placement = _placed(found, self._preparation.preparer.placement(width, height))
             picture = partial(_frame_in, found, placement)
             return PreparedFrame(found.tensors, placement, picture, found.bytes_raw)
         pending.frame = _with_pixels(pending.frame, found)
-        prepared = self._prepare(pending)
+        prepared = self._preparation.prepare(pending)
         pending.frame = _without_pixels(pending.frame)
         return prepared
 
@@ -270,10 +305,8 @@ class Backlog:
         with self._changed:
             self._up_since = time.monotonic() if self._requester.connected else math.inf
             self._changed.notify_all()
-
-
-def _has_room(pending: PendingFrame) -> bool:
-    return pending.stream.has_room
+        if not self._requester.connected:
+            self._withdraw()
 
 
 def _without_pixels(frame: Frame) -> Frame:

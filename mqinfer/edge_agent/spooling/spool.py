@@ -272,7 +272,9 @@ class Spool:
 
     def _refuse(self, why: str) -> None:
         if not self.refusal:
-            log.warning("spool %s stores no more frames: %s; the reader waits", self._folder, why)
+            log.warning(
+                "spool %s stores no more frames: %s; the reader waits, or the oldest one is dropped", self._folder, why
+            )
         self.refusal = why
 
     def _set_aside(self, number: int, error: Exception) -> None:

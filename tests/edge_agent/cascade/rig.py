@@ -23,13 +23,14 @@ from mqinfer.client.requester import Requester
 from mqinfer.client.window import Policy
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.edge_agent.cascade.building import make_cascade
-from mqinfer.edge_agent.cascade.cascade import Cascade, Pace
+from mqinfer.edge_agent.cascade.cascade import Cascade
 from mqinfer.edge_agent.cascade.control import CascadeControl
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
 from mqinfer.edge_agent.settings import ReplayOptions
+from mqinfer.edge_agent.spooling.spool import Spool
 from mqinfer.images.picture import RawImage
 from mqinfer.judging.settings import CascadeSettings, DifferenceDetector, Reference, SmallModel
 from mqinfer.models.backend import Backend
@@ -112,6 +113,7 @@ class Rig:
     requester: Requester
     serve: Callable[..., Worker]
     cascade: Cascade | None = None
+    replay: Replay | None = None
 
     @property
     def link(self) -> MemoryLink:
@@ -120,14 +122,14 @@ class Rig:
         return self.requester.link
 
     def disconnect(self) -> None:
-        """Lose the connection; return once the cascade has been told."""
+        """Lose the connection; return once the stages have been told."""
         self.link.drop()
-        wait_until(lambda: self.cascade is not None and not self.cascade._reach.is_connected)
+        wait_until(lambda: self.replay is not None and not self.replay._table.reach.is_connected)
 
     def reconnect(self) -> None:
-        """Connect again; return once the cascade has been told."""
+        """Connect again; return once the stages have been told."""
         self.link.restore()
-        wait_until(lambda: self.cascade is not None and self.cascade._reach.is_connected)
+        wait_until(lambda: self.replay is not None and self.replay._table.reach.is_connected)
 
     def settings(
         self,
@@ -156,6 +158,7 @@ class Rig:
         window: int = 4,
         model: str = "",
         kept: Kept | None = None,
+        spool: Spool | None = None,
     ) -> tuple[Kept, Snapshot]:
         """Replay frames through a cascade, or without one; every frame has one outcome, in the order of reading."""
         read: list[Frame] = []
@@ -171,14 +174,15 @@ class Rig:
         assert card.image is not None
         preparer = Preparer(card.image, "lz4")
         statistics, kept = ReplayStatistics(), kept or Kept()
-        options = ReplayOptions(name, window=window, timeout=timeout, policy=policy)
+        options = ReplayOptions(name, window=window, timeout=timeout, policy=policy, card_timeout=0.2)
         if settings is None:
             Replay(self.requester, preparer, options, statistics, kept).run(noted())
         else:
-            pace = Pace(policy, window, timeout, card_timeout=0.2)
-            made = make_cascade(settings, card, preparer, shelf, pace, self.requester)
+            made = make_cascade(settings, card, preparer, shelf, options, self.requester)
             with closing(made) as self.cascade, closing(CascadeControl(made, self.requester)):
-                Replay(self.requester, preparer, options, statistics, kept, cascade=self.cascade).run(noted())
+                stages: dict[str, Any] = {"cascade": self.cascade, "spool": spool}
+                self.replay = Replay(self.requester, preparer, options, statistics, kept, **stages)
+                self.replay.run(noted())
         snapshot = statistics.snapshot()
         snapshot.check()
         assert snapshot.pending == 0

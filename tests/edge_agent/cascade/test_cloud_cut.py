@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.window import Policy
+from mqinfer.edge_agent.spooling.spool import Spool
 from mqinfer.judging.settings import RunsAt
 from mqinfer.protocol.types import Outcome, Stage
 from tests.edge_agent.cascade.rig import Kept, Rig, Watched, frame_of
@@ -138,6 +141,39 @@ def test_without_a_small_model_frames_wait_for_the_connection(rig: Rig) -> None:
 
     rig.run(frames(), rig.settings(t_diff=4.0), kept=kept)
     assert kept.stages == [WORKER] * 8
+
+
+@pytest.mark.parametrize("has_small", [False, True])
+def test_beside_a_spool_a_frame_is_answered_at_the_edge_or_kept(rig: Rig, tmp_path: Path, *, has_small: bool) -> None:
+    """Without a connection: where there is a small model it answers at once, else the disk keeps what is to be sent."""
+    rig.start("yolo")
+    kept, on_disk = Kept(), list[int]()
+    with closing(Spool(tmp_path)) as spool:
+
+        def cut() -> None:
+            kept.wait_for(3)
+            rig.disconnect()
+
+        def restore() -> None:
+            if has_small:
+                kept.wait_for(15)
+            else:
+                wait_until(lambda: len(spool) >= 10)
+            on_disk.append(len(spool))
+            rig.reconnect()
+
+        def frames() -> Iterator[Frame]:
+            for number in range(20):
+                {3: cut, 15: restore}.get(number, lambda: None)()
+                yield frame_of(number, 100 + 5 * number)
+
+        small = {"c_low": 0.1, "c_high": 0.95} if has_small else None
+        rig.run(frames(), rig.settings(t_diff=0.5, small=small), kept=kept, spool=spool)
+        assert len(spool) == 0
+    assert [result.outcome for result in kept.results] == [Outcome.OK] * 20
+    assert kept.stages[3:15] == ([EDGE] if has_small else [WORKER]) * 12
+    assert (on_disk[0] == 0) is has_small
+    assert all("present" in result.outputs for result in kept.results)
 
 
 def test_followers_of_a_frame_that_failed_go_on_by_themselves(rig: Rig) -> None:
