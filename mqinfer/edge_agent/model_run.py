@@ -298,17 +298,19 @@ class ModelRun:
         return SessionReport(snapshot, run, why, is_stopped)
 
     def _ending(self, snapshot: Snapshot) -> tuple[Ending, MqinferError | None]:
-        site = self._site
-        failure = site.requester.failure or self._sinks.failure
-        if failure:
+        is_stopped = self._site.stop.is_set()
+        if failure := self._site.requester.failure or self._sinks.failure:
             return Ending.FAILED, failure
-        is_stopped = site.stop.is_set()
         if self._source_error and not is_stopped:  # a camera that stalls ends the read after a stop
             return Ending.INCOMPLETE, self._source_error
-        if is_stopped and not site.is_endless and (snapshot.outcomes[Outcome.CANCELLED] or not self._is_read):
+        if is_stopped and self._is_cut_short(snapshot):
             return Ending.INTERRUPTED, None
         failure = self._failure or self._nothing_read(snapshot)
         return (Ending.FAILED, failure) if failure else (Ending.COMPLETE, None)
+
+    def _is_cut_short(self, snapshot: Snapshot) -> bool:
+        """Return whether a stop came before the end of the source, or of a frame."""
+        return not self._site.is_endless and not (self._is_read and not snapshot.outcomes[Outcome.CANCELLED])
 
     def _nothing_read(self, snapshot: Snapshot) -> ConfigError | None:
         start, missed = self.settings.source.start, self._site.missed

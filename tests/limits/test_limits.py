@@ -26,8 +26,6 @@ ABOVE = {
     "cli/edge/compare.py _tables": 11,
     "cli/edge/compare.py compare": 17,
     "cli/edge/running.py run_replay": 17,
-    "cli/edge/sending.py make_settings": 15,
-    "edge_agent/model_run.py _ending": 11,
     "edge_agent/preparing/encoding.py untouched": 11,
     "edge_agent/preparing/preparer.py _prepare": 19,
     "edge_agent/spooling/spool.py put": 13,

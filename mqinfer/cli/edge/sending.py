@@ -153,6 +153,15 @@ class PreparingOptions:
         ),
     ] = None
 
+    def settings(self) -> PreparingSettings:
+        """Return them as a run takes them.
+
+        Raises:
+            ConfigError: One is wrong.
+        """
+        framing = Framing.parse(self.roi or (), rectify=self.rectify)
+        return PreparingSettings(self.encoding, self.demosaic, BitDepths.parse(self.bit_depth or ()), framing)
+
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
@@ -194,6 +203,10 @@ class SpoolOptions:
         typer.Option(help="Folder that keeps frames while there is no connection, also before the first one."),
     ] = None
     spool_mb: Annotated[int, typer.Option(help="Bound of the spool, in megabytes of encoded frames.", min=1)] = 4096
+
+    def settings(self) -> SpoolSettings | None:
+        """Return it as a run takes it; None without one."""
+        return SpoolSettings(self.spool, self.spool_mb * 10**6) if self.spool else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,33 +269,33 @@ def make_settings(sending: Sending, source: SourceSettings, *, resumes: bool = F
     Raises:
         ConfigError: Options that do not go together, or one is wrong.
     """
-    asked, how, outputs, spool = sending.requests, sending.preparing, sending.outputs, sending.spool
-    policy = asked.policy or (Policy.LATEST if source.is_live else Policy.ALL)
+    outputs, topics = sending.outputs, sending.topics.topic or ()
     cascade = _read_cascade(sending, resumes=resumes)
     model, version = _model(sending.models) if cascade is None else (cascade.reference.model, cascade.reference.version)
-    topics = sending.topics.topic or ()
     return ReplaySettings(
         replace(source, topics=topics, join=_join(sending.topics.join or (), sending.topics.tolerance, topics)),
-        ReplayOptions(
-            model,
-            version,
-            asked.window,
-            asked.timeout or _TIMEOUT_S[policy],
-            how.output_encoding,
-            policy,
-            QualityBounds(asked.min_rate, asked.min_quality, asked.min_scale),
-            math.inf if source.is_service and not spool.spool else _CARD_TIMEOUT_S,
-            check_rate(how.preview),
-        ),
-        PreparingSettings(
-            how.encoding,
-            how.demosaic,
-            BitDepths.parse(how.bit_depth or ()),
-            Framing.parse(how.roi or (), rectify=how.rectify),
-        ),
+        _options(model, version, sending, source),
+        sending.preparing.settings(),
         OutputSettings(outputs.output, outputs.sink or DEFAULT_SINKS, outputs.picture_every, resumes),
-        SpoolSettings(spool.spool, spool.spool_mb * 10**6) if spool.spool else None,
+        sending.spool.settings(),
         cascade,
+    )
+
+
+def _options(model: str, version: str | None, sending: Sending, source: SourceSettings) -> ReplayOptions:
+    asked, how = sending.requests, sending.preparing
+    policy = asked.policy or (Policy.LATEST if source.is_live else Policy.ALL)
+    waits_for_card = source.is_service and sending.spool.spool is None
+    return ReplayOptions(
+        model,
+        version,
+        asked.window,
+        asked.timeout or _TIMEOUT_S[policy],
+        how.output_encoding,
+        policy,
+        QualityBounds(asked.min_rate, asked.min_quality, asked.min_scale),
+        math.inf if waits_for_card else _CARD_TIMEOUT_S,
+        check_rate(how.preview),
     )
 
 

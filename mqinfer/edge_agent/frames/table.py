@@ -56,7 +56,7 @@ class FrameTable:
         self.held += not frame.spooled_as
 
     def keep(self, frame: PendingFrame, number: int) -> None:
-        """Note that a frame is in the spool, under this number there."""
+        """Count a frame out of memory that the spool keeps, under this number there."""
         self.held -= not frame.spooled_as
         frame.spooled_as = number
 
