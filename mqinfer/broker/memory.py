@@ -37,12 +37,22 @@ _numbers = count()
 
 @dataclass(frozen=True, slots=True)
 class _Subscription:
-    """One filter of one link; `group` is the name of the share group or None, `retained` whether what is kept comes."""
+    """One filter of one link.
+
+    Attributes:
+        link: Whose it is.
+        topic_filter: With wildcards.
+        group: Name of the share group, or None.
+        handler: Called with each message.
+        offer: Queues a message for the handler, and returns whether there was room for it.
+        retained: Whether what is kept comes.
+    """
 
     link: MemoryLink
     topic_filter: str
     group: str | None
     handler: MessageHandler
+    offer: Callable[[_Subscription, _Queued, bool], bool]
     retained: bool = True
 
     def matches(self, topic: str) -> bool:
@@ -172,7 +182,7 @@ class MemoryBroker:
         return receivers
 
     def _deliver(self, subscription: _Subscription, queued: _Queued, *, retain: bool) -> None:
-        if not subscription.link.offer(subscription, queued, retain=retain):
+        if not subscription.offer(subscription, queued, retain):
             self._dropped += 1
 
 
@@ -286,7 +296,7 @@ class MemoryLink:
         """
         self._maker.check()
         subscription_name(topic_filter, share)
-        subscription = _Subscription(self, topic_filter, share, handler, retained)
+        subscription = _Subscription(self, topic_filter, share, handler, self._offer, retained)
         self._subscriptions[topic_filter, share] = subscription
         if self._connected:
             self._broker.subscribe(subscription)
@@ -339,8 +349,7 @@ class MemoryLink:
         self._events.put(None)
         thread.join(timeout)
 
-    def offer(self, subscription: _Subscription, item: _Queued, *, retain: bool) -> bool:
-        """Queue a message for a handler and return True, or False if the queue is full; called by the broker."""
+    def _offer(self, subscription: _Subscription, item: _Queued, retain: bool) -> bool:  # noqa: FBT001 - as in _deliver
         if self._events.qsize() >= self._broker.max_queued:
             return False
         self._events.put(_Event(self._session, self._deliver, (subscription, item, retain)))

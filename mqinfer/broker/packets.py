@@ -36,6 +36,8 @@ _EXPIRY, _CORRELATION_DATA, _USER_PROPERTY = 0x02, 0x09, 0x26
 _NAMES = {0x03: "content_type", 0x08: "response_topic", _CORRELATION_DATA: "correlation_data"}
 _PAYLOAD_FORMAT, _SUBSCRIPTION_IDENTIFIER = 0x01, 0x0B
 
+_WILDCARDS = str.maketrans("+#", "\0\0")  # what has one is looked at closely, as what is not printable
+
 _u16 = struct.Struct("!H")
 _u32 = struct.Struct("!I")
 
@@ -213,26 +215,25 @@ def encode_variable_integer(value: int) -> bytes:
 
 def _encode_properties(message: Message) -> bytes:
     fields = bytearray()
-    is_plain = True
+    texts: list[str] = []
     try:
         if message.expiry_s is not None:
             fields += b"\x02" + _u32.pack(message.expiry_s)
         if message.content_type is not None:
             value = message.content_type.encode()
-            is_plain = message.content_type.isprintable()
+            texts.append(message.content_type)
             fields += b"\x03" + _u16.pack(len(value)) + value
         if message.response_topic is not None:
-            where = message.response_topic
-            value = where.encode()
-            is_plain &= where.isprintable() and "+" not in where and "#" not in where
+            value = message.response_topic.encode()
+            texts.append(message.response_topic.translate(_WILDCARDS))
             fields += b"\x08" + _u16.pack(len(value)) + value
         if message.correlation_data is not None:
             fields += b"\x09" + _u16.pack(len(message.correlation_data)) + message.correlation_data
         for pair in message.user_properties:
-            name, value = (text.encode() for text in pair)
-            is_plain &= pair[0].isprintable() and pair[1].isprintable()
+            name, value = pair[0].encode(), pair[1].encode()
+            texts += pair
             fields += b"\x26" + _u16.pack(len(name)) + name + _u16.pack(len(value)) + value
-        if not is_plain:
+        if not "".join(texts).isprintable():
             _check_texts(message)
     except (struct.error, ValueError) as error:
         raise ConfigError(

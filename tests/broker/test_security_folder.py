@@ -59,7 +59,7 @@ def test_every_limit_of_the_open_broker_is_there(folder: BrokerFolder) -> None:
     assert "allow_anonymous true" not in text
     assert text.count("require_certificate true") == text.count("use_identity_as_username true") == 1
     assert text.count("certfile broker.crt") == 3
-    assert [(each.port, each.bind, each.kind) for each in folder.listeners()] == [
+    assert [(each.port, each.bind, each.kind) for each in listeners(folder.configuration())] == [
         (18883, "127.0.0.1", "certificates"),
         (18884, "127.0.0.1", "passwords"),
         (19001, "127.0.0.1", "websockets"),

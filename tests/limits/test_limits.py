@@ -16,12 +16,6 @@ METHODS = 12
 MODULES = 15
 
 ABOVE = {
-    "broker/memory.py MemoryLink": 13,
-    "broker/mosquitto/folder.py BrokerFolder": 14,
-    "broker/mosquitto/folder.py init": 11,
-    "broker/packets.py _encode_properties": 12,
-    "broker/paho/connecting.py tls_error": 11,
-    "broker/paho/session.py Session": 18,
     "cli/edge/compare.py _report": 14,
     "cli/edge/compare.py _tables": 11,
     "cli/edge/compare.py compare": 17,

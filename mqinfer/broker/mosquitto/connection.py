@@ -14,9 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
+from mqinfer.broker.packets import PUBLISH, encode_puback, encode_variable_integer
+
 __all__ = ["Broken", "Connection", "Door", "Kept", "clearing", "connecting", "subscribing", "unsubscribing"]
 
-_CONNACK, _PUBLISH, _PUBACK, _PINGRESP = 0x20, 0x30, 0x40, 0xD0
+_CONNACK, _PINGRESP = 0x20, 0xD0
 _PINGREQ, _DISCONNECT = b"\xc0\x00", b"\xe0\x00"
 _CLEAN_SESSION = 0x02
 _PROTOCOL = b"\x00\x04MQTT\x04"
@@ -75,7 +77,7 @@ def unsubscribing(filters: Sequence[str]) -> bytes:
 
 def clearing(topic: str) -> bytes:
     """Return the PUBLISH packet that removes what is retained on a topic."""
-    return _packet(_PUBLISH | 0x01, _string(topic))
+    return _packet(PUBLISH | 0x01, _string(topic))
 
 
 class Connection:
@@ -114,7 +116,7 @@ class Connection:
         self.send(_PINGREQ)
         while True:
             kind, size = self._head()
-            if kind & 0xF0 == _PUBLISH:
+            if kind & 0xF0 == PUBLISH:
                 yield self._message(kind, size)
                 continue
             self._skip(size)
@@ -128,7 +130,7 @@ class Connection:
         payload = size - 2 - length - len(identifier)
         self._skip(payload)
         if identifier:
-            self.send(_packet(_PUBACK, identifier))
+            self.send(encode_puback(int.from_bytes(identifier)))
         return Kept(topic, payload, bool(kind & 0x01))
 
     def _head(self) -> tuple[int, int]:
@@ -180,12 +182,7 @@ def _open(door: Door) -> socket.socket:
 
 
 def _packet(kind: int, body: bytes) -> bytes:
-    head, size = bytearray([kind]), len(body)
-    while True:
-        size, digit = size >> 7, size & 0x7F
-        head.append(digit | 0x80 if size else digit)
-        if not size:
-            return bytes(head) + body
+    return bytes((kind,)) + encode_variable_integer(len(body)) + body
 
 
 def _string(text: str) -> bytes:

@@ -35,7 +35,6 @@ from mqinfer.broker.mosquitto.access import (
 )
 from mqinfer.broker.mosquitto.certificates import Authority, Pair, check_host, hosts_of
 from mqinfer.broker.mosquitto.configuration import (
-    Listener,
     Ports,
     listeners,
     ports_of,
@@ -91,12 +90,6 @@ class BrokerFolder:
         """What Mosquitto is started with."""
         return self.path / "mosquitto.conf"
 
-    @property
-    def watched(self) -> tuple[Path, ...]:
-        """The files that Mosquitto reads again on SIGHUP; with the certificate its key, which is written first."""
-        files = [self._file(name) for name in ("acl", "passwords", "broker.crt", "revoked.pem")]
-        return tuple(file for file in files if file.exists())  # a folder of an earlier version has no revoked.pem
-
     def configuration(self) -> str:
         """Read what Mosquitto is started with.
 
@@ -104,14 +97,6 @@ class BrokerFolder:
             ConfigError: There is none.
         """
         return read_file(self.configuration_file).decode()
-
-    def listeners(self) -> list[Listener]:
-        """List where the broker listens.
-
-        Raises:
-            ConfigError: There is no configuration, or it listens nowhere.
-        """
-        return listeners(self.configuration())
 
     def host(self) -> str:
         """Return the first name or address under which clients reach the broker, as its certificate has it.
@@ -159,14 +144,16 @@ class BrokerFolder:
         self._write_pair(self.path / "broker", authority.broker(names, days), for_broker=True)
         self._write_register(self._enlisted(authority, (self.path / "clients").glob("*.crt")))
         self._write_list(authority)
-        if not self._file("group").exists():
-            write_file(self._file("group"), secrets.token_hex(16).encode())
-        for name in ("acl", "passwords"):
-            if not self._file(name).exists():
-                write_file(self._file(name), b"", for_broker=True)
+        self._write_missing("group", secrets.token_hex(16).encode(), for_broker=False)
+        self._write_missing("acl", b"")
+        self._write_missing("passwords", b"")
         if not self.configuration_file.exists() or self.configuration() != configuration:
             write_file(self.configuration_file, configuration.encode(), secret=False)
         return [self.add(role, name, topics=topics, days=days) for role, name in clients]
+
+    def _write_missing(self, name: str, content: bytes, *, for_broker: bool = True) -> None:
+        if not self._file(name).exists():
+            write_file(self._file(name), content, for_broker=for_broker)
 
     def ports(self) -> Ports:
         """Return where the broker listens, or will by default."""
@@ -238,7 +225,7 @@ class BrokerFolder:
         """
         rules = access_rules(role, name, topics or Topics(), processes, subs)
         acl = _with_client(self._acl(), role, name, rules)
-        if by_password and all(listener.kind == "certificates" for listener in self.listeners()):
+        if by_password and all(listener.kind == "certificates" for listener in listeners(self.configuration())):
             raise ConfigError(
                 f"{self.configuration_file} has no listener for passwords; add one with: "
                 f"mqinfer broker init {self.path} --password-port 8884"

@@ -6,7 +6,7 @@ import logging
 import os
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 
 from mqinfer.broker.mosquitto.access import GUARD, guarded_filters, guarded_rules, most_connections
 from mqinfer.broker.mosquitto.certificates import Authority
-from mqinfer.broker.mosquitto.configuration import guard_listener, with_place, with_port
+from mqinfer.broker.mosquitto.configuration import guard_listener, listeners, with_place, with_port
 from mqinfer.broker.mosquitto.connection import Door
 from mqinfer.broker.mosquitto.expiry import warnings
 from mqinfer.broker.mosquitto.files import read_file, write_file
@@ -32,6 +32,8 @@ _LOOK_S = 0.5
 _WARNED_EVERY = timedelta(days=1)
 _GUARD_DAYS = 3650  # its certificate is made at each start, and is good for nothing after it
 _LOOPBACK = "127.0.0.1"
+_WATCHED = ("acl", "passwords", "broker.crt", "revoked.pem")
+"""What Mosquitto reads again on SIGHUP; with the certificate its key, which is written first."""
 
 
 def secured(
@@ -54,7 +56,7 @@ def secured(
     Raises:
         ConfigError: The folder has no configuration.
     """
-    first = folder.listeners()[0]
+    first = listeners(folder.configuration())[0]
     return MosquittoServer(
         first.port if port is None else port or None,
         bind=first.bind or "0.0.0.0",  # noqa: S104 - that is what no address means, and every client needs a login
@@ -160,7 +162,7 @@ class _Rules:
     def write(self) -> None:
         """Write the copy anew."""
         with self._lock:
-            self._stamps = _stamps((self._source,))
+            self._stamps = _stamps([self._source])
             text = read_file(self._source).decode(errors="surrogateescape")
             copy = guarded_rules(text, self._suspended).encode(errors="surrogateescape")
             write_file(self._copy, copy, for_broker=True)
@@ -168,7 +170,7 @@ class _Rules:
 
     def read(self) -> GuardedBroker:
         """Return what holds now; what held before, if the rules can't be read."""
-        if _stamps((self._source,)) != self._stamps:
+        if _stamps([self._source]) != self._stamps:
             self.apply()
         return self._site
 
@@ -196,7 +198,7 @@ def keep_current(
         if now() >= due:
             due += _WARNED_EVERY
             _warn(folder, now())
-        after = _stamps(folder.watched)
+        after = _stamps(folder.path / name for name in _WATCHED)
         if after != before:
             before = after
             server.reload()
@@ -210,5 +212,6 @@ def _warn(folder: BrokerFolder, now: datetime) -> None:
         _log.warning("when certificates end is not known: %s", error)
 
 
-def _stamps(paths: tuple[Path, ...]) -> list[tuple[int, int]]:
-    return [(status.st_mtime_ns, status.st_ino) for status in map(Path.stat, paths)]
+def _stamps(paths: Iterable[Path]) -> list[tuple[int, int]]:
+    """Return when each file was written; a folder of an earlier version has no revoked.pem."""
+    return [(status.st_mtime_ns, status.st_ino) for status in map(Path.stat, filter(Path.exists, paths))]

@@ -225,12 +225,11 @@ def tls_error(address: BrokerAddress, error: ssl.SSLError) -> LinkError:
             f"{address} wants a client certificate ({words}); pass one with --cert-file and --key-file"
         )
     if alert and any(map(what.__contains__, _ABOUT_CERTIFICATES)):
-        is_revoked = what.endswith(_REVOKED)
-        hint = (
-            "ask the broker's operator for a new one"
-            if is_revoked
-            else "has it run out, or is it of another authority?"
-        )
+        hints = {
+            True: "ask the broker's operator for a new one",
+            False: "has it run out, or is it of another authority?",
+        }
+        hint = hints[what.endswith(_REVOKED)]
         return NotAuthorized(f"{address} refused the client certificate {own} ({words}); {hint}")
     return BrokerUnreachable(f"{address}: TLS failed ({reason or error}); does this port speak TLS?")
 

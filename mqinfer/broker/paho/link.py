@@ -12,7 +12,7 @@ from mqinfer.broker.paho.client import check_paho
 from mqinfer.broker.paho.connecting import Identity, make_tls_context
 from mqinfer.broker.paho.loop import Loop
 from mqinfer.broker.paho.outbox import MOST_QUEUED, Outgoing, Question
-from mqinfer.broker.paho.session import Session
+from mqinfer.broker.paho.session import cut
 from mqinfer.broker.process import Maker
 from mqinfer.broker.routes import Route, Routes, subscription_name
 from mqinfer.protocol.errors import (
@@ -183,7 +183,7 @@ class PahoLink:
         """Break the connection as a cut cable would; the link reconnects by itself. For fault injection."""
         self._maker.check()
         if self._loop is not None:
-            self._loop.ask(Session.cut)
+            self._loop.ask(cut)
 
     def _ask(self, question: Question) -> None:
         """Ask the broker on the link's thread, and wait for the answer while there is a connection.

@@ -240,7 +240,8 @@ class Loop:
                 events = selector.select(self._time_to_sleep(session))
                 self._turn(session, [key.fileobj for key, _ in events])
                 if not events:
-                    session.flush()
+                    if session.client.holds_acks:  # they have waited long enough
+                        session.client.loop_write()
                 if not self.connected:
                     self._await_readiness(session, ready_by)
                 if self.close_by is not None:
@@ -251,7 +252,7 @@ class Loop:
         self._waker.armed = True
         if self.outbox.can_empty(session):
             return 0.0
-        if session.holds_acks:
+        if session.client.holds_acks:
             return _HOLD_S
         if self.close_by is None:
             return _TICK_S
@@ -265,7 +266,7 @@ class Loop:
             self._waker.drain()
         self._waker.armed = False
         if session in ready:
-            session.read()
+            session.client.read()
         if self._abandoned:  # a handler forked, and this is the child
             raise SystemExit
         self.outbox.empty_into(session, self.epoch)
@@ -290,7 +291,7 @@ class Loop:
         now = time.monotonic()
         if now > close_by + _LEAVE_S:
             session.end()
-        elif now >= close_by or (session.is_drained and not self.outbox):
+        elif now >= close_by or not (session.acks or session.client.want_write() or self.outbox):
             session.leave()
 
     def _disconnected(self, session: Session) -> None:
@@ -322,7 +323,7 @@ class Loop:
 
 def _watch(selector: selectors.BaseSelector, session: Session, watched: int) -> int:
     """Make `select` report a socket that accepts bytes again, while some wait; seldom, since it is a system call."""
-    wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if session.wants_write else 0)
+    wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if session.client.want_write() else 0)
     if wanted != watched and session.alive:
         selector.modify(session, wanted)
     return wanted

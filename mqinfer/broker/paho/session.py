@@ -33,7 +33,7 @@ from mqinfer.broker.routes import Route, Routes
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotAuthorized
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 
-__all__ = ["Session"]
+__all__ = ["Session", "cut"]
 
 _log = logging.getLogger("mqinfer.broker")
 
@@ -49,12 +49,22 @@ class Session:
         identity: Who connects where.
         routes: What to subscribe to, and who receives the messages.
         version5: Whether to speak MQTT 5, or 3.1.1.
+
+    Attributes:
+        client: What reads and writes; a new one for each connection.
+        acks: By packet identifier, who waits for the PUBACK of a QoS 1 message that was sent.
+        accepted: Whether the broker has accepted the connection.
+        alive: Whether it has not ended.
+        error: Why it ended.
+        version_refused: Whether the broker does not speak the version.
+        receive_maximum: Most QoS 1 messages that may be unacknowledged.
+        max_packet_size: In bytes, or None while unknown.
     """
 
     def __init__(self, identity: Identity, routes: Routes, *, version5: bool) -> None:
         self._identity = identity
         self._routes = routes
-        self._acks: dict[int, Ack] = {}
+        self.acks: dict[int, Ack] = {}
         self._pending: dict[int, tuple[str, Future[None]]] = {}  # SUBSCRIBE and UNSUBSCRIBE
         self._resubscribing: set[int] = set()
         self.version5 = version5
@@ -67,11 +77,11 @@ class Session:
         self.error: LinkError | None = None
         self.receive_maximum = _RECEIVE_MAXIMUM_311
         self.max_packet_size: int | None = None
-        self._client = LinkClient(identity, version5=version5, deliver=routes.deliver, acked=self._on_ack)
-        self._client.on_connect = self._on_connect
-        self._client.on_disconnect = self._on_disconnect
-        self._client.on_subscribe = self._on_subscribe
-        self._client.on_unsubscribe = self._on_unsubscribe
+        self.client = LinkClient(identity, version5=version5, deliver=routes.deliver, acked=self._on_ack)
+        self.client.on_connect = self._on_connect
+        self.client.on_disconnect = self._on_disconnect
+        self.client.on_subscribe = self._on_subscribe
+        self.client.on_unsubscribe = self._on_unsubscribe
 
     @property
     def ready(self) -> bool:
@@ -79,32 +89,17 @@ class Session:
         return self.accepted and self.alive and not self._resubscribing
 
     @property
-    def in_flight(self) -> int:
-        """QoS 1 messages that were sent and are not acknowledged."""
-        return len(self._acks)
-
-    @property
     def has_room(self) -> bool:
         """Whether one more QoS 1 message fits into the broker's Receive Maximum."""
-        return len(self._acks) < self.receive_maximum
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether all that was sent is acknowledged."""
-        return not self._acks and not self.wants_write
-
-    @property
-    def wants_write(self) -> bool:
-        """Whether bytes wait for the socket to accept them."""
-        return self._client.want_write()
+        return len(self.acks) < self.receive_maximum
 
     def fileno(self) -> int:
         """Return the descriptor for `select`; -1 when the socket is gone."""
-        sock = self._client.socket()
+        sock = self.client.socket()
         return -1 if sock is None else sock.fileno()
 
     def dial(self, timeout: float) -> None:
-        """Connect the socket and send CONNECT; the broker's answer comes through `read`.
+        """Connect the socket and send CONNECT; the broker's answer comes when `client` reads.
 
         Args:
             timeout: In seconds, for TCP, TLS and websockets each.
@@ -114,33 +109,19 @@ class Session:
             NotAuthorized: The broker refuses the certificate, or requires one.
         """
         address = self._identity.address
-        self._client.connect_timeout = timeout
+        self.client.connect_timeout = timeout
         how: dict[str, Any] = {"clean_start": MQTT_CLEAN_START_FIRST_ONLY}  # 3.1.1: set by the constructor
         if self.version5:
             how = {"clean_start": True, "properties": connect_properties()}
         try:
-            self._client.connect(address.host, address.port, KEEPALIVE_S, **how)
+            self.client.connect(address.host, address.port, KEEPALIVE_S, **how)
         except (OSError, ValueError) as error:  # ValueError: from paho and idna for an impossible host name
             raise dial_error(address, error) from error
 
-    def read(self) -> None:
-        """Receive, and handle what was received."""
-        self._client.read()
-
     def write(self) -> None:
         """Send what is waiting, as much as the socket accepts."""
-        if self._client.want_write():
-            self._client.loop_write()
-
-    @property
-    def holds_acks(self) -> bool:
-        """Whether PUBACKs wait for a message that they can travel with."""
-        return self._client.holds_acks
-
-    def flush(self) -> None:
-        """Send PUBACKs that have waited long enough."""
-        if self._client.holds_acks:
-            self._client.loop_write()
+        if self.client.want_write():
+            self.client.loop_write()
 
     def tick(self) -> None:
         """Keep the connection alive, and detect that it isn't, about once a second."""
@@ -152,16 +133,16 @@ class Session:
 
     def _ping_if_quiet(self, now: float) -> None:
         """Send a PINGREQ after a Keep Alive in which nothing was sent, or nothing received."""
-        keepalive_s = min(KEEPALIVE_S, self._client.keepalive or KEEPALIVE_S)  # the broker may state one, or 0 for none
-        quiet_since = min(self._client.heard_at, self._client.sent_at)
-        if now + _TICK_S >= quiet_since + keepalive_s and not self._client.awaits_pong:
-            self._client.ping()
+        keepalive_s = min(KEEPALIVE_S, self.client.keepalive or KEEPALIVE_S)  # the broker may state one, or 0 for none
+        quiet_since = min(self.client.heard_at, self.client.sent_at)
+        if now + _TICK_S >= quiet_since + keepalive_s and not self.client.awaits_pong:
+            self.client.ping()
 
     def _end_if_dead(self) -> None:
-        client, descriptor = self._client, self.fileno()
+        client, descriptor = self.client, self.fileno()
         if descriptor < 0:  # the PINGREQ has found the connection broken
             return
-        is_owed = bool(self._acks or self._pending or client.awaits_pong)
+        is_owed = bool(self.acks or self._pending or client.awaits_pong)
         counts = count_bytes(descriptor, client.buffered)
         if self._liveness.look(counts, heard_at=client.heard_at, is_owed=is_owed):
             self.alive = False
@@ -169,38 +150,30 @@ class Session:
 
     def send(self, message: Message, head: Head, on_ack: Ack) -> None:
         """Queue a message for `write`."""
-        identifier = self._client.send(message, head, self._acks)
+        identifier = self.client.send(message, head, self.acks)
         if message.qos:
-            self._acks[identifier] = on_ack
+            self.acks[identifier] = on_ack
 
     def subscribe(self, route: Route) -> Future[None]:
         """Ask for a subscription; return the broker's answer, which ends with the connection."""
         if self.version5:
             kept = SubscribeOptions.RETAIN_SEND_ON_SUBSCRIBE if route.retained else SubscribeOptions.RETAIN_DO_NOT_SEND
             options = SubscribeOptions(qos=1, retainHandling=kept)
-            _, identifier = self._client.subscribe(route.subscription, options=options)
+            _, identifier = self.client.subscribe(route.subscription, options=options)
         else:
-            _, identifier = self._client.subscribe(route.subscription, qos=1)
+            _, identifier = self.client.subscribe(route.subscription, qos=1)
         return self._wait_for(identifier, route.subscription)
 
     def unsubscribe(self, name: str) -> Future[None]:
         """Remove a subscription; its route goes when the broker has answered."""
-        _, identifier = self._client.unsubscribe(name)
+        _, identifier = self.client.unsubscribe(name)
         return self._wait_for(identifier, name)
 
     def leave(self) -> None:
         """Send DISCONNECT, once: the broker drops the will, and closes."""
         if not self._leaving:
             self._leaving = True
-            self._client.disconnect()
-
-    def cut(self) -> Future[None]:
-        """Break the connection without a DISCONNECT; `read` finds it broken."""
-        with socket.fromfd(self.fileno(), socket.AF_INET, socket.SOCK_STREAM) as same:
-            same.shutdown(socket.SHUT_RDWR)
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
+            self.client.disconnect()
 
     def end(self) -> None:
         """Close the socket without a DISCONNECT, if it is still open."""
@@ -208,8 +181,8 @@ class Session:
         for _, answer in self._pending.values():
             answer.set_result(None)  # it is made again with the next connection
         self._pending.clear()
-        self._acks.clear()
-        sock = self._client.socket()
+        self.acks.clear()
+        sock = self.client.socket()
         if sock is not None:
             sock.close()
 
@@ -222,7 +195,7 @@ class Session:
         return answer
 
     def _on_ack(self, identifier: int, code: int) -> None:
-        on_ack = self._acks.pop(identifier, None)
+        on_ack = self.acks.pop(identifier, None)
         if on_ack is None:
             return
         try:
@@ -257,7 +230,7 @@ class Session:
                 reason,
                 is_from_broker=flags.is_disconnect_packet_from_server,
                 was_accepted=self.accepted,
-                failure=self._client.failure,
+                failure=self.client.failure,
             )
 
     def _on_subscribe(
@@ -275,3 +248,12 @@ class Session:
         name, answer = self._pending.pop(identifier, ("", Future()))
         self._routes.remove(name)
         answer.set_result(None)
+
+
+def cut(session: Session) -> Future[None]:
+    """Break a session's connection without a DISCONNECT; reading finds it broken."""
+    with socket.fromfd(session.fileno(), socket.AF_INET, socket.SOCK_STREAM) as same:
+        same.shutdown(socket.SHUT_RDWR)
+    done: Future[None] = Future()
+    done.set_result(None)
+    return done
