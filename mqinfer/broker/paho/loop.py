@@ -239,9 +239,8 @@ class Loop:
             while session.alive:
                 events = selector.select(self._time_to_sleep(session))
                 self._turn(session, [key.fileobj for key, _ in events])
-                if not events:
-                    if session.client.holds_acks:  # they have waited long enough
-                        session.client.loop_write()
+                if not events and session.client.holds_acks:  # they have waited long enough
+                    session.client.loop_write()
                 if not self.connected:
                     self._await_readiness(session, ready_by)
                 if self.close_by is not None:
