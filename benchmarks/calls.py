@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +23,6 @@ from typing import Self
 
 import mqinfer
 from benchmarks.processes import Program
-from mqinfer.bench.grid import Grid
 from mqinfer.bench.over_mqtt import BrokerAccess
 from mqinfer.bench.workloads import Workload, load_workloads
 from mqinfer.broker.address import BrokerAddress
@@ -34,12 +33,12 @@ from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec, serve
 from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS
 from mqinfer.lab.drives.recording import write_drive
+from mqinfer.lab.reports import Grid
 
 __all__ = [
     "CallCounter",
     "CountedCalls",
     "Side",
-    "as_json",
     "calls_grid",
     "count_calls",
     "count_requests",
@@ -245,11 +244,6 @@ def calls_grid(passages: Iterable[CountedCalls]) -> Grid:
                 [passage.what, role, *(f"{each:.0f}" for each in (side.own, side.python, side.c)), *map(str, sizes)]
             )
     return Grid("What a request passes through", headings, rows, words=2)
-
-
-def as_json(passages: Sequence[CountedCalls]) -> str:
-    """Return figures and names, sorted."""
-    return json.dumps([asdict(passage) for passage in passages], indent=2, default=sorted) + "\n"
 
 
 class CallCounter:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.calls import as_json, calls_grid, count_calls
+from benchmarks.calls import calls_grid, count_calls
 from benchmarks.faults import as_markdown
 from benchmarks.faults.soak import SoakOptions
 from benchmarks.faults.soak import soak as run_soak
@@ -20,13 +20,12 @@ from benchmarks.noscope import NoScopeOptions, run_noscope
 from benchmarks.path import PathOptions, measure_path
 from benchmarks.relay import measure_relay
 from benchmarks.report import print_report, write_report
-from mqinfer.bench.grid import print_grid
 from mqinfer.bench.workloads import WORKLOADS, load_workloads
 from mqinfer.cli.exit_codes import exit_code, print_error
 from mqinfer.cli.options import table_console
 from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.lab.cascade.calibration import Goal
-from mqinfer.lab.report_files import write_files
+from mqinfer.lab.reports import as_json, print_grid, write_files
 from mqinfer.lab.zoo import build
 from mqinfer.protocol.errors import ConfigError, MqinferError
 

@@ -22,10 +22,10 @@ from benchmarks.contestants import (
 from benchmarks.processor_time import CpuMeter
 from benchmarks.results import Measurement, Round, Rounds
 from mqinfer.bench.load import Drive
-from mqinfer.bench.machine import describe_machine
 from mqinfer.bench.over_mqtt import BrokerAccess, OverMqtt
 from mqinfer.bench.workloads import Workload
 from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.lab.machine import describe_machine
 from mqinfer.protocol.errors import ConfigError, ModelFailed
 from mqinfer.protocol.types import Timings
 

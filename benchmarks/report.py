@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,10 +13,9 @@ from benchmarks.contestants import BareGrpc, Direct, Gateway, SocketFloor
 from benchmarks.path import OVER_TLS
 from benchmarks.results import Measurement, Round
 from benchmarks.targets import GATEWAY_TARGETS, TARGETS, Target, judge
-from mqinfer.bench.grid import Grid, print_grid
-from mqinfer.bench.grid import as_markdown as grid_as_markdown
 from mqinfer.bench.over_mqtt import OverMqtt
-from mqinfer.lab.report_files import write_files
+from mqinfer.lab import reports
+from mqinfer.lab.reports import Grid, machine_sentence, print_grid, write_files
 
 __all__ = ["as_json", "as_markdown", "grids", "print_report", "write_report"]
 
@@ -70,25 +68,24 @@ def as_json(measurement: Measurement) -> str:
         }
         for verdict in judge(measurement, OverMqtt.name, BareGrpc.name, SocketFloor.name)
     ]
-    return json.dumps({**asdict(measurement), "targets": verdicts}, indent=2, default=sorted) + "\n"
+    return reports.as_json({**asdict(measurement), "targets": verdicts})
 
 
 def as_markdown(measurement: Measurement) -> str:
     """Return the tables and the circumstances as Markdown."""
     parts = ["# The path, measured", _sentences(measurement)]
-    parts += map(grid_as_markdown, grids(measurement))
+    parts += map(reports.as_markdown, grids(measurement))
     return "\n\n".join(parts) + "\n"
 
 
 def _sentences(measurement: Measurement) -> str:
-    settings, machine = dict(measurement.settings), measurement.machine
+    settings = dict(measurement.settings)
     rounds, seconds = settings.get("rounds", "?"), settings.get("seconds", "?")
-    facts = ", ".join(f"{name} {value}" for name, value in machine.items())
     return (
         f"Medians of {rounds} rounds of {seconds} s for each figure; the contestants took turns within each round, and "
         "ratios are medians of the rounds' ratios. CPU time is for one request, with many callers. Client, broker and "
         "server shared the machine.\n\n"
-        f"Machine: {facts}."
+        f"{machine_sentence(measurement.machine)}"
     )
 
 

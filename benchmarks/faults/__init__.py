@@ -5,7 +5,7 @@ The tests in `tests/faults` are made of these parts; `python -m benchmarks soak`
 
 from benchmarks.faults.figures import Figure, Figures, as_markdown
 from benchmarks.faults.traffic import EchoTraffic, RequestRecord
-from benchmarks.faults.watching import Peak, beside, open_files, resident_bytes
+from benchmarks.faults.watching import Peak, beside, open_files
 from benchmarks.faults.workers import MODEL, Workers
 
 __all__ = [
@@ -19,5 +19,4 @@ __all__ = [
     "as_markdown",
     "beside",
     "open_files",
-    "resident_bytes",
 ]

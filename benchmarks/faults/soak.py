@@ -19,11 +19,12 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.faults.figures import Figure
 from benchmarks.faults.traffic import EchoTraffic
-from benchmarks.faults.watching import beside, open_files, resident_bytes
+from benchmarks.faults.watching import beside, open_files
 from benchmarks.faults.workers import Workers
 from mqinfer.bench.fault_proxy import FaultProxy
 from mqinfer.bench.packet_filter import PUBACK
 from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.lab.profiling.memory import resident_bytes
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
 

@@ -1,15 +1,16 @@
-"""Observes a scenario: threads beside it, and the memory and open files of processes (Linux)."""
+"""Observes a scenario: threads beside it, and the peak memory and open files of processes (Linux)."""
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-__all__ = ["Peak", "beside", "open_files", "resident_bytes"]
+from mqinfer.lab.profiling.memory import resident_bytes
+
+__all__ = ["Peak", "beside", "open_files"]
 
 _EVERY_S = 0.05
 
@@ -23,15 +24,6 @@ def beside(work: Callable[[], object]) -> Iterator[threading.Thread]:
         yield thread
     finally:
         thread.join()
-
-
-def resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process; 0 where it is gone."""
-    try:
-        pages = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]
-    except (OSError, IndexError):
-        return 0
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def open_files(pid: int) -> int:

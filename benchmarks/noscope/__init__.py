@@ -11,7 +11,7 @@ from rich.console import Console
 from benchmarks.noscope.experiment import REFERENCE, measure, settings_of
 from benchmarks.noscope.preparing import NoScopeOptions, prepare
 from benchmarks.noscope.report import Measured, print_measured, write_measured
-from mqinfer.bench.machine import describe_machine
+from mqinfer.lab.machine import describe_machine
 from mqinfer.models.repository import Repository
 
 __all__ = ["NoScopeOptions", "run_noscope"]

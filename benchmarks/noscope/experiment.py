@@ -24,6 +24,7 @@ from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.judging.settings import CascadeSettings, RunsAt, write_settings
+from mqinfer.lab.profiling.memory import peak_bytes
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ModelFailed
 from mqinfer.protocol.types import Stage
@@ -172,7 +173,7 @@ def measure(setting: Setting, repository: Path, frames: Path, folder: Path) -> S
         before = {role: sum(map(seconds_of, each)) for role, each in roles.items()}
         client = _run([*command, "--broker", broker.url], folder)
         others = tuple(
-            Component(role, len(each), sum(map(seconds_of, each)) - before[role], sum(map(_peak_mb, each)))
+            Component(role, len(each), sum(map(seconds_of, each)) - before[role], sum(map(peak_bytes, each)) / 1e6)
             for role, each in roles.items()
         )
     return _turn(setting, folder, client, others)
@@ -212,7 +213,7 @@ def _run(command: Sequence[str], folder: Path) -> Component:
     peak_mb, ended = 0.0, 0
     while not ended:
         time.sleep(_SAMPLE_S)
-        peak_mb = max(peak_mb, _peak_mb(process.pid))
+        peak_mb = max(peak_mb, peak_bytes(process.pid) / 1e6)
         ended, status, usage = os.wait4(process.pid, os.WNOHANG)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -233,9 +234,3 @@ def _turn(setting: Setting, folder: Path, client: Component, others: tuple[Compo
     return SettingResult(
         setting, summary["seconds"], answers, stages, latency, summary["bytes_sent"] / 1e6, (client, *others)
     )
-
-
-def _peak_mb(pid: int) -> float:
-    """Return the largest resident memory that a process has had (proc_pid_status(5), VmHWM)."""
-    text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    return next((int(line.split()[1]) / 1e3 for line in text.splitlines() if line.startswith("VmHWM")), 0.0)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks.noscope.experiment import SettingResult
 from benchmarks.noscope.preparing import PreparedExperiment
-from mqinfer.bench.grid import Grid, as_markdown, print_grid
 from mqinfer.lab.cascade.report import promise
-from mqinfer.lab.report_files import write_files
+from mqinfer.lab.reports import Grid, as_json, as_markdown, machine_sentence, print_grid, write_files
 from mqinfer.protocol.types import Stage
 
 __all__ = ["LEAST_ACCURACY", "Measured", "grids", "print_measured", "write_measured"]
@@ -158,11 +156,9 @@ def write_measured(measured: Measured, directory: Path) -> tuple[Path, ...]:
     """
     content = {
         "machine": measured.machine,
-        "calibration": asdict(measured.prepared.calibration),
+        "calibration": measured.prepared.calibration,
         "truth": measured.prepared.truth,
-        "turns": [asdict(turn) for turn in measured.turns],
+        "turns": measured.turns,
     }
-    machine = ", ".join(f"{key}: {value}" for key, value in measured.machine.items())
-    document = "\n\n".join([*map(as_markdown, grids(measured)), *notes(measured), machine]) + "\n"
-    data = json.dumps(content, indent=2, default=str) + "\n"
-    return write_files(directory, {"noscope.json": data, "noscope.md": document})
+    parts = [*map(as_markdown, grids(measured)), *notes(measured), machine_sentence(measured.machine)]
+    return write_files(directory, {"noscope.json": as_json(content), "noscope.md": "\n\n".join(parts) + "\n"})

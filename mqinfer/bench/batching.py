@@ -16,10 +16,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from mqinfer.bench.machine import describe_machine
 from mqinfer.bench.over_mqtt import BrokerAccess, OverMqtt
 from mqinfer.bench.workloads import WORKLOADS, Workload, load_workloads
 from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.lab.machine import describe_machine
 from mqinfer.lab.zoo import build
 from mqinfer.protocol.errors import ConfigError
 

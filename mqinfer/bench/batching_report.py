@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from mqinfer.bench.batching import ADAPTIVE, ALONE, BatchingMeasurement
-from mqinfer.bench.grid import Grid, as_markdown, print_grid
-from mqinfer.lab.report_files import write_files
+from mqinfer.lab.reports import Grid, as_json, as_markdown, machine_sentence, print_grid, write_files
 
 __all__ = ["batching_grids", "print_batching", "verdicts", "write_batching"]
 
@@ -89,25 +86,19 @@ def _callers(callers: int) -> str:
 
 def _as_json(measurement: BatchingMeasurement) -> str:
     turns = [
-        {"callers": callers, "setting": setting, "rounds": [asdict(turn) for turn in each]}
+        {"callers": callers, "setting": setting, "rounds": each}
         for (callers, setting), each in measurement.turns.items()
     ]
     judged = [{"what": what, "ratio": ratio, "bound": bound} for what, ratio, bound in verdicts(measurement)]
-    whole: Mapping[str, object] = {
-        "machine": dict(measurement.machine),
-        "options": asdict(measurement.options),
-        "turns": turns,
-        "targets": judged,
-    }
-    return json.dumps(whole, indent=2) + "\n"
+    whole = {"machine": measurement.machine, "options": measurement.options, "turns": turns, "targets": judged}
+    return as_json(whole)
 
 
 def _as_document(measurement: BatchingMeasurement) -> str:
     options = measurement.options
-    facts = ", ".join(f"{name} {value}" for name, value in measurement.machine.items())
     sentences = (
         f"Medians of {options.rounds} rounds of {options.seconds:g} s; all settings took turns within each round, and "
         f"ratios are medians of the rounds' ratios. Fixed settings wait for {options.delay_us} us at most. Client, "
-        f"broker and workers shared the machine.\n\nMachine: {facts}."
+        f"broker and workers shared the machine.\n\n{machine_sentence(measurement.machine)}"
     )
     return "\n\n".join(["# Batching, measured", sentences, *map(as_markdown, batching_grids(measurement))]) + "\n"

@@ -14,9 +14,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from mqinfer.answers.outputs import Mask, find_mask
 from mqinfer.bench.processes import worker_processes
@@ -29,6 +27,7 @@ from mqinfer.cloud_worker.supervision.process import ProcessSpec, find_version
 from mqinfer.cloud_worker.supervision.supervisor import Event
 from mqinfer.codecs import encode_tensor
 from mqinfer.lab.drives.synthetic import SyntheticDrive
+from mqinfer.lab.reports import Grid, print_grid
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError
@@ -103,21 +102,23 @@ def measure_segmentation(
 
 def print_shares(shares: Sequence[Shares], console: Console) -> None:
     """Print a line for each version, and whether the target is kept."""
-    table = Table(box=box.SIMPLE_HEAD, title="Time in the worker by stage, medians in ms")
-    for heading in ("version", "engine", *STAGES, "post + encode", "mask kB", "agreement"):
-        table.add_column(heading, justify="left" if heading == "engine" else "right")
+    headings = ("version", "engine", *STAGES, "post + encode", "mask kB", "agreement")
+    rows = []
     for each in shares:
         stages = (f"{each.stages_ms[stage]:.2f}" for stage in STAGES)
         verdict = "" if each is shares[0] else " <" if each.finishing < TARGET else " MISS"
-        table.add_row(
-            str(each.version),
-            each.engine,
-            *stages,
-            f"{each.finishing:.1%}{verdict}",
-            f"{each.mask_bytes / 1e3:.1f}",
-            f"{each.agreement:.2%}",
+        finishing = f"{each.finishing:.1%}{verdict}"
+        rows.append(
+            (
+                str(each.version),
+                each.engine,
+                *stages,
+                finishing,
+                f"{each.mask_bytes / 1e3:.1f}",
+                f"{each.agreement:.2%}",
+            )
         )
-    console.print(table)
+    print_grid(Grid("Time in the worker by stage, medians in ms", headings, rows, words=2), console)
     console.print(f"target for the versions after the first: post-processing and encoding below {TARGET:.0%}")
 
 

@@ -10,12 +10,12 @@ import typer
 from mqinfer.bench.batching import BatchingOptions, measure_batching
 from mqinfer.bench.batching_report import print_batching, write_batching
 from mqinfer.bench.encodings.measure import EncodingsOptions, measure_encodings
-from mqinfer.bench.encodings.report import as_json, draw, grid_of
-from mqinfer.bench.grid import print_grid
+from mqinfer.bench.encodings.report import draw, grid_of
 from mqinfer.bench.segmentation import measure_segmentation, print_shares
 from mqinfer.bench.workloads import WORKLOADS
 from mqinfer.cli.options import table_console
 from mqinfer.edge_agent.output_files import writing
+from mqinfer.lab.reports import as_json, print_grid
 from mqinfer.protocol.errors import ConfigError
 
 __all__ = ["app"]

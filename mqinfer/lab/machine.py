@@ -1,28 +1,54 @@
-"""Describes the machine that a report's figures were measured on."""
+"""The machine that a measurement runs on."""
 
 from __future__ import annotations
 
 import os
 import platform
+import sysconfig
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-__all__ = ["describe_machine"]
+__all__ = ["ENGINES", "describe_interpreter", "describe_machine"]
 
-_PACKAGES = ("tensorflow-cpu", "onnxruntime", "openvino", "nncf")
+ENGINES = ("tensorflow-cpu", "onnxruntime", "openvino", "nncf")
+_PATH = ("mqinfer", "numpy", "onnxruntime", "grpcio", "paho-mqtt")
 _FLAGS = ("amx_bf16", "amx_int8", "avx512_bf16", "avx512_vnni")
 
 
-def describe_machine() -> dict[str, str]:
-    """Return processor, its low-precision units, usable cores, and the versions of the engines."""
+def describe_machine(packages: Sequence[str] = _PATH) -> dict[str, str]:
+    """Return the processor, its low-precision units, usable cores, the load before the run, and versions.
+
+    Args:
+        packages: Those whose versions matter.
+    """
     lines = _processor()
     flags = lines.get("flags", "").split()
     return {
         "processor": lines.get("model name", platform.machine()),
         "units": " ".join(flag for flag in _FLAGS if flag in flags) or "none for low precision",
         "cores": str(len(os.sched_getaffinity(0))),
-        **{package: _version(package) for package in _PACKAGES},
+        "load before the run": f"{os.getloadavg()[0]:.2f}",
+        "system": f"{platform.system()} {platform.release()}",
+        "python": describe_interpreter(),
+        **{package: _version(package) for package in packages},
     }
+
+
+def describe_interpreter() -> str:
+    """Return this interpreter's version, and whether it was built with profile-guided optimisation.
+
+    Debian and Ubuntu optimise their builds by profile but leave the option out of what the build records; their
+    interpreters are known by the install scheme that they add. `scripts/setup` chooses by the same rule.
+    """
+    flags = " ".join(str(sysconfig.get_config_var(name)) for name in ("CONFIG_ARGS", "PY_CFLAGS"))
+    if "--enable-optimizations" in flags or "-fprofile-use" in flags:
+        build = "optimised by profile"
+    elif "deb_system" in sysconfig.get_scheme_names():
+        build = "optimised by profile, as Debian builds it"
+    else:
+        build = "not optimised by profile"
+    return f"{platform.python_version()} ({build})"
 
 
 def _processor() -> dict[str, str]:

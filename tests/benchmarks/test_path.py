@@ -10,9 +10,9 @@ from benchmarks.contestants import SocketFloor
 from benchmarks.path import PathOptions, measure_path
 from benchmarks.processor_time import CpuMeter, seconds_of
 from mqinfer.bench.load import Stopwatch
-from mqinfer.bench.machine import describe_interpreter
 from mqinfer.bench.workloads import WORKLOADS, Workload, fixed_shape, load_workloads
 from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.lab.machine import describe_interpreter
 from mqinfer.lab.zoo import build
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Timings

@@ -20,8 +20,9 @@ from mqinfer.cli.options import plain_console, table_console
 from mqinfer.edge_agent.reporting.report import RunExtent, progress
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics
 from mqinfer.lab.profiling.report import ModelProfile
-from mqinfer.lab.profiling.report import as_table as profile_table
+from mqinfer.lab.profiling.report import as_grids as profile_grids
 from mqinfer.lab.profiling.results import Profile
+from mqinfer.lab.reports import print_grid
 from mqinfer.protocol.errors import ConfigError
 
 NAMES = ["[/x]", "[red]x[/red]", "[[input]]", "[link=file:///x]x", ":warning:", "\\[bold]", "a\\"]
@@ -83,7 +84,7 @@ def test_progress(name: str, *, is_terminal: bool) -> None:
 def test_profiles_and_products(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Names of models and back ends, and why one could not run."""
     profile = Profile(name, problem=f"no {name} here")
-    table_console().print(profile_table(ModelProfile(name, 1, (profile,), {})))
+    print_grid(profile_grids(ModelProfile(name, 1, (profile,), {}))[0], table_console())
     printed = capsys.readouterr().out
     assert f"{name} version 1" in printed
     assert f"no {name} here" in printed

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults import EchoTraffic, Figures, Workers, beside, resident_bytes
+from benchmarks.faults import EchoTraffic, Figures, Workers, beside
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.lab.profiling.memory import resident_bytes
 
 Start = Callable[..., Any]
 RATE = 75.0

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.faults import Figures, resident_bytes
+from benchmarks.faults import Figures
 from mqinfer.bags.frame import Frame
 from mqinfer.bench.fault_proxy import FaultProxy
 from mqinfer.broker.address import BrokerAddress
@@ -34,6 +34,7 @@ from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
 from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.images.picture import CompressedImage
 from mqinfer.lab.drives.synthetic import SyntheticDrive
+from mqinfer.lab.profiling.memory import resident_bytes
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.topics import Topics

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults import EchoTraffic, Figures, Peak, Workers, beside, resident_bytes
+from benchmarks.faults import EchoTraffic, Figures, Peak, Workers, beside
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client.options import Silence
+from mqinfer.lab.profiling.memory import resident_bytes
 from mqinfer.protocol.types import Outcome
 
 Start = Callable[..., Any]

@@ -14,9 +14,11 @@ from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 from mqinfer.cli.app import app
-from mqinfer.lab.optimize import Optimisation, OptimizeOptions, Sample, Tolerance, optimize
-from mqinfer.lab.optimize.optimising import promote
+from mqinfer.lab.optimize.optimising import OptimizeOptions, optimize, promote
+from mqinfer.lab.optimize.parity import Tolerance
 from mqinfer.lab.optimize.products import product_version
+from mqinfer.lab.optimize.results import Optimisation
+from mqinfer.lab.optimize.samples import Sample
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.repository.content_hash import model_hash

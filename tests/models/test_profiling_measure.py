@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqinfer.lab.profiling import BatchPoint, Loaded, Plan, Profile, RandomInputs, Subject, Turn, measure, ratio
-from mqinfer.lab.profiling.child import TurnRequest, TurnRunner
+from mqinfer.lab.profiling.child import Subject, TurnRequest, TurnRunner
+from mqinfer.lab.profiling.inputs import RandomInputs
+from mqinfer.lab.profiling.measure import Plan, measure
 from mqinfer.lab.profiling.memory import peak_bytes, reset_peak, resident_bytes
+from mqinfer.lab.profiling.results import BatchPoint, Loaded, Profile, Turn, ratio
 from mqinfer.models.engines import choose_loader
 from mqinfer.models.load_options import LoadOptions
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of

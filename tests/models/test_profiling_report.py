@@ -14,11 +14,13 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from mqinfer.cli.app import app
-from mqinfer.lab.profiling import BatchPoint, Loaded, Profile, Turn, memory
 from mqinfer.lab.profiling import contenders as module
+from mqinfer.lab.profiling import memory
 from mqinfer.lab.profiling.contenders import engines_for, find_contenders
 from mqinfer.lab.profiling.plot import draw
-from mqinfer.lab.profiling.report import ModelProfile, as_csv, as_table, memory_table
+from mqinfer.lab.profiling.report import ModelProfile, as_csv, as_grids
+from mqinfer.lab.profiling.results import BatchPoint, Loaded, Profile, Turn
+from mqinfer.lab.reports import Grid, print_grid
 from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config import EnsembleStep, ModelConfig
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
@@ -56,11 +58,11 @@ def graph(tmp_path: Path) -> ModelVersion:
     return ModelVersion("graph", 1, path)
 
 
-def text(table: object) -> str:
+def text(grid: Grid) -> str:
     """Print a table, wide enough for every row."""
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(table)
+        print_grid(grid, console)
     return capture.get()
 
 
@@ -121,15 +123,14 @@ def test_an_ensemble_is_no_model(graph: ModelVersion, tmp_path: Path) -> None:
 
 def test_the_table() -> None:
     """The tables have a row for each point, speeds relative to TensorFlow, reasons for missing figures, and memory."""
-    report = found(TENSORFLOW, RUNTIME, TORCH)
-    printed = text(as_table(report))
+    printed, memory = map(text, as_grids(found(TENSORFLOW, RUNTIME, TORCH)))
     rows = {tuple(line.split()[:5]) for line in printed.splitlines()}
     assert ("onnxruntime", "cpu", "fp32", "1", "1") in rows
     assert "4.00" in printed
     assert "no batch of 8" in printed
     assert "does not read tensorflow_graphdef" in printed
     assert "tensorflow = 1" in printed
-    (line,) = [line for line in text(memory_table(report)).splitlines() if "onnxruntime" in line]
+    (line,) = [line for line in memory.splitlines() if "onnxruntime" in line]
     assert line.split()[-5:] == ["0.25", "60", "70", "90", "30"]
 
 

@@ -19,7 +19,6 @@ from mqinfer.bench.encodings.through_broker import (
     keep_over_link,
     send_all,
 )
-from mqinfer.bench.machine import describe_machine
 from mqinfer.bench.processes import worker_processes
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.mosquitto.server import MosquittoServer
@@ -31,6 +30,7 @@ from mqinfer.codecs import available_encodings, traits_of
 from mqinfer.edge_agent.preparing.choices import check_encoding, choose_encoding
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.images.decode import to_mosaic
+from mqinfer.lab.machine import describe_machine
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.card import BAYER, ImageContract, ModelCard
 from mqinfer.protocol.errors import ConfigError, SourceError

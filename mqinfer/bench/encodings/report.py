@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 
 from mqinfer.bench.encodings.measure import EncodingFigures, EncodingsMeasurement
-from mqinfer.bench.grid import Grid
-from mqinfer.protocol.errors import MissingExtra
+from mqinfer.lab.reports import Grid, new_figure
 
-__all__ = ["as_json", "draw", "grid_of"]
+__all__ = ["draw", "grid_of"]
 
 _USUAL = "jpeg:90"
 """The default of `--encoding`: what the thin link is compared with."""
@@ -18,19 +15,13 @@ _USUAL = "jpeg:90"
 
 def grid_of(measured: EncodingsMeasurement) -> Grid:
     """Return the table."""
-    title = ", ".join(f"{key} {value}" for key, value in measured.subject.items() if value)
     headings = ["encoding", "kB a frame", "edge CPU ms", "worker CPU ms", "PSNR dB", "answers changed", "p50 ms"]
     has_link = any(each.link_rate is not None for each in measured.figures)
     usual = next((each.link_rate for each in measured.figures if each.encoding == _USUAL), None)
     if has_link:
         headings += ["results/s over the link", f"times {_USUAL}"]
     rows = [_row(each) + (_link(each, usual) if has_link else []) for each in measured.figures]
-    return Grid(title, headings, rows, words=1)
-
-
-def as_json(measured: EncodingsMeasurement) -> str:
-    """Return everything that was measured."""
-    return json.dumps(asdict(measured), indent=2) + "\n"
+    return Grid(_title(measured), headings, rows, words=1)
 
 
 def draw(measured: EncodingsMeasurement, path: Path) -> None:
@@ -43,14 +34,10 @@ def draw(measured: EncodingsMeasurement, path: Path) -> None:
     Raises:
         MissingExtra: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra.of("matplotlib", "profile") from error
     figures = measured.figures[::-1]
     names = [each.encoding for each in figures]
-    figure = Figure(figsize=(11, 0.6 + 0.32 * len(names)), layout="constrained")
-    figure.suptitle(", ".join(f"{key} {value}" for key, value in measured.subject.items() if value), fontsize="small")
+    figure = new_figure(11, 0.6 + 0.32 * len(names))
+    figure.suptitle(_title(measured), fontsize="small")
     sizes, times, whole = figure.subplots(1, 3, sharey=True)
     bars = sizes.barh(names, [each.alone.frame_bytes / 1e3 for each in figures], color="#4477aa", log=True)
     sizes.bar_label(bars, fmt="{:,.0f}", padding=2, fontsize="x-small")
@@ -68,6 +55,10 @@ def draw(measured: EncodingsMeasurement, path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize="small")
     figure.savefig(path)
+
+
+def _title(measured: EncodingsMeasurement) -> str:
+    return ", ".join(f"{key} {value}" for key, value in measured.subject.items() if value)
 
 
 def _row(each: EncodingFigures) -> list[str]:

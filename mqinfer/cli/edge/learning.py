@@ -135,12 +135,13 @@ class GoalOptions:
     def choose(self, scores: Scores) -> Calibration:
         """Choose thresholds by recorded scores; print and draw the frontier."""
         from mqinfer.lab.cascade import calibration
-        from mqinfer.lab.cascade.report import draw_frontier, frontier_table, promise
+        from mqinfer.lab.cascade.report import draw_frontier, frontier_grid, promise
+        from mqinfer.lab.reports import print_grid
 
         if self.reference_ms is not None:
             scores = replace(scores, costs=replace(scores.costs, reference=self.reference_ms))
         found = calibration.calibrate(scores, self.check(), blocks=self.blocks)
-        table_console().print(frontier_table(found))
+        print_grid(frontier_grid(found), table_console())
         typer.echo(promise(found))
         if self.plot is not None:
             draw_frontier(found, self.plot)

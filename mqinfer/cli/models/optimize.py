@@ -12,7 +12,7 @@ from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
-    from mqinfer.lab.optimize import Sample
+    from mqinfer.lab.optimize.samples import Sample
 
 __all__ = ["optimize"]
 
@@ -58,8 +58,11 @@ def optimize(
     report: Annotated[Path | None, typer.Option(help="Folder for the report; MODEL/reports by default.")] = None,
 ) -> None:
     """Make faster versions of a model, measure what they lose, and drop those that lose too much."""
-    from mqinfer.lab.optimize import OptimizeOptions, as_table, parse_tolerance, write_report
-    from mqinfer.lab.optimize import optimize as run
+    from mqinfer.lab.optimize.optimising import OptimizeOptions
+    from mqinfer.lab.optimize.optimising import optimize as run
+    from mqinfer.lab.optimize.parity import parse_tolerance
+    from mqinfer.lab.optimize.report import as_grid, write_report
+    from mqinfer.lab.reports import print_grid
 
     options = OptimizeOptions(
         engines=to.split(","),
@@ -74,7 +77,7 @@ def optimize(
     given = _samples(calibrate, topic, truth, samples, frames)
     console = plain_console(stderr=True)
     found = run(original, options, given, calibrate or str(samples), progress=console.print)
-    table_console().print(as_table(found))
+    print_grid(as_grid(found), table_console())
     for path in write_report(found, report or repository / model / _REPORTS):
         typer.echo(f"wrote {path}")
     for each in found.kept:

@@ -37,17 +37,18 @@ def profile(
     output: Annotated[Path | None, typer.Option(help="Folder for the figures (CSV) and the plot.")] = None,
 ) -> None:
     """Measure a model's latency, throughput and memory by batch size, in every backend that can run it."""
-    from mqinfer.lab.profiling import Plan, RandomInputs
     from mqinfer.lab.profiling import profiling as run
-    from mqinfer.lab.profiling.report import as_table, memory_table
+    from mqinfer.lab.profiling.inputs import RandomInputs
+    from mqinfer.lab.profiling.measure import Plan
+    from mqinfer.lab.profiling.report import as_grids
+    from mqinfer.lab.reports import print_grid
 
     plan = Plan(_sizes("--batch", batch), rounds, seconds)
     options = run.ProfileOptions(plan, backend, device, RandomInputs(dict(map(_named_shape, shape or ()))))
     console = plain_console(stderr=True)
     found = run.profile(_version(repository, model, version), options, console.print)
-    table = table_console()
-    table.print(as_table(found))
-    table.print(memory_table(found))
+    for grid in as_grids(found):
+        print_grid(grid, table_console())
     for path in run.write_profile(found, output) if output else ():
         typer.echo(f"wrote {path}")
     if found.base is None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich import box
-from rich.table import Table
-
 from mqinfer.edge_agent.output_files import set_aside
 from mqinfer.lab.cascade.calibration import Calibration, FrontierPoint
-from mqinfer.protocol.errors import ConfigError, MissingExtra
+from mqinfer.lab.reports import Grid, new_figure
+from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["draw_frontier", "frontier_table", "promise"]
+__all__ = ["draw_frontier", "frontier_grid", "promise"]
 
 
 def promise(found: Calibration) -> str:
@@ -26,15 +24,11 @@ def promise(found: Calibration) -> str:
     )
 
 
-def frontier_table(found: Calibration) -> Table:
-    """Make a table with one row for each point, from the safest to the cheapest; `*` marks the chosen one."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+def frontier_grid(found: Calibration) -> Grid:
+    """Return a table with one row for each point, from the safest to the cheapest; `*` marks the chosen one."""
     headings = ("", "t_diff", "c_low", "c_high", "accuracy", "surely", "reused", "small", "reference", "ms a frame")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for point in found.frontier:
-        table.add_row("*" if point == found.chosen else "", *_thresholds(point), *_figures(point))
-    return table
+    rows = [("*" if point == found.chosen else "", *_thresholds(point), *_figures(point)) for point in found.frontier]
+    return Grid("Accuracy against cost", headings, rows, words=1)
 
 
 def _thresholds(point: FrontierPoint) -> tuple[str, str, str]:
@@ -56,11 +50,7 @@ def draw_frontier(found: Calibration, path: Path) -> None:
         MissingExtra: matplotlib is not installed.
         ConfigError: The file can't be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra.of("matplotlib", "profile") from error
-    figure = Figure(figsize=(9, 5.4), dpi=110, layout="constrained")
+    figure = new_figure(9, 5.4)
     axes = figure.subplots()
     points = sorted(found.frontier, key=lambda point: point.cost_ms)
     costs = [point.cost_ms for point in points]

@@ -24,7 +24,7 @@ from mqinfer.lab.comparing.answers import Answer, Answers
 from mqinfer.lab.comparing.pictures import write_worst
 from mqinfer.lab.comparing.tallies import PairTally, TruthTally
 from mqinfer.lab.comparing.truth import Truth, open_truth
-from mqinfer.lab.report_files import write_files
+from mqinfer.lab.reports import write_files
 from mqinfer.protocol.card import ClassInfo, ModelCard
 from mqinfer.protocol.errors import ConfigError, MqinferError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from mqinfer.lab.conversion import to_onnx
-from mqinfer.lab.machine import describe_machine
+from mqinfer.lab.machine import ENGINES, describe_machine
 from mqinfer.lab.model_process import card_of
 from mqinfer.lab.optimize.fusing import Fused, fuse, fused_inputs
 from mqinfer.lab.optimize.override import version_folder
@@ -21,7 +21,8 @@ from mqinfer.lab.optimize.products import Recipe, plan, product_version, write_p
 from mqinfer.lab.optimize.results import Optimisation, Product, Speed
 from mqinfer.lab.optimize.running import run_samples
 from mqinfer.lab.optimize.samples import Sample, SampleInputs, feeds, random_samples
-from mqinfer.lab.profiling import Plan, Subject, measure
+from mqinfer.lab.profiling.child import Subject
+from mqinfer.lab.profiling.measure import Plan, measure
 from mqinfer.models.loading import load_options
 from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.card import ModelCard
@@ -123,7 +124,7 @@ def optimize(
         candidates=candidates,
         tolerance=options.tolerance,
         samples=words,
-        machine=describe_machine(),
+        machine=describe_machine(ENGINES),
     )
     return promote(found, version_folder(original).parent) if options.promote else found
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-
-from rich import box
-from rich.table import Table
 
 from mqinfer.lab.optimize.parity import Parity
 from mqinfer.lab.optimize.results import Optimisation, Product, Speed
-from mqinfer.lab.report_files import write_files
+from mqinfer.lab.reports import Grid, as_json, as_markdown, machine_sentence, write_files
 
-__all__ = ["as_json", "as_markdown", "as_table", "write_report"]
+__all__ = ["as_grid", "write_report"]
 
 _HEADINGS = (
     *("version", "p50 ms", "x", "spread", "cpu ms", "x", "batch", "inf/s", "x", "peak MB", "size MB"),
@@ -28,56 +23,30 @@ _LEGEND = (
 _NO_SPEED = ("",) * 9
 
 
-def as_table(found: Optimisation) -> Table:
-    """Return the table for the terminal."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for number, heading in enumerate(_HEADINGS):
-        table.add_column(heading, justify="left" if number in {0, len(_HEADINGS) - 1} else "right", no_wrap=number == 0)
-    for row in _rows(found):
-        table.add_row(*row)
-    return table
-
-
-def as_markdown(found: Optimisation) -> str:
-    """Return table, samples, tolerance and machine as Markdown."""
-    rules = ["---", *["---:"] * (len(_HEADINGS) - 2), "---"]
-    lines = [" | ".join(row) for row in (_HEADINGS, rules, *_rows(found))]
-    facts = ", ".join(f"{name} {value}" for name, value in found.machine.items())
-    notes = [f"- {each.label}: {'; '.join(each.notes)}." for each in found.candidates if each.notes]
-    return "\n".join(
-        [
-            f"# {found.model}: products of version {found.version}",
-            "",
-            *(f"| {line} |" for line in lines),
-            "",
-            *_explanations(found),
-            f"Machine: {facts}.",
-            "",
-            *notes,
-            "",
-        ]
-    )
-
-
-def as_json(found: Optimisation) -> str:
-    """Return the whole result as JSON."""
-    return json.dumps(asdict(found), indent=2, default=str) + "\n"
+def as_grid(found: Optimisation) -> Grid:
+    """Return the table of the original and its products."""
+    title = f"{found.model}: products of version {found.version}"
+    return Grid(title, _HEADINGS, _rows(found), words=1, ends_in_words=True)
 
 
 def write_report(found: Optimisation, directory: Path) -> tuple[Path, ...]:
-    """Write `optimize.md` and `optimize.json`.
+    """Write `optimize.md` (table, samples, tolerance and machine) and `optimize.json` (everything).
 
     Raises:
         ConfigError: The folder can't be written.
     """
-    return write_files(directory, {"optimize.md": as_markdown(found), "optimize.json": as_json(found)})
+    notes = "\n".join(f"- {each.label}: {'; '.join(each.notes)}." for each in found.candidates if each.notes)
+    document = "\n\n".join(
+        [as_markdown(as_grid(found)), _LEGEND, _tolerance(found), machine_sentence(found.machine), notes]
+    )
+    return write_files(directory, {"optimize.md": document + "\n", "optimize.json": as_json(found)})
 
 
-def _explanations(found: Optimisation) -> list[str]:
+def _tolerance(found: Optimisation) -> str:
     bounds = found.tolerance
     difference = "by precision" if bounds.difference is None else f"{bounds.difference:g}"
     tolerance = f"agreement {bounds.agreement:g}, loss of score {bounds.loss:g}, difference {difference}"
-    return [_LEGEND, "", f"Compared on {found.samples}. Tolerance: {tolerance}.", ""]
+    return f"Compared on {found.samples}. Tolerance: {tolerance}."
 
 
 def _rows(found: Optimisation) -> list[tuple[str, ...]]:

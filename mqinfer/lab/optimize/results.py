@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from mqinfer.lab.optimize.parity import Parity, Tolerance
-from mqinfer.lab.profiling import BatchPoint, Profile
+from mqinfer.lab.profiling.results import BatchPoint, Profile
 
 __all__ = ["Optimisation", "Product", "Speed"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqinfer.images.resize import to_model_input
-from mqinfer.lab.profiling import RandomInputs
+from mqinfer.lab.profiling.inputs import RandomInputs
 from mqinfer.models.card import image_contract
 from mqinfer.protocol.card import ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Array

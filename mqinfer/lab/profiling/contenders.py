@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mqinfer.lab.conversion import to_onnx
-from mqinfer.lab.machine import describe_machine
+from mqinfer.lab.machine import ENGINES, describe_machine
 from mqinfer.lab.model_process import card_of
-from mqinfer.lab.profiling.measure import Subject
+from mqinfer.lab.profiling.child import Subject
 from mqinfer.models.engines import BACKENDS, platform_of
 from mqinfer.models.loading import load_options
 from mqinfer.models.repository import ModelVersion
@@ -46,7 +46,7 @@ def engines_for(names: str | None) -> tuple[str, ...]:
         ConfigError: An engine or precision is unknown.
     """
     if names is None:
-        return (*_ENGINES, "openvino:bf16") if "bf16" in describe_machine()["units"] else _ENGINES
+        return (*_ENGINES, "openvino:bf16") if "bf16" in describe_machine(ENGINES)["units"] else _ENGINES
     wanted = tuple(_canonical(name.strip()) for name in names.split(","))
     if len(set(wanted)) < len(wanted):
         raise ConfigError(f"backends {names!r}: an entry is repeated")

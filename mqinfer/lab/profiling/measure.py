@@ -19,7 +19,7 @@ from mqinfer.lab.profiling.child import Subject, TurnRequest, run_child
 from mqinfer.lab.profiling.results import BatchPoint, Loaded, Profile, Turn
 from mqinfer.protocol.errors import ConfigError, ModelFailed
 
-__all__ = ["Plan", "Subject", "measure"]
+__all__ = ["Plan", "measure"]
 
 _Received = TypeVar("_Received", Loaded, Turn)
 _END_TIMEOUT_S = 5.0

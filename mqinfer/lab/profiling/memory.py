@@ -1,4 +1,4 @@
-"""Current and peak memory of this process.
+"""Current and peak memory of processes.
 
 Main memory comes from Linux (proc_pid_status(5)), GPU memory from the driver.
 """
@@ -12,18 +12,25 @@ from pathlib import Path
 
 __all__ = ["gpu_bytes", "peak_bytes", "reset_peak", "resident_bytes"]
 
-_STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 
 
-def resident_bytes() -> int:
-    """Return the resident memory in bytes; 0 on systems without /proc."""
-    return _field("VmRSS:")
+def resident_bytes(pid: int | None = None) -> int:
+    """Return the resident memory of a process in bytes; 0 where it is gone, and on systems without /proc.
+
+    Args:
+        pid: The process; None for this one.
+    """
+    return _field("VmRSS:", pid)
 
 
-def peak_bytes() -> int:
-    """Return the peak memory in bytes since the start or `reset_peak`; 0 on systems without /proc."""
-    return _field("VmHWM:")
+def peak_bytes(pid: int | None = None) -> int:
+    """Return the peak memory in bytes, of this process since `reset_peak`; 0 as `resident_bytes`.
+
+    Args:
+        pid: The process; None for this one.
+    """
+    return _field("VmHWM:", pid)
 
 
 def reset_peak() -> None:
@@ -43,9 +50,9 @@ def gpu_bytes() -> int:
     return sum(int(used) << 20 for pid, used in rows if pid == str(os.getpid()) and used.isdecimal())
 
 
-def _field(name: str) -> int:
+def _field(name: str, pid: int | None) -> int:
     try:
-        lines = _STATUS.read_text(encoding="utf-8").splitlines()
+        lines = Path(f"/proc/{pid or 'self'}/status").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return 0
     sizes = (line.split()[1] for line in lines if line.startswith(name))

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from mqinfer.lab.profiling.report import ModelProfile
 from mqinfer.lab.profiling.results import BatchPoint, Profile
-from mqinfer.protocol.errors import ConfigError, MissingExtra
+from mqinfer.lab.reports import machine_sentence, new_figure
+from mqinfer.protocol.errors import ConfigError
 
 __all__ = ["draw"]
+
+_LINE = 220
+"""Characters below the axes in one line."""
 
 
 def draw(found: ModelProfile, path: Path) -> None:
@@ -20,14 +25,10 @@ def draw(found: ModelProfile, path: Path) -> None:
         MissingExtra: matplotlib is not installed.
         ConfigError: No backend ran the model.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra.of("matplotlib", "profile") from error
     ran = [profile for profile in found.profiles if any(point.turns for point in profile.points)]
     if not ran:
         raise ConfigError(f"{found.model}: no backend ran it, so there is nothing to plot")
-    figure = Figure(figsize=(16, 7.2), dpi=100, layout="constrained")
+    figure = new_figure(16, 7.2)
     figure.suptitle(f"{found.model} version {found.version}")
     latency, memory = figure.subplots(1, 2)
     for number, profile in enumerate(ran):
@@ -37,7 +38,7 @@ def draw(found: ModelProfile, path: Path) -> None:
         _line(memory, profile, number, lambda point: point.peak_bytes / 1e6)
     _dress(latency, ran, "ms a run: median, shaded up to the 99th percentile")
     _dress(memory, ran, "peak memory of the process, MB (with engine and Python)")
-    figure.supxlabel(", ".join(f"{key}: {value}" for key, value in found.machine.items()), fontsize="x-small")
+    figure.supxlabel(fill(machine_sentence(found.machine), _LINE), fontsize="x-small")
     figure.savefig(path)
 
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from mqinfer.edge_agent.output_files import set_aside
-from mqinfer.lab.machine import describe_machine
+from mqinfer.edge_agent.output_files import set_aside, writing
+from mqinfer.lab.machine import ENGINES, describe_machine
 from mqinfer.lab.profiling.contenders import engines_for, find_contenders
 from mqinfer.lab.profiling.inputs import RandomInputs
 from mqinfer.lab.profiling.measure import Plan, measure
 from mqinfer.lab.profiling.plot import draw
 from mqinfer.lab.profiling.report import ModelProfile, as_csv
 from mqinfer.lab.profiling.results import Profile
+from mqinfer.lab.reports import write_files
 from mqinfer.models.repository import ModelVersion
-from mqinfer.protocol.errors import ConfigError
 
 __all__ = ["ProfileOptions", "profile", "write_profile"]
 
@@ -57,7 +57,7 @@ def profile(
         subjects = [replace(each, inputs=options.inputs) for each in found.subjects]
         measured = {each.name: each for each in measure(subjects, options.plan, progress)}
     profiles = tuple(measured.get(name) or Profile(name, problem=found.reasons[name]) for name in engines)
-    return ModelProfile(model.name, model.version, profiles, describe_machine())
+    return ModelProfile(model.name, model.version, profiles, describe_machine(ENGINES))
 
 
 def write_profile(found: ModelProfile, directory: Path) -> tuple[Path, ...]:
@@ -67,16 +67,12 @@ def write_profile(found: ModelProfile, directory: Path) -> tuple[Path, ...]:
         ConfigError: The folder can't be written.
         MissingExtra: matplotlib is not installed.
     """
-    table = directory / f"{found.model}-{found.version}.csv"
-    written = [table]
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        set_aside(table)
-        table.write_text(as_csv(found), encoding="utf-8")
-        if found.base:
-            written.append(table.with_suffix(".png"))
-            set_aside(written[-1])
-            draw(found, written[-1])
-    except OSError as error:
-        raise ConfigError(f"cannot write to {directory}: {error.strerror or error}; choose another folder") from error
-    return tuple(written)
+    name = f"{found.model}-{found.version}"
+    written = write_files(directory, {f"{name}.csv": as_csv(found)})
+    if not found.base:
+        return written
+    plot = directory / f"{name}.png"
+    with writing(plot):
+        set_aside(plot)
+        draw(found, plot)
+    return (*written, plot)

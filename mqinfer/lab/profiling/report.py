@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import StringIO
 from itertools import groupby
 
-from rich import box
-from rich.table import Table
-
 from mqinfer.lab.profiling.results import BatchPoint, Profile, ratio
+from mqinfer.lab.reports import Grid
 
-__all__ = ["ModelProfile", "as_csv", "as_table", "memory_table"]
+__all__ = ["ModelProfile", "as_csv", "as_grids"]
 
 _MB = 1e6
 _HEADINGS = ("backend", "device", "precision", "batch", "p50 ms", "p99 ms", "inferences/s", "speed", "peak MB", "")
+_MEMORY_HEADINGS = ("backend", "engine", "load s", "imported MB", "loaded MB", "peak MB", "of which model MB")
 _COLUMNS = (
     "model",
     "version",
@@ -62,28 +61,26 @@ class ModelProfile:
         return next((profile for profile in ran if profile.name == "tensorflow"), next(iter(ran), None))
 
 
-def as_table(found: ModelProfile) -> Table:
-    """Return a table of latency, throughput, speed relative to the base, and peak memory by backend and batch size."""
+def as_grids(found: ModelProfile) -> tuple[Grid, Grid]:
+    """Return two tables.
+
+    The first has latency, throughput, speed relative to the base, and peak memory by backend and batch size; the second
+    each process's memory: after the import, after loading, and at its peak.
+    """
     base = f"{found.base.name} = 1" if found.base else ""
-    table = _table(f"{found.model} version {found.version} ({base})", _HEADINGS, words=3)
-    for profile in found.profiles:
-        for row in _rows(found, profile):
-            table.add_row(*row)
-        table.add_section()
-    return table
+    rows = [row for profile in found.profiles for row in _rows(found, profile)]
+    speeds = Grid(f"{found.model} version {found.version} ({base})", _HEADINGS, rows, words=3, ends_in_words=True)
+    memory = [row for profile in found.profiles if (row := _memory(profile))]
+    return speeds, Grid("Memory of each backend's process", _MEMORY_HEADINGS, memory, words=2)
 
 
-def memory_table(found: ModelProfile) -> Table:
-    """Return a table of each process's memory: after the import, after loading, and at its peak."""
-    headings = ("backend", "engine", "load s", "imported MB", "loaded MB", "peak MB", "of which model MB")
-    table = _table("Memory of each backend's process", headings, words=2)
-    for profile in found.profiles:
-        ran = [point.peak_bytes for point in profile.points if point.turns]
-        if profile.loaded and ran:
-            sizes = (profile.loaded.imported_bytes, profile.loaded.loaded_bytes, max(ran))
-            megabytes = [f"{size / _MB:.0f}" for size in (*sizes, sizes[2] - sizes[0])]
-            table.add_row(profile.name, profile.loaded.engine, f"{profile.loaded.load_s:.2f}", *megabytes)
-    return table
+def _memory(profile: Profile) -> tuple[str, ...]:
+    ran = [point.peak_bytes for point in profile.points if point.turns]
+    if profile.loaded is None or not ran:
+        return ()
+    sizes = (profile.loaded.imported_bytes, profile.loaded.loaded_bytes, max(ran))
+    megabytes = [f"{size / _MB:.0f}" for size in (*sizes, sizes[2] - sizes[0])]
+    return (profile.name, profile.loaded.engine, f"{profile.loaded.load_s:.2f}", *megabytes)
 
 
 def as_csv(found: ModelProfile) -> str:
@@ -95,14 +92,6 @@ def as_csv(found: ModelProfile) -> str:
         for point in profile.points or (BatchPoint(0, problem=profile.problem),):
             writer.writerow(_record(found, profile, point))
     return text.getvalue()
-
-
-def _table(title: str, headings: Sequence[str], words: int) -> Table:
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
-    for number, heading in enumerate(headings):
-        is_word = number < words or not heading
-        table.add_column(heading, justify="left" if is_word else "right", no_wrap=bool(heading))
-    return table
 
 
 def _rows(found: ModelProfile, profile: Profile) -> Iterator[tuple[str, ...]]:
