@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from mqinfer.lab.drives.street import StreetCamera
 from mqinfer.lab.zoo.classes import COCO
-from mqinfer.lab.zoo.export import write_onnx
 from mqinfer.lab.zoo.layers import keras
 from mqinfer.lab.zoo.networks.yolo_v2 import ANCHORS, yolo_network, yolo_v2
 
@@ -58,7 +57,7 @@ def write_reference(folder: Path, side: int, report: Callable[[str], None]) -> N
     model.layers[-1].set_weights([weights[None, None].astype(np.float32), bias.astype(np.float32)])
     version = folder / "1"
     version.mkdir(parents=True)
-    write_onnx(yolo_network(model), version / "model.onnx")
+    yolo_network(model).write(version / "model.onnx")
     (folder / "model.toml").write_text(_config(side), encoding="utf-8")
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqinfer.codecs.opencv import opencv
-from mqinfer.lab.zoo.export import Input, Network, write_onnx
+from mqinfer.lab.zoo.export import Input, Network
 from mqinfer.lab.zoo.layers import keras, tensorflow
 from mqinfer.lab.zoo.networks.classifiers import SIDE, noscope, noscope_network
 from mqinfer.lab.zoo.networks.drive_net import drive_net
@@ -220,7 +220,7 @@ def write_model(
     folder = repository / name / str(max(taken, default=0) + 1)
     try:
         folder.mkdir(parents=True)
-        write_onnx(trained.network, folder / "model.onnx")
+        trained.network.write(folder / "model.onnx")
         (folder / _NOTES).write_text(json.dumps({**notes, "frames": trained.frames}) + "\n", encoding="utf-8")
         config = folder.parent / "model.toml"
         if not config.exists():

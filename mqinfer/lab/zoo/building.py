@@ -89,20 +89,14 @@ def _build_one(
     version = folder / "1"
     shutil.rmtree(version, ignore_errors=True)
     version.mkdir(parents=True)
-    if not _copy_shipped(name, version, again=again or not needed):
-        entry.write(trained, version)
+    product = _SHIPPED / f"{name}.onnx"
+    if needed and not again and product.is_file():
+        shutil.copy(product, version / "model.onnx")
+    else:
+        entry.make(trained).write(version / entry.file)
     (folder / "model.toml").write_text(_config(entry, needed))
     key_file.write_text(key)  # written last, so that an interrupted build is repeated
     return BuiltModel(name, folder, fresh=True)
-
-
-def _copy_shipped(name: str, version: Path, *, again: bool) -> bool:
-    """Copy the model that was trained for the package, where there is one and it is not to be made again."""
-    product = _SHIPPED / f"{name}.onnx"
-    if again or not product.is_file():
-        return False
-    shutil.copy(product, version / "model.onnx")
-    return True
 
 
 def _train(directory: Path, lessons: Lessons, progress: Callable[[str], None]) -> Path:

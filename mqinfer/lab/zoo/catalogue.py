@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mqinfer.lab.zoo import segmentation_models, small_models
 from mqinfer.lab.zoo.classes import CITYSCAPES, COCO
-from mqinfer.lab.zoo.export import Network, write_frozen_graph, write_onnx, write_saved_model
-from mqinfer.lab.zoo.networks import drive_segmentation
+from mqinfer.lab.zoo.export import Network
 from mqinfer.lab.zoo.networks.classifiers import CLASSES, mobilenet_network, noscope_network
+from mqinfer.lab.zoo.networks.drive_net import drive_segmentation
 from mqinfer.lab.zoo.networks.jet_models import conv_vae_network, graph_vae_network
+from mqinfer.lab.zoo.networks.segmentation import deeplab_v3_plus, encoder_decoder, logits_network, mask_network
 from mqinfer.lab.zoo.networks.yolo_v2 import yolo_network, yolo_suppressed_network
+from mqinfer.lab.zoo.onnx_graph import OnnxGraph
+from mqinfer.lab.zoo.small_models import classifier_224, frame_mask, small_16, vae_like
 from mqinfer.models.repository.config_keys import class_colour
 from mqinfer.protocol.card import ClassInfo
 
@@ -33,118 +35,79 @@ class ZooModel:
 
     Attributes:
         purpose: Description in one line.
-        write: Writes the version folder, from the trained weights if `trained`, else from None.
+        file: Name of its file, whose suffix is the format.
+        make: Makes the network, from the trained weights if `trained`, else from None.
         trained: Whether it uses the weights trained on synthetic drives, and their classes.
         config: Start of its `model.toml`.
         classes: Classes of its outputs.
     """
 
     purpose: str
-    write: Callable[[TrainedWeights | None, Path], None]
+    file: str
+    make: Callable[[TrainedWeights | None], Network | OnnxGraph]
     trained: bool = False
     config: str = ""
     classes: tuple[ClassInfo, ...] = ()
 
 
-def _trained(write: Callable[[Path, int, Path], None]) -> Callable[[TrainedWeights | None, Path], None]:
-    def checked(trained: TrainedWeights | None, folder: Path) -> None:
+GRAPH, SAVED, ONNX = "model.pb", "model.savedmodel", "model.onnx"
+_ALONE = "max_batch_size = 1  # a large picture gains nothing from a batch on a CPU\n"
+
+
+def _drive(purpose: str, file: str, size: tuple[int, int] = (608, 968)) -> ZooModel:
+    """Return the trained network for pictures of this height and width."""
+
+    def make(trained: TrainedWeights | None) -> Network:
         if trained is None:
             raise ValueError("a trained model needs its weights")
-        write(trained.weights, trained.classes, folder)
+        return drive_segmentation(trained.weights, trained.classes, size)
 
-    return checked
-
-
-def _untrained(write: Callable[[Path], None]) -> Callable[[TrainedWeights | None, Path], None]:
-    return lambda _, folder: write(folder)
+    config = f'{_ALONE}\n[image]\ninput = "input"\nwidth = {size[1]}\nheight = {size[0]}\n'
+    return ZooModel(purpose, file, make, trained=True, config=config)
 
 
-def _small(write: Callable[[Path], None]) -> Callable[[TrainedWeights | None, Path], None]:
-    return lambda _, folder: write(folder / "model.onnx")
-
-
-def _frozen(make: Callable[[], Network]) -> Callable[[TrainedWeights | None, Path], None]:
-    return lambda _, folder: write_frozen_graph(make(), folder / "model.pb")
-
-
-def _saved(make: Callable[[], Network]) -> Callable[[TrainedWeights | None, Path], None]:
-    return lambda _, folder: write_saved_model(make(), folder / "model.savedmodel")
-
-
-def _onnx(make: Callable[[], Network]) -> Callable[[TrainedWeights | None, Path], None]:
-    return lambda _, folder: write_onnx(make(), folder / "model.onnx")
+def _segmentation(purpose: str, file: str, make: Callable[[], Network]) -> ZooModel:
+    return ZooModel(f"{purpose}, random weights", file, lambda _: make(), config=_ALONE, classes=CITYSCAPES)
 
 
 def _each_format(
     name: str, purpose: str, make: Callable[[], Network], config: str = "", classes: tuple[ClassInfo, ...] = ()
 ) -> dict[str, ZooModel]:
+    forms = {
+        name: (f"{purpose}, frozen graph", GRAPH),
+        f"{name}_savedmodel": ("the same as a SavedModel", SAVED),
+        f"{name}_onnx": ("the same as ONNX", ONNX),
+    }
     return {
-        name: ZooModel(f"{purpose}, frozen graph", _frozen(make), config=config, classes=classes),
-        f"{name}_savedmodel": ZooModel("the same as a SavedModel", _saved(make), config=config, classes=classes),
-        f"{name}_onnx": ZooModel("the same as ONNX", _onnx(make), config=config, classes=classes),
+        each: ZooModel(what, file, lambda _: make(), config=config, classes=classes)
+        for each, (what, file) in forms.items()
     }
 
 
 _UNNAMED = tuple(ClassInfo(f"class {number}", class_colour(number % 256)) for number in range(CLASSES))
 """Classes of a network with random weights have numbers only."""
 _JETS = "max_batch_size = 256\n"
-_ALONE = "max_batch_size = 1  # a large picture gains nothing from a batch on a CPU\n"
-
-
-def _drive(width: int, height: int) -> str:
-    return f'{_ALONE}\n[image]\ninput = "input"\nwidth = {width}\nheight = {height}\n'
-
-
-_DRIVE = _drive(drive_segmentation.WIDTH, drive_segmentation.HEIGHT)
 
 CATALOGUE: Mapping[str, ZooModel] = {
-    "drive_segmentation": ZooModel(
-        "small segmentation network, trained on synthetic drives, 968x608, frozen graph",
-        _trained(drive_segmentation.write_graph),
-        trained=True,
-        config=_DRIVE,
+    "drive_segmentation": _drive(
+        "small segmentation network, trained on synthetic drives, 968x608, frozen graph", GRAPH
     ),
-    "drive_segmentation_savedmodel": ZooModel(
-        "the same as a SavedModel",
-        _trained(drive_segmentation.write_saved),
-        trained=True,
-        config=_DRIVE,
+    "drive_segmentation_savedmodel": _drive("the same as a SavedModel", SAVED),
+    "drive_segmentation_onnx": _drive("the same as ONNX", ONNX),
+    "drive_segmentation_2048_1024_onnx": _drive("the same network for 2048x1024, ONNX", ONNX, (1024, 2048)),
+    "mobilenet_v3_small_968_608_os8": _segmentation(
+        "MobileNetV3-small, output stride 8, 968x608, frozen graph", GRAPH, lambda: mask_network("small")
     ),
-    "drive_segmentation_onnx": ZooModel(
-        "the same as ONNX",
-        _trained(drive_segmentation.write_onnx_file),
-        trained=True,
-        config=_DRIVE,
+    "mobilenet_v3_large_968_608_os8": _segmentation(
+        "MobileNetV3-large, output stride 8, 968x608, frozen graph", GRAPH, lambda: mask_network("large")
     ),
-    "drive_segmentation_2048_1024_onnx": ZooModel(
-        "the same network for 2048x1024, ONNX",
-        _trained(drive_segmentation.write_large_onnx),
-        trained=True,
-        config=_drive(drive_segmentation.LARGE_WIDTH, drive_segmentation.LARGE_HEIGHT),
+    "mobilenetv3_large_os8_deeplabv3plus": _segmentation(
+        "DeepLabV3+ on MobileNetV3-large, output stride 8, 2048x1024, SavedModel, logits out",
+        SAVED,
+        lambda: logits_network(deeplab_v3_plus()),
     ),
-    "mobilenet_v3_small_968_608_os8": ZooModel(
-        "MobileNetV3-small, output stride 8, 968x608, frozen graph, random weights",
-        _untrained(segmentation_models.write_mobilenet_small),
-        config=_ALONE,
-        classes=CITYSCAPES,
-    ),
-    "mobilenet_v3_large_968_608_os8": ZooModel(
-        "MobileNetV3-large, output stride 8, 968x608, frozen graph, random weights",
-        _untrained(segmentation_models.write_mobilenet_large),
-        config=_ALONE,
-        classes=CITYSCAPES,
-    ),
-    "mobilenetv3_large_os8_deeplabv3plus": ZooModel(
-        "DeepLabV3+ on MobileNetV3-large, output stride 8, 2048x1024, SavedModel, logits out, random weights",
-        _untrained(segmentation_models.write_deeplab),
-        config=_ALONE,
-        classes=CITYSCAPES,
-    ),
-    "encoder_decoder_2048_1024": ZooModel(
-        "encoder-decoder, 2048x1024, SavedModel, logits out, random weights",
-        _untrained(segmentation_models.write_encoder_decoder),
-        config=_ALONE,
-        classes=CITYSCAPES,
+    "encoder_decoder_2048_1024": _segmentation(
+        "encoder-decoder, 2048x1024, SavedModel, logits out", SAVED, lambda: logits_network(encoder_decoder())
     ),
     **_each_format(
         "conv_vae",
@@ -173,24 +136,25 @@ CATALOGUE: Mapping[str, ZooModel] = {
     ),
     "yolo_v2_608": ZooModel(
         "YOLOv2 with its decoder, 608x608 to 1805 boxes, scores and classes, frozen graph, random weights",
-        _frozen(yolo_network),
+        GRAPH,
+        lambda _: yolo_network(),
         config="max_batch_size = 8\n",
         classes=COCO,
     ),
     "yolo_v2_608_nms": ZooModel(
         "the same with non-maximum suppression, at most 100 boxes and their count, SavedModel",
-        _saved(yolo_suppressed_network),
+        SAVED,
+        lambda _: yolo_suppressed_network(),
         config="max_batch_size = 8\n",
         classes=COCO,
     ),
     "classifier_224": ZooModel(
-        "MobileNetV2 classifier at half width, 3x224x224, ONNX, random weights",
-        _small(small_models.write_classifier_224),
+        "MobileNetV2 classifier at half width, 3x224x224, ONNX, random weights", ONNX, lambda _: classifier_224()
     ),
-    "small_16": ZooModel("one dense layer of 16, ONNX, for measurements", _small(small_models.write_small_16)),
+    "small_16": ZooModel("one dense layer of 16, ONNX, for measurements", ONNX, lambda _: small_16()),
     "frame_mask": ZooModel(
-        "968x608 picture to a mask at very little cost, ONNX, for measurements", _small(small_models.write_frame_mask)
+        "968x608 picture to a mask at very little cost, ONNX, for measurements", ONNX, lambda _: frame_mask()
     ),
-    "vae_like": ZooModel("convolutional autoencoder, ONNX, for measurements", _small(small_models.write_vae_like)),
+    "vae_like": ZooModel("convolutional autoencoder, ONNX, for measurements", ONNX, lambda _: vae_like()),
 }
 """All models, by their name in the repository."""

@@ -15,7 +15,7 @@ from mqinfer.lab.zoo.layers import tensorflow
 from mqinfer.models.backends.tensorflow.frozen_graph import reaching
 from mqinfer.protocol.errors import MissingExtra
 
-__all__ = ["Inference", "Input", "Network", "of_pictures", "write_frozen_graph", "write_onnx", "write_saved_model"]
+__all__ = ["Inference", "Input", "Network", "of_pictures"]
 
 Inference = Callable[[Any], Any]
 """Function from the input tensor to the output tensor."""
@@ -54,6 +54,10 @@ class Network:
     outputs: tuple[str, ...]
     variables: Sequence[Any] = ()
 
+    def write(self, path: Path) -> None:
+        """Write the network in the format of the file's suffix: `.pb`, `.savedmodel` or `.onnx`."""
+        _WRITERS[path.suffix](self, path)
+
 
 def of_pictures(inference: Inference, shape: tuple[int | None, ...], model: Any) -> Network:
     """Return a network with one uint8 input `input` and one output `output`.
@@ -67,12 +71,12 @@ def of_pictures(inference: Inference, shape: tuple[int | None, ...], model: Any)
     return Network(lambda pixels: {"output": inference(pixels)}, (pictures,), ("output",), model.variables)
 
 
-def write_frozen_graph(network: Network, path: Path) -> None:
+def _write_frozen_graph(network: Network, path: Path) -> None:
     """Write a frozen graph (`.pb`): variables are constants, and each input and output names a node."""
     path.write_bytes(_frozen(network).SerializeToString())
 
 
-def write_saved_model(network: Network, path: Path) -> None:
+def _write_saved_model(network: Network, path: Path) -> None:
     """Write a SavedModel folder with one signature, `serving_default`."""
     tf = tensorflow()
     module = tf.Module()
@@ -82,7 +86,7 @@ def write_saved_model(network: Network, path: Path) -> None:
     tf.saved_model.save(module, str(path), signatures={"serving_default": signature})
 
 
-def write_onnx(network: Network, path: Path) -> None:
+def _write_onnx(network: Network, path: Path) -> None:
     """Write an ONNX file, converted from the frozen graph.
 
     Raises:
@@ -97,6 +101,9 @@ def write_onnx(network: Network, path: Path) -> None:
     model, _ = tf2onnx.convert.from_graph_def(_frozen(network), input_names=inputs, output_names=outputs, opset=_OPSET)
     _rename(model.graph, {f"{name}:0": name for each in names for name in each})
     path.write_bytes(model.SerializeToString())
+
+
+_WRITERS = {".pb": _write_frozen_graph, ".savedmodel": _write_saved_model, ".onnx": _write_onnx}
 
 
 def _frozen(network: Network) -> Any:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from mqinfer.lab.zoo.onnx_graph import OnnxGraph
 
-__all__ = ["write_classifier_224", "write_frame_mask", "write_small_16", "write_vae_like"]
+__all__ = ["classifier_224", "frame_mask", "small_16", "vae_like"]
 
 _HEIGHT, _WIDTH, _BLOCK = 608, 968, 8
 
 
-def write_small_16(path: Path) -> None:
-    """Write a very cheap model: float32 [N,16] to float32 [N,16], one dense layer and tanh.
-
-    Args:
-        path: File to write.
+def small_16() -> OnnxGraph:
+    """Return a very cheap model: float32 [N,16] to float32 [N,16], one dense layer and tanh.
 
     Raises:
         MissingExtra: onnx is not installed.
@@ -25,18 +20,15 @@ def write_small_16(path: Path) -> None:
     graph = OnnxGraph("float32", ("N", 16))
     graph.node("Tanh", graph.dense("input", 16, 16), output="output")
     graph.add_output("output", "float32", ("N", 16))
-    graph.write(path)
+    return graph
 
 
-def write_frame_mask(path: Path) -> None:
-    """Write a cheap model with a large input: uint8 [1,608,968,3] to uint8 [1,608,968].
+def frame_mask() -> OnnxGraph:
+    """Return a cheap model with a large input: uint8 [1,608,968,3] to uint8 [1,608,968].
 
     The class of each block of 8x8 pixels, 0 to 15, is the upper four bits of the green value at its centre. Operators
     on every pixel of the picture or the mask take 0.6 to 5 ms. This model therefore samples first and then repeats
     with Concat, which is twice as fast in ONNX Runtime as Tile, Expand or Gather.
-
-    Args:
-        path: File to write.
 
     Raises:
         MissingExtra: onnx is not installed.
@@ -52,7 +44,7 @@ def write_frame_mask(path: Path) -> None:
     full = graph.node("Concat", *[row] * _BLOCK, axis=2)
     graph.node("Reshape", full, graph.integers(1, _HEIGHT, _WIDTH), output="output")
     graph.add_output("output", "uint8", (1, _HEIGHT, _WIDTH))
-    graph.write(path)
+    return graph
 
 
 # Table 2 of MobileNetV2 (arXiv:1801.04381) at half width: expansion, channels, repeats, stride of the first.
@@ -67,13 +59,10 @@ _MOBILENET_V2 = (
 )
 
 
-def write_classifier_224(path: Path) -> None:
-    """Write MobileNetV2 at half width: float32 [N,3,224,224] to logits float32 [N,1000].
+def classifier_224() -> OnnxGraph:
+    """Return MobileNetV2 at half width: float32 [N,3,224,224] to logits float32 [N,1000].
 
     Batch normalisation is folded into the biases, as in any served model.
-
-    Args:
-        path: File to write.
 
     Raises:
         MissingExtra: onnx is not installed.
@@ -87,7 +76,7 @@ def write_classifier_224(path: Path) -> None:
     pooled = graph.node("GlobalAveragePool", _conv(graph, tensor, channels, 1280))
     graph.dense(graph.node("Flatten", pooled), 1280, 1000, output="output")
     graph.add_output("output", "float32", ("N", 1000))
-    graph.write(path)
+    return graph
 
 
 def _inverted_residual(  # noqa: PLR0913, PLR0917 - a row of the table, its input and its position
@@ -123,16 +112,13 @@ def _conv(  # noqa: PLR0913 - a convolution has this many degrees of freedom
 _PARTICLES, _LATENT, _CHANNELS = 100, 16, 16
 
 
-def write_vae_like(path: Path) -> None:
-    """Write a convolutional autoencoder for anomaly scores: float32 [N,100,3] to its reconstruction and `score`.
+def vae_like() -> OnnxGraph:
+    """Return a convolutional autoencoder for anomaly scores: float32 [N,100,3] to its reconstruction and `score`.
 
     A set of 100 particles with three features goes through two convolutions to the mean and log variance of 16
     latent variables; the mean alone is decoded, as at inference. `score` [N] is the squared error plus the
     Kullback-Leibler divergence from the unit normal distribution, -(1 + log v - m^2 - v) / 2 summed
     (arXiv:1312.6114, appendix B).
-
-    Args:
-        path: File to write.
 
     Raises:
         MissingExtra: onnx is not installed.
@@ -145,7 +131,7 @@ def write_vae_like(path: Path) -> None:
     _score(graph, mean, log_variance)
     graph.add_output("output", "float32", ("N", _PARTICLES, 3))
     graph.add_output("score", "float32", ("N",))
-    graph.write(path)
+    return graph
 
 
 def _encode(graph: OnnxGraph) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from mqinfer.lab.zoo.layers import conv, keras, separable, upsample
+from mqinfer.lab.zoo.export import Network, of_pictures
+from mqinfer.lab.zoo.layers import conv, keras, separable, tensorflow, upsample
 
-__all__ = ["drive_net"]
+__all__ = ["drive_net", "drive_segmentation"]
 
 
 def drive_net(height: int, width: int, classes: int) -> Any:
@@ -34,3 +36,24 @@ def drive_net(height: int, width: int, classes: int) -> Any:
     up = separable(layers.Concatenate()([upsample(up, half), half]), 48)
     logits = layers.Conv2DTranspose(classes, 2, strides=2, name="logits")(up)
     return keras().Model(picture, logits)
+
+
+def drive_segmentation(weights: Path, classes: int, size: tuple[int, int]) -> Network:
+    """Return the served network, of the demo: it normalises, halves, runs, doubles and takes the best class.
+
+    Args:
+        weights: File of the trained weights; they fit any size.
+        classes: Number of classes.
+        size: Height and width of the pictures.
+    """
+    height, width = size
+    model = drive_net(height // 2, width // 2, classes)
+    model.load_weights(weights)
+    tf = tensorflow()
+
+    def run(pixels: Any) -> Any:
+        halved = tf.nn.avg_pool2d(tf.cast(pixels, tf.float32) / 255, 2, 2, "VALID")
+        logits = tf.image.resize(model(halved, training=False), (height, width), "bilinear")
+        return tf.cast(tf.argmax(logits, axis=-1, output_type=tf.int32), tf.uint8)
+
+    return of_pictures(run, (None, height, width, 3), model)

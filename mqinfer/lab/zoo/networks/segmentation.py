@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from mqinfer.lab.zoo.layers import conv, keras, separable, upsample
+from mqinfer.lab.zoo.export import Inference, Network, of_pictures
+from mqinfer.lab.zoo.layers import conv, keras, separable, tensorflow, upsample
 from mqinfer.lab.zoo.networks.mobilenet_v3 import Size, mobilenet_v3
 
-__all__ = ["deeplab_v3_plus", "encoder_decoder", "mobilenet_v3_segmentation"]
+__all__ = ["deeplab_v3_plus", "encoder_decoder", "logits_network", "mask_network", "mobilenet_v3_segmentation"]
 
 _TAIL: dict[Size, float] = {"small": 1.0, "large": 0.625}
 """Factor on the width of the last blocks, for files of 4.6 and 8.6 MB."""
@@ -101,3 +102,24 @@ def encoder_decoder(height: int = 1024, width: int = 2048, classes: int = 19, *,
 def _picture(height: int, width: int, seed: int) -> Any:
     keras().utils.set_random_seed(seed)
     return keras().Input((height, width, 3), name="picture")
+
+
+def mask_network(size: Size) -> Network:
+    """Return MobileNetV3 as it is served: uint8 picture [1,608,968,3] in, uint8 mask [1,608,968] out."""
+    tf, model = tensorflow(), mobilenet_v3_segmentation(size, 608, 968)
+    logits = _logits(model)
+
+    def mask(pixels: Any) -> Any:
+        return tf.cast(tf.argmax(logits(pixels), axis=-1, output_type=tf.int32), tf.uint8)
+
+    return of_pictures(mask, (1, 608, 968, 3), model)
+
+
+def logits_network(model: Any) -> Network:
+    """Return a model as it is served: uint8 picture [N,1024,2048,3] in, float32 logits [N,1024,2048,19] out."""
+    return of_pictures(_logits(model), (None, 1024, 2048, 3), model)
+
+
+def _logits(model: Any) -> Inference:
+    tf = tensorflow()
+    return lambda pixels: model(tf.cast(pixels, tf.float32) / 255, training=False)
