@@ -13,13 +13,12 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import CodeType, FrameType
-from typing import Self
 
 import mqinfer
 from benchmarks.processes import Program
@@ -146,9 +145,9 @@ def count_requests(workload: Workload, route: BrokerAccess, callers: Sequence[in
         MqinferError: A process does not start, or fails a request.
     """
     repository, found = workload.path.parents[2], []
-    with _Processes() as processes:
-        worker = processes.start("worker", route.worker, repository, workload.model)
-        client = processes.start("client", route.client, repository, workload.name)
+    with ExitStack() as stack:
+        worker = _start(stack, "worker", route.worker, repository, workload.model)
+        client = _start(stack, "client", route.client, repository, workload.name)
         for each in callers:
             sent = _read(client.ask(f"{each} {_WARM_UP}"))
             served = _read(worker.ask(""))
@@ -173,11 +172,11 @@ def _count_frames(workload: Workload, sinks: Sequence[Sequence[str]]) -> list[Co
         MqinferError: A process does not start, or a replay fails.
     """
     found: list[CountedCalls] = []
-    with MosquittoServer() as broker, TemporaryDirectory(prefix="mqinfer-bench-") as name, _Processes() as processes:
+    with MosquittoServer() as broker, TemporaryDirectory(prefix="mqinfer-bench-") as name, ExitStack() as stack:
         folder = Path(name)
         bags = [write_drive(folder / f"drive-{n}", ros=2, frames=n * _FRAMES, seed=1) for n in (1, 2)]
-        worker = processes.start("worker", broker.url, workload.path.parents[2], workload.model)
-        edge = processes.start("replays", "--broker", broker.url, "--model", workload.model)
+        worker = _start(stack, "worker", broker.url, workload.path.parents[2], workload.model)
+        edge = _start(stack, "replays", "--broker", broker.url, "--model", workload.model)
         for each in sinks:
             counted = []
             for run, bag in enumerate((bags[0], *bags)):  # the first one fills caches
@@ -293,23 +292,11 @@ def _write(tally: Tally) -> None:
     print(json.dumps(list(tally.items())), file=sys.__stdout__, flush=True)
 
 
-class _Processes:
-    """Starts processes of this module, and ends them; a context manager."""
-
-    def __init__(self) -> None:
-        self._started: list[Program] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for program in reversed(self._started):
-            program.close()
-
-    def start(self, *arguments: object) -> Program:
-        program = Program(main, *arguments)
-        self._started.append(program)
-        return program
+def _start(stack: ExitStack, *arguments: object) -> Program:
+    """Start a process of this module, which ends with the stack."""
+    program = Program(main, *arguments)
+    stack.callback(program.close)
+    return program
 
 
 # What follows runs in the processes.

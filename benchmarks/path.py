@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -21,10 +21,10 @@ from benchmarks.contestants import (
 )
 from benchmarks.processor_time import CpuMeter
 from benchmarks.results import Measurement, Round, Rounds
-from mqinfer.bench.load import Drive
 from mqinfer.bench.over_mqtt import BrokerAccess, OverMqtt
 from mqinfer.bench.workloads import Workload
 from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.lab.load import Drive
 from mqinfer.lab.machine import describe_machine
 from mqinfer.protocol.errors import ConfigError, ModelFailed
 from mqinfer.protocol.types import Timings
@@ -90,31 +90,36 @@ def measure_path(workloads: Sequence[Workload], options: PathOptions, report: Ca
     return Measurement(tuple(series), machine, settings, tuple(calls))
 
 
-def _contestants(workload: Workload, broker: MosquittoServer, secure: SecureBroker | None) -> list[Contestant]:
-    contestants: list[Contestant] = [
-        Direct(workload),
-        BareGrpc(workload),
-        OverMqtt(workload, BrokerAccess.to(broker)),
-        SocketFloor(workload, broker.port, broker.pid),
-        Gateway(workload),
+def _contestants(
+    workload: Workload, broker: MosquittoServer, secure: SecureBroker | None
+) -> list[Callable[[], Contestant]]:
+    """Return what makes the contestants, which starts them."""
+    makers: list[Callable[[], Contestant]] = [
+        lambda: Direct(workload),
+        lambda: BareGrpc(workload),
+        lambda: OverMqtt(workload, BrokerAccess.to(broker)),
+        lambda: SocketFloor(workload, broker.port, broker.pid),
+        lambda: Gateway(workload),
     ]
     if secure is not None:
         logins = {"server": secure.server_login, "client": secure.login}
-        contestants += [
-            BareGrpc(workload, BareGrpc.name + OVER_TLS, **logins),
-            OverMqtt(workload, secure.route, OverMqtt.name + OVER_TLS),
+        makers += [
+            lambda: BareGrpc(workload, BareGrpc.name + OVER_TLS, **logins),
+            lambda: OverMqtt(workload, secure.route, OverMqtt.name + OVER_TLS),
         ]
-    return contestants
+    return makers
 
 
 def _measure(
-    workload: Workload, contestants: Sequence[Contestant], options: PathOptions, report: Callable[[str], None]
+    workload: Workload,
+    makers: Sequence[Callable[[], Contestant]],
+    options: PathOptions,
+    report: Callable[[str], None],
 ) -> list[Rounds]:
-    rounds: dict[str, list[Round]] = {contestant.name: [] for contestant in contestants}
     with ExitStack() as stack:
+        contestants = [stack.enter_context(closing(make())) for make in makers]
+        rounds: dict[str, list[Round]] = {contestant.name: [] for contestant in contestants}
         for contestant in contestants:
-            stack.callback(contestant.close)
-            contestant.start()
             _check(workload, contestant)
             contestant.drive(options.callers, options.warm_up_seconds)
         for number in range(options.rounds):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 
 import numpy as np
 
 from benchmarks.contestants import grpc_server
 from benchmarks.contestants.grpc_callers import GrpcCallers
 from benchmarks.processes import Program
-from mqinfer.bench.load import Drive
 from mqinfer.bench.workloads import Workload
 from mqinfer.broker.mosquitto import Login
+from mqinfer.lab.load import Drive
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import ModelFailed
 
 __all__ = ["BareGrpc"]
 
@@ -26,6 +26,10 @@ class BareGrpc:
         name: As in the tables.
         server: The server's certificate, which turns TLS on; None for none.
         client: The client's certificate, which the server asks for.
+
+    Raises:
+        MissingExtra: grpcio is not installed.
+        ModelNotLoadable: The server ended before it served.
     """
 
     name = "bare grpc.aio"
@@ -40,50 +44,33 @@ class BareGrpc:
     ) -> None:
         self.name = name
         self._workload = workload
-        self._server_login, self._client_login = server, client
-        self._server: Program | None = None
-        self._callers: GrpcCallers | None = None
-
-    def start(self) -> None:
-        """Start the server and connect.
-
-        Raises:
-            MissingExtra: grpcio is not installed.
-            ModelNotLoadable: The server ended before it served.
-        """
-        login = self._server_login
-        files = () if login is None else (login.ca_file, login.cert_file, login.key_file)
-        self._server = Program(grpc_server.main, self._workload.path, *files)
-        target = f"127.0.0.1:{self._server.first_line}"
-        encode = self._workload.array.tobytes
-        self._callers = GrpcCallers(target, grpc_server.METHOD, encode, self._decode, self._client_login)
-        self.infer()
+        files = () if server is None else (server.ca_file, server.cert_file, server.key_file)
+        with ExitStack() as stack:
+            self._server = Program(grpc_server.main, workload.path, *files)
+            stack.callback(self._server.close)
+            target = f"127.0.0.1:{self._server.first_line}"
+            self._callers = GrpcCallers(target, grpc_server.METHOD, workload.array.tobytes, self._decode, client)
+            stack.callback(self._callers.close)
+            self.infer()
+            self._stack = stack.pop_all()
 
     def infer(self) -> Mapping[str, Array]:
         """Ask once."""
-        return {self._workload.output: self._connected().ask()}
+        return {self._workload.output: self._callers.ask()}
 
     def drive(self, callers: int, seconds: float) -> Drive:
         """Send requests from as many tasks."""
-        return self._connected().drive(callers, seconds)
+        return self._callers.drive(callers, seconds)
 
     def pids(self) -> Mapping[str, int]:
         """The server."""
-        return {"server": self._server.pid} if self._server else {}
+        return {"server": self._server.pid}
 
     def close(self) -> None:
         """Disconnect, and stop the server by closing its standard input."""
-        if self._callers is not None:
-            self._callers.close()
-        if self._server is not None:
-            self._server.close()
+        self._stack.close()
 
     def _decode(self, reply: bytes) -> Array:
         expected = self._workload.expected
         array: Array = np.frombuffer(reply, expected.dtype).reshape(expected.shape)
         return array
-
-    def _connected(self) -> GrpcCallers:
-        if self._callers is None:
-            raise ModelFailed("the contestant has not been started")
-        return self._callers

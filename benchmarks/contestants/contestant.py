@@ -5,25 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from mqinfer.bench.load import Drive
+from mqinfer.lab.load import Drive
 from mqinfer.protocol.datatypes import Array
 
 __all__ = ["Contestant"]
 
 
 class Contestant(Protocol):
-    """One way to the model. `start`, then any number of drives, then `close`."""
+    """One way to the model: it is made once the model answers, then come any number of drives, then `close`."""
 
     @property
     def name(self) -> str:
         """As in the tables."""
-
-    def start(self) -> None:
-        """Start the processes and connect; returns when the model answers.
-
-        Raises:
-            MqinferError: It does not start.
-        """
 
     def infer(self) -> Mapping[str, Array]:
         """Ask once, for the check that all contestants give the same outputs."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
-from mqinfer.bench.load import Drive, Stopwatch
 from mqinfer.bench.workloads import Workload, open_session
+from mqinfer.lab.load import Drive, repeat
 from mqinfer.protocol.datatypes import Array
 
 __all__ = ["Direct"]
@@ -19,28 +18,17 @@ class Direct:
     name = "direct"
 
     def __init__(self, workload: Workload) -> None:
-        self._workload = workload
-        self._session: Any = None
-
-    def start(self) -> None:
-        """Load the model."""
-        self._session = open_session(self._workload.path)
-        self.infer()
+        self._session: Any = open_session(workload.path)
+        self._names, self._feeds = [workload.output], workload.feeds
+        self._run()
 
     def infer(self) -> Mapping[str, Array]:
         """Ask once."""
-        (output,) = self._session.run([self._workload.output], self._workload.feeds)
-        return {self._workload.output: output}
+        return dict(zip(self._names, self._session.run(self._names, self._feeds), strict=True))
 
     def drive(self, callers: int, seconds: float) -> Drive:  # noqa: ARG002 - the contract's
         """Run the model in a loop; one caller, however many are asked for, keeps it busy."""
-        run, names, feeds = self._session.run, [self._workload.output], self._workload.feeds
-        watch = Stopwatch(seconds)
-        while not watch.is_over():
-            since = time.perf_counter_ns()
-            run(names, feeds)
-            watch.lap(since)
-        return watch.drive()
+        return repeat(self._run, seconds)
 
     def pids(self) -> Mapping[str, int]:
         """No other process takes part."""
@@ -49,3 +37,6 @@ class Direct:
     def close(self) -> None:
         """Free the memory."""
         self._session = None
+
+    def _run(self) -> None:
+        self._session.run(self._names, self._feeds)

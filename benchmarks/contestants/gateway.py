@@ -11,12 +11,11 @@ import numpy as np
 
 from benchmarks.contestants.grpc_callers import GrpcCallers
 from benchmarks.processes import Program
-from mqinfer.bench.load import Drive
 from mqinfer.bench.over_mqtt import BrokerAccess
 from mqinfer.bench.processes import worker_processes
 from mqinfer.bench.workloads import Workload
 from mqinfer.broker.mosquitto.server import MosquittoServer
-from mqinfer.cloud_worker.supervision.supervisor import Supervisor
+from mqinfer.lab.load import Drive
 from mqinfer.protocol.datatypes import Array, datatype_of
 from mqinfer.protocol.errors import ModelFailed
 
@@ -32,55 +31,47 @@ class Gateway:
 
     Args:
         workload: What to ask.
+
+    Raises:
+        ModelNotLoadable: Worker or gateway did not start.
     """
 
     name = "gateway"
 
     def __init__(self, workload: Workload) -> None:
-        self._workload = workload
-        self._stack = ExitStack()
-        self._broker: MosquittoServer | None = None
-        self._supervisor: Supervisor | None = None
-        self._gateway: Program | None = None
-        self._callers: GrpcCallers | None = None
-
-    def start(self) -> None:
-        """Start worker and gateway, wait until both serve, and connect.
-
-        Raises:
-            ModelNotLoadable: One of them did not start.
-        """
         from mqinfer.gateway.grpc.wire import delimited
         from mqinfer.gateway.messages import message_class
 
-        workload, array = self._workload, self._workload.array
-        self._broker = self._stack.enter_context(MosquittoServer())
-        spec = BrokerAccess.to(self._broker).spec(workload)
-        self._supervisor = self._stack.enter_context(worker_processes([spec]))
-        self._gateway = Program(serve, self._broker.url)
-        self._stack.callback(self._gateway.close)
+        self._workload = workload
+        array = workload.array
         described = {"name": workload.input, "datatype": str(datatype_of(array.dtype)), "shape": array.shape}
         head = message_class("inference.ModelInferRequest")(
             model_name=workload.model, inputs=[described], outputs=[{"name": workload.output}]
         ).SerializeToString() + delimited(7, array.nbytes)
-        target = f"127.0.0.1:{self._gateway.first_line}"
-        self._callers = GrpcCallers(target, _METHOD, lambda: b"".join((head, array.data.cast("B"))), self._decode)
-        self._stack.callback(self._callers.close)
-        self.infer()
+        with ExitStack() as stack:
+            self._broker = stack.enter_context(MosquittoServer())
+            self._supervisor = stack.enter_context(worker_processes([BrokerAccess.to(self._broker).spec(workload)]))
+            self._gateway = Program(serve, self._broker.url)
+            stack.callback(self._gateway.close)
+            target = f"127.0.0.1:{self._gateway.first_line}"
+            self._callers = GrpcCallers(target, _METHOD, lambda: b"".join((head, array.data.cast("B"))), self._decode)
+            stack.callback(self._callers.close)
+            self.infer()
+            self._stack = stack.pop_all()
 
     def infer(self) -> Mapping[str, Array]:
         """Ask once."""
-        return {self._workload.output: self._connected().ask()}
+        return {self._workload.output: self._callers.ask()}
 
     def drive(self, callers: int, seconds: float) -> Drive:
         """Send requests from as many tasks."""
-        return self._connected().drive(callers, seconds)
+        return self._callers.drive(callers, seconds)
 
     def pids(self) -> Mapping[str, int]:
         """The gateway, the worker and the broker."""
-        workers = list(self._supervisor.pids.values()) if self._supervisor else []
-        if self._gateway is None or self._broker is None or not workers:
-            raise ModelFailed(f"the bench's gateway or worker for {self._workload.name} does not run")
+        workers = list(self._supervisor.pids.values())
+        if not workers:
+            raise ModelFailed(f"the bench's worker for {self._workload.name} does not run")
         return {"gateway": self._gateway.pid, "server": workers[0], "broker": self._broker.pid}
 
     def close(self) -> None:
@@ -92,11 +83,6 @@ class Gateway:
         # The one tensor is what the reply ends with.
         array: Array = np.frombuffer(reply, expected.dtype, offset=len(reply) - expected.nbytes).reshape(expected.shape)
         return array
-
-    def _connected(self) -> GrpcCallers:
-        if self._callers is None:
-            raise ModelFailed("the contestant has not been started")
-        return self._callers
 
 
 def serve(url: str) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from benchmarks.contestants.grpc_server import OPTIONS
-from mqinfer.bench.load import Drive, Stopwatch
 from mqinfer.broker.mosquitto import Login
+from mqinfer.lab.load import Drive, Stopwatch
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import MissingExtra, ModelFailed
 

@@ -13,16 +13,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.processes import Program
-from mqinfer.bench.load import Drive, Stopwatch
 from mqinfer.bench.workloads import Workload, fixed_shape, numpy_dtype, open_session
 from mqinfer.broker.packets import encode_variable_integer
+from mqinfer.lab.load import Drive, Stopwatch
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import ModelNotLoadable
 
 __all__ = ["SocketFloor", "serve"]
 
@@ -45,19 +45,17 @@ class SocketFloor:
 
     def __init__(self, workload: Workload, port: int, broker_pid: int) -> None:
         self._workload = workload
-        self._port = port
         self._broker_pid = broker_pid
-        self._worker: Program | None = None
-        self._connection: _Connection | None = None
-
-    def start(self) -> None:
-        """Start the worker and connect."""
-        self._worker = Program(serve, self._port, self._workload.path)
-        self._connection = _Connection(self._port, b"floor-client", _REPLIES)
+        with ExitStack() as stack:
+            self._worker = Program(serve, port, workload.path)
+            stack.callback(self._worker.close)
+            self._connection = _Connection(port, b"floor-client", _REPLIES)
+            stack.callback(self._connection.close)
+            self._stack = stack.pop_all()
 
     def infer(self) -> Mapping[str, Array]:
         """Ask once."""
-        connection = self._connected()
+        connection = self._connection
         connection.publish(_REQUESTS, self._workload.array.tobytes())
         payload, acknowledgement = connection.receive()
         connection.send(acknowledgement)
@@ -65,7 +63,7 @@ class SocketFloor:
 
     def drive(self, callers: int, seconds: float) -> Drive:
         """Keep as many requests in flight; a reply's PUBACK leaves with the next request."""
-        connection, array = self._connected(), self._workload.array
+        connection, array = self._connection, self._workload.array
         watch = Stopwatch(seconds)
         started: deque[int] = deque()
         acknowledgement = b""
@@ -86,23 +84,15 @@ class SocketFloor:
 
     def pids(self) -> Mapping[str, int]:
         """The worker and the broker."""
-        return {"broker": self._broker_pid, "server": self._worker.pid} if self._worker else {}
+        return {"broker": self._broker_pid, "server": self._worker.pid}
 
     def close(self) -> None:
         """Disconnect and stop the worker."""
-        if self._connection is not None:
-            self._connection.close()
-        if self._worker is not None:
-            self._worker.close()
+        self._stack.close()
 
     def _decode(self, payload: memoryview) -> Array:
         array: Array = np.frombuffer(payload, self._workload.expected.dtype).reshape(self._workload.expected.shape)
         return array
-
-    def _connected(self) -> _Connection:
-        if self._connection is None:
-            raise ModelNotLoadable("the contestant has not been started")
-        return self._connection
 
 
 def serve(port: str, path: str) -> None:

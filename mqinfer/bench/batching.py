@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -123,9 +123,7 @@ def measure_batching(options: BatchingOptions, report: Callable[[str], None]) ->
         contestants: dict[str, OverMqtt] = {}
         route = BrokerAccess.to(broker)
         for setting, workload in _prepare(Path(folder), options).items():
-            contestant = contestants[setting] = OverMqtt(workload, route)
-            stack.callback(contestant.close)
-            contestant.start()
+            contestants[setting] = stack.enter_context(closing(OverMqtt(workload, route)))
             report(f"{setting} serves")
         turns = _measure(contestants, options, report)
     return BatchingMeasurement(turns, machine, options)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TypeVar
 
-from mqinfer.bench.load import Drive, Stopwatch
 from mqinfer.bench.processes import worker_processes
 from mqinfer.bench.workloads import Workload
 from mqinfer.broker.address import BrokerAddress
@@ -20,9 +19,9 @@ from mqinfer.client.client import Client
 from mqinfer.client.result import InferResult
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
-from mqinfer.cloud_worker.supervision.supervisor import Supervisor
+from mqinfer.lab.load import Drive, Stopwatch, repeat
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import ModelFailed, ModelNotLoadable
+from mqinfer.protocol.errors import ModelFailed
 
 __all__ = ["BrokerAccess", "OverMqtt"]
 
@@ -67,6 +66,9 @@ class OverMqtt:
         workload: What to ask.
         route: To the broker.
         name: As in the tables.
+
+    Raises:
+        ModelNotLoadable: The worker did not start.
     """
 
     name = "mqinfer"
@@ -76,33 +78,25 @@ class OverMqtt:
         self._workload = workload
         self._route = route
         self._spec = route.spec(workload)
-        self._stack = ExitStack()
-        self._supervisor: Supervisor | None = None
-        self._client: Client | None = None
-
-    def start(self) -> None:
-        """Start the worker, wait until it serves, and connect.
-
-        Raises:
-            ModelNotLoadable: The worker did not start.
-        """
-        self._supervisor = self._stack.enter_context(worker_processes([self._spec]))
-        self._client = self._stack.enter_context(Client(self._route.client, name=self._route.client_name))
-        self.infer()
+        with ExitStack() as stack:
+            self._supervisor = stack.enter_context(worker_processes([self._spec]))
+            self._client = stack.enter_context(Client(route.client, name=route.client_name))
+            self.infer()
+            self._stack = stack.pop_all()
 
     def infer(self) -> Mapping[str, Array]:
         """Ask once."""
-        return self._ask(self._connected().infer).outputs
+        return self._ask(self._client.infer).outputs
 
     def drive(self, callers: int, seconds: float) -> Drive:
         """Send requests: one caller blocks for each result; many are futures whose ends start the next requests."""
         if callers == 1:
-            return self._drive_one(seconds)
+            return repeat(lambda: self._ask(self._client.infer).timings, seconds)
         return self._drive_many(callers, seconds)
 
     def pids(self) -> Mapping[str, int]:
         """The worker and the broker."""
-        worker = self._supervisor.pids.get(self._spec.options.name) if self._supervisor else None
+        worker = self._supervisor.pids.get(self._spec.options.name)
         if worker is None:
             raise ModelFailed(f"the bench's worker for {self._workload.name} does not run; its error is printed above")
         return {"broker": self._route.broker_pid, "server": worker}
@@ -115,17 +109,8 @@ class OverMqtt:
         workload = self._workload
         return send(workload.model, workload.feeds, timeout=_REQUEST_TIMEOUT_S, outputs=[workload.output])
 
-    def _drive_one(self, seconds: float) -> Drive:
-        infer = self._connected().infer
-        watch = Stopwatch(seconds)
-        while not watch.is_over():
-            since = time.perf_counter_ns()
-            result = self._ask(infer)
-            watch.lap(since, [result.timings])
-        return watch.drive()
-
     def _drive_many(self, callers: int, seconds: float) -> Drive:
-        submit = self._connected().submit
+        submit = self._client.submit
         ended: SimpleQueue[tuple[int, Future[InferResult]]] = SimpleQueue()
         watch = Stopwatch(seconds)
 
@@ -144,8 +129,3 @@ class OverMqtt:
             else:
                 ask()
         return watch.drive()
-
-    def _connected(self) -> Client:
-        if self._client is None:
-            raise ModelNotLoadable("the contestant has not been started")
-        return self._client

@@ -12,13 +12,13 @@ from benchmarks.calls import (
     CountedCalls,
     Side,
     Tally,
-    as_json,
     calls_grid,
     count_calls,
     side_of,
 )
 from benchmarks.golden import differences, figures_of, read_golden
 from mqinfer.bench.workloads import WORKLOADS, fixed_shape
+from mqinfer.lab.reports import as_json
 from mqinfer.lab.zoo import build
 
 

@@ -1,6 +1,7 @@
 import os
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,9 @@ import pytest
 from benchmarks.contestants import SocketFloor
 from benchmarks.path import PathOptions, measure_path
 from benchmarks.processor_time import CpuMeter, seconds_of
-from mqinfer.bench.load import Stopwatch
 from mqinfer.bench.workloads import WORKLOADS, Workload, fixed_shape, load_workloads
 from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.lab.load import Stopwatch
 from mqinfer.lab.machine import describe_interpreter
 from mqinfer.lab.zoo import build
 from mqinfer.protocol.errors import ConfigError
@@ -82,14 +83,9 @@ def test_models_take_and_give_what_the_targets_speak_of(repository: Path) -> Non
 def test_the_socket_floor_keeps_requests_and_replies_in_order(repository: Path, name: str) -> None:
     """Many requests in flight, with payloads in one piece and in two: the last reply is still that of the model."""
     (workload,) = load_workloads(repository, [name])
-    with MosquittoServer() as broker:
-        floor = SocketFloor(workload, broker.port, broker.pid)
-        try:
-            floor.start()
-            drive = floor.drive(4, 1.0)  # a busy machine took 0.33 s for four frames
-            (output,) = floor.infer().values()
-        finally:
-            floor.close()
+    with MosquittoServer() as broker, closing(SocketFloor(workload, broker.port, broker.pid)) as floor:
+        drive = floor.drive(4, 1.0)  # a busy machine took 0.33 s for four frames
+        (output,) = floor.infer().values()
     assert len(drive.latencies_ns) > 4
     assert np.allclose(output, workload.expected, rtol=1e-4, atol=1e-4)
 

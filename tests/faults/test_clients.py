@@ -27,6 +27,7 @@ from mqinfer.client.connection import connect
 from mqinfer.client.request import make_request
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
+from mqinfer.lab.profiling.memory import resident_bytes
 from mqinfer.protocol.envelope import CONTENT_TYPE, request_pieces
 from mqinfer.protocol.errors import MessageTooLarge, NameTaken
 from mqinfer.protocol.topics import Topics
@@ -172,7 +173,7 @@ def test_slow_consumer(
     figure(row, "its outcomes", told["outcomes"], "ok", passed=set(told["outcomes"]) == {"ok"})
     p95 = f"{calm * 1e3:.0f} ms; {took[int(0.95 * len(took))] * 1e3:.0f} ms"
     figure(row, "another one's p95, before and meanwhile", p95)
-    figure.bound(row, "broker's resident memory"(own_broker.pid) / 2**20, 250, ".0f MB")
+    figure.bound(row, "broker's resident memory", resident_bytes(own_broker.pid) / 2**20, 250, ".0f MB")
     assert told["outcomes"] == {"ok": 40 * seconds}
 
 

@@ -16,9 +16,6 @@ METHODS = 12
 MODULES = 15
 
 ABOVE = {
-    "cli/edge/compare.py _report": 14,
-    "cli/edge/compare.py _tables": 11,
-    "cli/edge/compare.py compare": 17,
     "cli/edge/running.py run_replay": 17,
     "edge_agent/preparing/encoding.py untouched": 11,
     "edge_agent/preparing/preparer.py _prepare": 19,

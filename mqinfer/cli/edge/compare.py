@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.edge.running import failed_load
@@ -20,8 +20,9 @@ from mqinfer.client.options import ClientOptions
 from mqinfer.edge_agent.reporting.report import Ending
 from mqinfer.edge_agent.settings import OutputSettings, PreparingSettings, ReplayOptions, ReplaySettings, SourceSettings
 from mqinfer.lab.comparing.comparison import Compared, VerdictBounds, compare_models
+from mqinfer.lab.reports import Grid, print_grid
 from mqinfer.logs import printable
-from mqinfer.protocol.errors import ConfigError, ModelNotFound
+from mqinfer.protocol.errors import ConfigError, ModelNotFound, MqinferError
 from mqinfer.protocol.topics import Topics
 
 __all__ = ["compare"]
@@ -72,11 +73,7 @@ def compare(
     The exit code is 1 if a model disagrees with the first one by more than --max-disagreement, or scores below
     --min-score.
     """
-    models = list(dict.fromkeys(model))
-    if len(models) < 2 and truth is None:
-        raise ConfigError("expected two models or more, or one and its --truth; repeat --model")
-    if min_score is not None and truth is None:
-        raise ConfigError("--min-score is against a --truth; name it")
+    models = _checked(model, truth, min_score)
     options = ReplayOptions(models[0], window=window, timeout=timeout)
     settings = ReplaySettings(
         SourceSettings([source], topic or (), start=start, duration=duration),
@@ -87,10 +84,8 @@ def compare(
     address = BrokerAddress.parse(f"memory://local-{secrets.token_hex(4)}") if local else connection.address()
     name, topics = connection.name or default_name(address), Topics(connection.root)
     with ExitStack() as stack:
-        names = list(dict.fromkeys(each.partition("/")[0] for each in models))
-        for each in names if local else ():
-            versions = [one.partition("/")[2] or None for one in models if one.partition("/")[0] == each]
-            stack.enter_context(local_versions(repository, each, versions, address, topics))
+        if local:
+            _serve(stack, repository, models, address, topics)
         requester = connect(address, name, topics, ClientOptions(window=window * len(models)))
         stack.callback(requester.close)
         try:
@@ -107,20 +102,53 @@ def compare(
             )
         except ModelNotFound as error:
             requester.close()  # the question goes out under its name
+            names = list(_versions(models))
             raise (None if local else failed_load(address, name, connection.root, names)) or error from None
     raise typer.Exit(_report(found))
+
+
+def _checked(model: Sequence[str], truth: str | None, min_score: float | None) -> list[str]:
+    """Return each model once.
+
+    Raises:
+        ConfigError: There is nothing to compare.
+    """
+    models = list(dict.fromkeys(model))
+    if len(models) < 2 and truth is None:
+        raise ConfigError("expected two models or more, or one and its --truth; repeat --model")
+    if min_score is not None and truth is None:
+        raise ConfigError("--min-score is against a --truth; name it")
+    return models
+
+
+def _versions(models: Sequence[str]) -> dict[str, list[str | None]]:
+    """Return the versions to compare by name; None for the default one."""
+    found: dict[str, list[str | None]] = {}
+    for each in models:
+        name, _, version = each.partition("/")
+        found.setdefault(name, []).append(version or None)
+    return found
+
+
+def _serve(stack: ExitStack, repository: Path, models: Sequence[str], address: BrokerAddress, topics: Topics) -> None:
+    for name, versions in _versions(models).items():
+        stack.enter_context(local_versions(repository, name, versions, address, topics))
 
 
 def _report(found: Compared) -> ExitCode:
     """Print the tables and the verdict, and return the exit code."""
     console = table_console()
-    for table in _tables(found.report):
-        console.print(table)
+    for grid in _grids(found.report):
+        print_grid(grid, console)
     for line in [*found.refused, *(f"wrote {path}" for path in found.files)]:
         console.print(printable(line), soft_wrap=True)
     errors = [each for each in (*(session.broke_off for session in found.sessions), found.error) if each]
     for each in errors:
         print_error(each)
+    return _exit_code(found, errors)
+
+
+def _exit_code(found: Compared, errors: Sequence[MqinferError]) -> ExitCode:
     ended = {session.run.ended for session in found.sessions}
     if Ending.INTERRUPTED in ended:
         return ExitCode.INTERRUPTED
@@ -132,28 +160,22 @@ def _report(found: Compared) -> ExitCode:
     return ExitCode.FAILED if has_failed or found.refused else ExitCode.OK
 
 
-def _tables(report: dict[str, Any]) -> list[Table]:
+def _grids(report: dict[str, Any]) -> list[Grid]:
     """Return a table of the disagreements and one of the scores, each where there are any."""
-    tables = []
-    if report["pairs"]:
-        pairs = Table("models", title="disagreement")
-        for column in ("frames", "differ", "mean", "p95", "largest", "mean IoU"):
-            pairs.add_column(column, justify="right")
-        for each in report["pairs"]:
-            numbers = [each["mean"], each["p95"], each["largest"], each.get("mean_iou")]
-            counts = str(each["frames"]), str(each["frames_that_differ"])
-            pairs.add_row(printable(" / ".join(each["models"])), *counts, *map(_number, numbers))
-        tables.append(pairs)
-    if "scores" in report:
-        keys = ("mean_iou", "pixel_accuracy", "accuracy", "map_50", "map_50_95")
-        shown = [key for key in keys if any(key in each for each in report["scores"])]
-        scores = Table("model", title="against the truth")
-        for column in ("frames", *(_WORDS[key] for key in shown)):
-            scores.add_column(column, justify="right")
-        for each in report["scores"]:
-            scores.add_row(printable(each["model"]), str(each["frames"]), *(_number(each.get(key)) for key in shown))
-        tables.append(scores)
-    return tables
+    pairs, scores = report["pairs"], report.get("scores", [])
+    found = [Grid("disagreement", _PAIR_HEADINGS, [*map(_pair, pairs)], words=1)] if pairs else []
+    shown = [key for key in _WORDS if any(key in each for each in scores)]
+    rows = [(printable(each["model"]), str(each["frames"]), *_numbers(each, shown)) for each in scores]
+    headings = ("model", "frames", *(_WORDS[key] for key in shown))
+    return [*found, Grid("against the truth", headings, rows, words=1)] if scores else found
+
+
+_PAIR_HEADINGS = ("models", "frames", "differ", "mean", "p95", "largest", "mean IoU")
+
+
+def _pair(each: dict[str, Any]) -> tuple[str, ...]:
+    counts = str(each["frames"]), str(each["frames_that_differ"])
+    return (printable(" / ".join(each["models"])), *counts, *_numbers(each, ("mean", "p95", "largest", "mean_iou")))
 
 
 _WORDS = {
@@ -165,5 +187,5 @@ _WORDS = {
 }
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"
+def _numbers(each: dict[str, Any], keys: Sequence[str]) -> list[str]:
+    return [f"{each[key]:.4f}" if key in each else "" for key in keys]

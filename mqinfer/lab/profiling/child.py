@@ -15,8 +15,7 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-import numpy as np
-
+from mqinfer.lab.load import repeat
 from mqinfer.lab.profiling.inputs import InputSource, RandomInputs
 from mqinfer.lab.profiling.memory import gpu_bytes, peak_bytes, reset_peak, resident_bytes
 from mqinfer.lab.profiling.results import Loaded, Turn
@@ -122,21 +121,18 @@ class TurnRunner:
         if request.batch != self._batch:
             self._begin(request)
         gc.collect()
-        latencies: list[int] = []
-        end = time.perf_counter_ns() + request.seconds * 1e9
         used = time.process_time_ns()
-        now = time.perf_counter_ns()
-        while now < end or len(latencies) < request.least:
-            self._backend.infer(self._inputs)
-            since, now = now, time.perf_counter_ns()
-            latencies.append(now - since)
+        drive = repeat(self._run, request.seconds, request.least)
         used = time.process_time_ns() - used
         on_gpu = 0 if self._backend.device == "cpu" else gpu_bytes()
-        return Turn(np.array(latencies, np.int64), peak_bytes(), on_gpu, used)
+        return Turn(drive.latencies_ns, peak_bytes(), on_gpu, used)
 
     def _begin(self, request: TurnRequest) -> None:
         self._inputs = self._source.make(self._backend.inputs, request.batch)
         reset_peak()
         for _ in range(request.warm_up):
-            self._backend.infer(self._inputs)
+            self._run()
         self._batch = request.batch
+
+    def _run(self) -> None:
+        self._backend.infer(self._inputs)

@@ -81,10 +81,7 @@ def _build_one(
     key_file = folder / _KEY_FILE
     if key_file.is_file() and key_file.read_text() == key:
         return BuiltModel(name, folder, fresh=False)
-    trained = None
-    if needed:
-        weights = _train(directory, needed, progress) if again else _SHIPPED / "drive_segmentation.weights.h5"
-        trained = TrainedWeights(weights, len(needed.classes))
+    trained = needed and _trained(directory, needed, progress, again=again)
     progress(f"building {name}: {entry.purpose}")
     version = folder / "1"
     shutil.rmtree(version, ignore_errors=True)
@@ -97,6 +94,11 @@ def _build_one(
     (folder / "model.toml").write_text(_config(entry, needed))
     key_file.write_text(key)  # written last, so that an interrupted build is repeated
     return BuiltModel(name, folder, fresh=True)
+
+
+def _trained(directory: Path, lessons: Lessons, progress: Callable[[str], None], *, again: bool) -> TrainedWeights:
+    weights = _train(directory, lessons, progress) if again else _SHIPPED / "drive_segmentation.weights.h5"
+    return TrainedWeights(weights, len(lessons.classes))
 
 
 def _train(directory: Path, lessons: Lessons, progress: Callable[[str], None]) -> Path:

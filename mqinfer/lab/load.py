@@ -1,9 +1,9 @@
-"""The results of sending requests for a while, and a stopwatch that collects them."""
+"""Load for a while: one call after the other, or a stopwatch for callers that overlap."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from mqinfer.protocol.types import Timings
 
-__all__ = ["Drive", "Stopwatch"]
+__all__ = ["Drive", "Stopwatch", "repeat"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +56,24 @@ class Stopwatch:
         """Stop the watch."""
         seconds = (time.perf_counter_ns() - self.started) / 1e9
         return Drive(seconds, np.array(self.latencies_ns, np.int64), tuple(self.timings))
+
+
+def repeat(work: Callable[[], Timings | None], seconds: float, least: int = 1) -> Drive:
+    """Call a function again and again, each call measured from the end of the one before.
+
+    Args:
+        work: Returns where its time went, where it knows.
+        seconds: After this time no call starts.
+        least: Smallest number of calls, however long they take.
+    """
+    latencies: list[int] = []
+    timings: list[Timings] = []
+    started = now = time.perf_counter_ns()
+    end = started + seconds * 1e9
+    while now < end or len(latencies) < least:
+        found = work()
+        since, now = now, time.perf_counter_ns()
+        latencies.append(now - since)
+        if found is not None:
+            timings.append(found)
+    return Drive((now - started) / 1e9, np.array(latencies, np.int64), tuple(timings))
