@@ -6,26 +6,29 @@ import bz2
 import shutil
 import sqlite3
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import lz4.frame
 
 from mqinfer.protocol.errors import MissingExtra, SourceError
 
+if TYPE_CHECKING:
+    from rosbags.rosbag1.reader import Header
+
 __all__ = ["Repaired", "is_unfinished", "repair"]
 
 _MCAP_MAGIC = b"\x89MCAP0\r\n"
 _ROS1_MAGIC = b"#ROSBAG V2.0\n"
-_MESSAGE, _CHUNK, _CONNECTION = b"\x02", b"\x05", b"\x07"
-_UNPACK: dict[bytes, Callable[[bytes], bytes]] = {  # each returns what is there of data that is cut off
-    b"none": bytes,
-    b"lz4": lambda data: lz4.frame.LZ4FrameDecompressor().decompress(data),
-    b"bz2": lambda data: bz2.BZ2Decompressor().decompress(data),
+_MESSAGE, _CHUNK, _CONNECTION = 2, 5, 7
+_UNPACK: dict[str, Callable[[bytes], bytes]] = {  # each returns what is there of data that is cut off
+    "none": bytes,
+    "lz4": lambda data: lz4.frame.LZ4FrameDecompressor().decompress(data),
+    "bz2": lambda data: bz2.BZ2Decompressor().decompress(data),
 }
 
 
@@ -171,17 +174,18 @@ def _repair_ros1(file: BinaryIO, target: Path, found: Repaired) -> None:
         from rosbags.rosbag1 import Writer
     except ImportError as error:
         raise MissingExtra.of("rosbags", "edge") from error
-    connections: dict[bytes, Any] = {}
+    from rosbags.rosbag1.reader import ReaderError
+
+    connections: dict[int, Any] = {}
     known: dict[tuple[str, ...], Any] = {}  # two publishers of a topic may say the same of it
     with ExitStack() as open_files:
         target.parent.mkdir(parents=True, exist_ok=True)
         writer = open_files.enter_context(Writer(target))
         for fields, data in _ros1_messages(file, found):
-            with suppress(KeyError, ValueError, struct.error):  # a damaged record of a chunk that is not compressed
-                number = fields[b"conn"]
-                if fields[b"op"] == _MESSAGE:
-                    seconds, nanoseconds = struct.unpack("<II", fields[b"time"])
-                    writer.write(connections[number], seconds * 10**9 + nanoseconds, data)
+            with suppress(KeyError, ValueError, ReaderError):  # a damaged record of a chunk that is not compressed
+                number = fields.get_uint32("conn")
+                if fields.get_uint8("op") == _MESSAGE:
+                    writer.write(connections[number], fields.get_time("time"), data)
                     found.messages += 1
                 elif number not in connections:
                     key = _ros1_connection(fields, data)
@@ -190,60 +194,46 @@ def _repair_ros1(file: BinaryIO, target: Path, found: Repaired) -> None:
                     connections[number] = known[key]
 
 
-def _ros1_connection(fields: Mapping[bytes, bytes], data: bytes) -> tuple[str, str, str, str]:
+def _ros1_connection(fields: Header, data: bytes) -> tuple[str, str, str, str]:
     """Return topic, type, definition and its hash."""
-    head = {name.decode(): value.decode() for name, value in _fields(data).items()}
-    package, _, name = head["type"].rpartition("/")
-    return fields[b"topic"].decode(), f"{package}/msg/{name}", head["message_definition"], head["md5sum"]
+    from rosbags.rosbag1.reader import Header
+
+    head = Header.read(BytesIO(struct.pack("<I", len(data)) + data))
+    package, _, name = head.get_string("type").rpartition("/")
+    definition, md5sum = (head.get_string(each) for each in ("message_definition", "md5sum"))
+    return fields.get_string("topic"), f"{package}/msg/{name}", definition, md5sum
 
 
-def _ros1_messages(file: BinaryIO, found: Repaired) -> Iterator[tuple[Mapping[bytes, bytes], bytes]]:
+def _ros1_messages(file: BinaryIO, found: Repaired) -> Iterator[tuple[Header, bytes]]:
     """Yield the records of connections and messages, those of chunks and those of a chunk that was not closed."""
     for fields, data in _until_damage(_ros1_records(file), file, found):
-        inside: list[tuple[Mapping[bytes, bytes], bytes]] = [(fields, data)]
-        if fields[b"op"] == _CHUNK:
+        inside: list[tuple[Header, bytes]] = [(fields, data)]
+        if fields.get_uint8("op") == _CHUNK:
             try:
-                chunk = BytesIO(_UNPACK[fields[b"compression"]](data) if data else b"")
+                chunk = BytesIO(_UNPACK[fields.get_string("compression")](data) if data else b"")
             except Exception:  # noqa: BLE001 - what decompressors raise on damage
                 found.damaged_chunks += 1
                 continue
             inside = list(_until_damage(_ros1_records(chunk), chunk, Repaired()))
-        yield from (each for each in inside if each[0].get(b"op") in {_MESSAGE, _CONNECTION})
+        yield from (each for each in inside if each[0].get_uint8("op") in {_MESSAGE, _CONNECTION})
 
 
-def _ros1_records(file: BinaryIO) -> Iterator[tuple[Mapping[bytes, bytes], bytes]]:
+def _ros1_records(file: BinaryIO) -> Iterator[tuple[Header, bytes]]:
     """Yield header and data of each record, and what there is of a chunk that is cut off.
 
     Raises:
-        ValueError: A record is cut off or damaged.
+        ReaderError: A record is cut off or damaged.
     """
-    while head := file.read(4):
-        fields = _fields(_exactly(file, struct.unpack("<I", head)[0]))
-        if len(fields.get(b"op", b"")) != 1:
-            raise ValueError("a record without its kind")
-        (size,) = struct.unpack("<I", _exactly(file, 4))
+    from rosbags.rosbag1.reader import Header, ReaderError, read_uint32
+
+    while True:
+        fields = Header.read(file)
+        kind, size = fields.get_uint8("op"), read_uint32(file)
         data = file.read(size)
-        if len(data) == size or fields[b"op"] == _CHUNK:
+        if len(data) == size or kind == _CHUNK:
             yield fields, data
         if len(data) != size:
-            raise ValueError(f"{size} bytes expected, {len(data)} left")
-
-
-def _fields(header: bytes) -> dict[bytes, bytes]:
-    found, place = {}, 0
-    while place < len(header):
-        (size,) = struct.unpack_from("<I", header, place)
-        name, _, value = header[place + 4 : place + 4 + size].partition(b"=")
-        found[name] = value
-        place += 4 + size
-    return found
-
-
-def _exactly(file: BinaryIO, size: int) -> bytes:
-    data = file.read(size)
-    if len(data) != size:
-        raise ValueError(f"{size} bytes expected, {len(data)} left")
-    return data
+            raise ReaderError(f"{size} bytes expected, {len(data)} left")
 
 
 def _until_damage(records: Iterator[Any], file: BinaryIO, found: Repaired) -> Iterator[Any]:

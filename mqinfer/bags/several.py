@@ -9,21 +9,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from queue import SimpleQueue
-from typing import Protocol
 
 from mqinfer.bags.frame import Frame, FrameSource, StreamInfo
+from mqinfer.bags.live.returning import ReturningSource
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
-__all__ = ["LiveSource", "LiveSources", "MergedSources", "NamedSource"]
+__all__ = ["LiveSources", "MergedSources", "NamedSource"]
 
 log = logging.getLogger("mqinfer.bags")
-
-
-class LiveSource(FrameSource, Protocol):
-    """A source whose frames another thread may end."""
-
-    def halt(self) -> None:
-        """End the frames, from any thread."""
 
 
 class NamedSource:
@@ -98,7 +91,7 @@ class LiveSources:
         ConfigError: Two of them have a stream of the same name.
     """
 
-    def __init__(self, sources: Sequence[LiveSource]) -> None:
+    def __init__(self, sources: Sequence[ReturningSource]) -> None:
         self._sources = sources
         self._streams = _streams_of(sources)
         self._is_closing = False
@@ -145,7 +138,7 @@ class LiveSources:
         for source in self._sources:
             source.close()
 
-    def _read(self, source: LiveSource, room: threading.Semaphore) -> None:
+    def _read(self, source: ReturningSource, room: threading.Semaphore) -> None:
         for frame in _until_failure(source, self._failures):
             room.acquire()
             if self._is_closing:
