@@ -81,7 +81,7 @@ def _build_one(
     key_file = folder / _KEY_FILE
     if key_file.is_file() and key_file.read_text() == key:
         return BuiltModel(name, folder, fresh=False)
-    trained = needed and _trained(directory, needed, progress, again=again)
+    trained = _trained(directory, needed, progress, again=again) if needed else None
     progress(f"building {name}: {entry.purpose}")
     version = folder / "1"
     shutil.rmtree(version, ignore_errors=True)

@@ -96,10 +96,16 @@ def _write_onnx(network: Network, path: Path) -> None:
         import tf2onnx
     except ImportError as error:
         raise MissingExtra.of("tf2onnx", "tensorflow") from error
-    names = [each.name for each in network.inputs], list(network.outputs)
-    inputs, outputs = ([f"{name}:0" for name in each] for each in names)
-    model, _ = tf2onnx.convert.from_graph_def(_frozen(network), input_names=inputs, output_names=outputs, opset=_OPSET)
-    _rename(model.graph, {f"{name}:0": name for each in names for name in each})
+    inputs, outputs = (
+        [f"{name}:0" for name in each] for each in ([given.name for given in network.inputs], network.outputs)
+    )
+    model, _ = tf2onnx.convert.from_graph_def(
+        _frozen(network),
+        input_names=inputs,
+        output_names=outputs,
+        opset=_OPSET,
+        tensors_to_rename={tensor: tensor.removesuffix(":0") for tensor in (*inputs, *outputs)},
+    )
     path.write_bytes(model.SerializeToString())
 
 
@@ -126,12 +132,3 @@ def _frozen(network: Network) -> Any:
 
 def _spec(given: Input) -> Any:
     return tensorflow().TensorSpec(given.shape, given.dtype, given.name)
-
-
-def _rename(graph: Any, names: Mapping[str, str]) -> None:
-    """Rename tensors throughout an ONNX graph."""
-    for value in [*graph.input, *graph.output]:
-        value.name = names.get(value.name, value.name)
-    for node in graph.node:
-        node.input[:] = [names.get(name, name) for name in node.input]
-        node.output[:] = [names.get(name, name) for name in node.output]
