@@ -205,11 +205,12 @@ class Load:
     def run(self) -> None:
         """Publish until it is stopped; what is late is published at once."""
         with Publisher(self.url) as edge, Publisher(self.results or self.url) as worker:
-            began, sequence = time.monotonic(), 0
-            while not self._stop.wait(max(0.0, began + sequence / self.rate - time.monotonic())):
+            due, sequence = time.monotonic(), 0
+            while not self._stop.wait(max(0.0, due - time.monotonic())):
                 for stream in self.streams:
                     self._publish(edge, worker, stream, sequence)
                 sequence += 1
+                due += 1 / self.rate
 
     def _publish(self, edge: Publisher, worker: Publisher, stream: Stream, sequence: int) -> None:
         turn = sequence % len(self.frames.masks)
