@@ -18,12 +18,19 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-__all__ = ["DOCUMENTS", "ROOT", "Block", "blocks", "run"]
+from mqinfer.broker.mosquitto.server import find_mosquitto
+
+__all__ = ["DOCUMENTS", "PARTS", "ROOT", "SCRIPTS", "Block", "blocks", "part_of", "run_document", "running"]
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = {str(path.relative_to(ROOT)): path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}
 
+PARTS = 4
+"""The documents are run by so many test files, each of which a process of its own may take."""
+SCRIPTS = {"sh", "python"}
+"""Languages whose blocks are run."""
 _BLOCK = re.compile(
     r"(?P<comments>(?:^<!--(?:(?!-->).)*-->\n)*)^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -64,6 +71,25 @@ def blocks(document: str) -> list[Block]:
         marks = comments.get("not run", ""), comments.get("run first", "")
         found.append(Block(document, line, match["language"], match["text"], *marks))
     return found
+
+
+def running(document: str) -> list[Block]:
+    """Return what is run of a document."""
+    return [block for block in blocks(document) if block.language in SCRIPTS and not block.not_run]
+
+
+def part_of(number: int) -> list[str]:
+    """Return the documents that one of the test files runs: those with most commands are dealt out first."""
+    lines = {document: sum(block.text.count("\n") for block in running(document)) for document in DOCUMENTS}
+    return sorted((document for document in lines if lines[document]), key=lambda each: -lines[each])[number::PARTS]
+
+
+def run_document(document: str) -> None:
+    """Run all that can be run of a document, in one shell from top to bottom."""
+    find_mosquitto()
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # started by root, Mosquitto reads its files as another user
+        run(running(document), Path(folder))
 
 
 def run(script: list[Block], folder: Path) -> str:

@@ -9,22 +9,20 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 import typer
 
-from mqinfer.broker.mosquitto.server import find_mosquitto
 from mqinfer.cli.app import app
 from mqinfer.judging.settings import read_settings
 from mqinfer.models.repository.config_files import read_layer
 from mqinfer.protocol.states import read_worker_state
 from mqinfer.protocol.topics import Topics
-from tests.docs.blocks import DOCUMENTS, ROOT, Block, blocks, run
+from tests.docs.blocks import DOCUMENTS, PARTS, ROOT, SCRIPTS, Block, blocks, part_of, running
 
 BLOCKS = [block for document in DOCUMENTS for block in blocks(document)]
-SCRIPTS = {"sh", "python"}
+HERE = Path(__file__).parent
 ELSEWHERE = {
     "hex": "tests/protocol/test_specification.py",
     "js": "tests/clients/test_js_client.py",
@@ -32,18 +30,13 @@ ELSEWHERE = {
 }
 IN_SHELL = re.compile(r"(?:^|[;&|(=] *|bin/)mqinfer ([^;&#|)\n]*)", re.MULTILINE)
 IN_A_SENTENCE = re.compile(r"(?<!`)`mqinfer ([^`]*)`(?!`)")
-NOT_RUN = 16
+NOT_RUN = 11
 """Blocks that no test can run: measurements of minutes, root's own commands, and the suite itself."""
 
 
 def of_language(language: str) -> list[Any]:
     """Return the blocks of a language, each with its place as its name."""
     return [pytest.param(block, id=str(block)) for block in BLOCKS if block.language == language]
-
-
-def running(document: str) -> list[Block]:
-    """Return what is run of a document."""
-    return [block for block in blocks(document) if block.language in SCRIPTS and not block.not_run]
 
 
 def commands(document: str) -> list[list[str]]:
@@ -112,16 +105,12 @@ def test_json(block: Block) -> None:
         assert read_worker_state(Topics("mqinfer/v1"), topic, block.text.encode())
 
 
-@pytest.mark.broker
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("document", [document for document in DOCUMENTS if running(document)])
-def test_commands_and_programs(document: str) -> None:
-    """All that can be run of a document, in one shell from top to bottom."""
-    find_mosquitto()
-    with TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)  # started by root, Mosquitto reads its files as another user
-        run(running(document), Path(folder))
+def test_each_document_is_run() -> None:
+    """By one of the files `test_run_….py`."""
+    assert sorted(document for part in range(PARTS) for document in part_of(part)) == sorted(
+        document for document in DOCUMENTS if running(document)
+    )
+    assert sorted(path.name for path in HERE.glob("test_run_*.py")) == [f"test_run_{part}.py" for part in range(PARTS)]
 
 
 @pytest.mark.slow
