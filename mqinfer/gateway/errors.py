@@ -6,7 +6,6 @@ The codes are those that Triton and TensorFlow Serving use for the same events.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from typing import ClassVar
 
 from mqinfer.protocol.errors import (
@@ -25,7 +24,6 @@ from mqinfer.protocol.errors import (
 
 __all__ = [
     "FailedPrecondition",
-    "GrpcCode",
     "MethodNotAllowed",
     "NotFound",
     "Overloaded",
@@ -36,28 +34,6 @@ __all__ = [
     "Unsupported",
     "status_of",
 ]
-
-
-class GrpcCode(IntEnum):
-    """Status codes of gRPC, by their numbers (https://grpc.github.io/grpc/core/md_doc_statuscodes.html)."""
-
-    OK = 0
-    CANCELLED = 1
-    UNKNOWN = 2
-    INVALID_ARGUMENT = 3
-    DEADLINE_EXCEEDED = 4
-    NOT_FOUND = 5
-    ALREADY_EXISTS = 6
-    PERMISSION_DENIED = 7
-    RESOURCE_EXHAUSTED = 8
-    FAILED_PRECONDITION = 9
-    ABORTED = 10
-    OUT_OF_RANGE = 11
-    UNIMPLEMENTED = 12
-    INTERNAL = 13
-    UNAVAILABLE = 14
-    DATA_LOSS = 15
-    UNAUTHENTICATED = 16
 
 
 class NotFound(ModelNotFound):
@@ -118,35 +94,35 @@ class Status:
     """An error as the transports state it.
 
     Attributes:
-        grpc: Status code of gRPC.
+        grpc: Name of the status code of gRPC (https://grpc.github.io/grpc/core/md_doc_statuscodes.html).
         http: Status of HTTP.
         retry_after_s: When to try again, in seconds; None to say nothing about it.
     """
 
-    grpc: GrpcCode
+    grpc: str
     http: int
     retry_after_s: float | None = None
 
 
 _OF_CLASS: tuple[tuple[type[MqinferError], Status], ...] = (  # the first that fits holds
-    (Overloaded, Status(GrpcCode.RESOURCE_EXHAUSTED, 429)),
-    (Rejected, Status(GrpcCode.UNAVAILABLE, 503, 1.0)),
-    (TimeoutExpired, Status(GrpcCode.UNAVAILABLE, 503)),
-    (Expired, Status(GrpcCode.DEADLINE_EXCEEDED, 504)),
-    (Cancelled, Status(GrpcCode.CANCELLED, 499)),
-    (Superseded, Status(GrpcCode.CANCELLED, 499)),
-    (Unanswered, Status(GrpcCode.UNAVAILABLE, 503)),
-    (Unsupported, Status(GrpcCode.UNIMPLEMENTED, 501)),
-    (FailedPrecondition, Status(GrpcCode.FAILED_PRECONDITION, 400)),
-    (MethodNotAllowed, Status(GrpcCode.UNIMPLEMENTED, 405)),
-    (Unauthenticated, Status(GrpcCode.UNAUTHENTICATED, 401)),
-    (InvalidRequest, Status(GrpcCode.INVALID_ARGUMENT, 400)),
-    (ModelNotFound, Status(GrpcCode.NOT_FOUND, 404)),
-    (MessageTooLarge, Status(GrpcCode.INVALID_ARGUMENT, 400)),
-    (NotAuthorized, Status(GrpcCode.PERMISSION_DENIED, 403)),
-    (LinkError, Status(GrpcCode.UNAVAILABLE, 503)),
+    (Overloaded, Status("RESOURCE_EXHAUSTED", 429)),
+    (Rejected, Status("UNAVAILABLE", 503, 1.0)),
+    (TimeoutExpired, Status("UNAVAILABLE", 503)),
+    (Expired, Status("DEADLINE_EXCEEDED", 504)),
+    (Cancelled, Status("CANCELLED", 499)),
+    (Superseded, Status("CANCELLED", 499)),
+    (Unanswered, Status("UNAVAILABLE", 503)),
+    (Unsupported, Status("UNIMPLEMENTED", 501)),
+    (FailedPrecondition, Status("FAILED_PRECONDITION", 400)),
+    (MethodNotAllowed, Status("UNIMPLEMENTED", 405)),
+    (Unauthenticated, Status("UNAUTHENTICATED", 401)),
+    (InvalidRequest, Status("INVALID_ARGUMENT", 400)),
+    (ModelNotFound, Status("NOT_FOUND", 404)),
+    (MessageTooLarge, Status("INVALID_ARGUMENT", 400)),
+    (NotAuthorized, Status("PERMISSION_DENIED", 403)),
+    (LinkError, Status("UNAVAILABLE", 503)),
 )
-_INTERNAL = Status(GrpcCode.INTERNAL, 500)
+_INTERNAL = Status("INTERNAL", 500)
 
 
 def status_of(error: BaseException) -> Status:

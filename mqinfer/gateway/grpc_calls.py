@@ -22,7 +22,6 @@ __all__ = ["GrpcCaller", "Work", "abort", "admit", "known", "make_server", "text
 
 log = logging.getLogger("mqinfer.gateway")
 
-_CODES = {code.value[0]: code for code in grpc.StatusCode}
 _MOST_TEXT = 2000
 """Characters of an error's text: it travels as a header, and clients accept 8 KiB of those by default."""
 _PINGS = (  # a client that is gone without a word ends its calls within 80 s; clients may ping every 10 s themselves
@@ -97,7 +96,7 @@ async def abort(context: Any, error: BaseException) -> None:
     hints: tuple[tuple[str, str], ...] = ()
     if status.retry_after_s is not None:  # the retries of gRPC's own clients wait as long
         hints = (("grpc-retry-pushback-ms", str(int(status.retry_after_s * 1000))),)
-    await context.abort(_CODES[status.grpc], text_of(error), hints)
+    await context.abort(grpc.StatusCode[status.grpc], text_of(error), hints)
 
 
 def text_of(error: BaseException) -> str:

@@ -23,7 +23,7 @@ from aiohttp import ClientError, HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from mqinfer.gateway.access import Access, Right
-from mqinfer.gateway.errors import MethodNotAllowed, Overloaded, status_of
+from mqinfer.gateway.errors import MethodNotAllowed, NotFound, Overloaded, status_of
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.errors import BadEnvelope, Expired, LimitExceeded, MqinferError
 from mqinfer.protocol.header import error_message
@@ -36,11 +36,9 @@ __all__ = [
     "Bodies",
     "Endpoint",
     "check_nesting",
-    "error_reply",
     "json_reply",
     "make_application",
     "make_runner",
-    "unescape_path",
 ]
 
 log = logging.getLogger("mqinfer.gateway")
@@ -124,6 +122,15 @@ class Bodies:
             yield content
         finally:
             self._room += taken
+
+    async def reply(self, request: web.Request, body: bytes, headers: Mapping[str, str] | None = None) -> web.Response:
+        """Return a reply, of JSON unless the headers state another type, in the coding that the caller prefers."""
+        headers = {"Content-Type": "application/json", **(headers or {})}
+        coding = accepted_coding(request.headers.get("Accept-Encoding", ""))
+        if coding != "identity":
+            body = await self.run(len(body), compress, body, coding)
+            headers["Content-Encoding"] = coding
+        return web.Response(body=body, headers=headers)
 
     async def run(self, size: int, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Return what a function returns: called at once for a small `size` in bytes, else by a thread of the pool."""
@@ -229,24 +236,13 @@ def error_reply(error: MqinferError, headers: Mapping[str, str] | None = None) -
     return json_reply({"error": error_message(str(error))}, status.http, headers)
 
 
-def unescape_path(part: str | None) -> str:
-    """Return a part of a path without its escapes; what they hold may be anything."""
-    return unquote(part or "", errors="replace")
-
-
-def make_application(
-    routes: Sequence[Endpoint],
-    access: Access,
-    bodies: Bodies,
-    unknown: Callable[[web.Request], MqinferError],
-) -> web.Application:
+def make_application(routes: Sequence[Endpoint], access: Access, bodies: Bodies) -> web.Application:
     """Return an application that finds routes by the first pattern that fits.
 
     Args:
         routes: In the order in which they are tried.
         access: Asked before each call.
         bodies: Closed with the application.
-        unknown: Returns the error for a path that there is not.
     """
 
     async def answer(request: web.Request) -> web.Response:
@@ -258,8 +254,12 @@ def make_application(
                 handler = route.methods.get(request.method)
                 if handler is None:
                     return error_reply(MethodNotAllowed("Method Not Allowed"), {"Allow": ", ".join(route.methods)})
-                return await handler(AdmittedCall(request, caller, tuple(map(unescape_path, found.groups()))))
-        raise unknown(request)
+                return await handler(
+                    AdmittedCall(
+                        request, caller, tuple(unquote(part or "", errors="replace") for part in found.groups())
+                    )
+                )
+        raise NotFound("Not Found")
 
     @web.middleware
     async def guard(request: web.Request, handler: Any) -> web.StreamResponse:  # noqa: ARG001 - aiohttp's signature

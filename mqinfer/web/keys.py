@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from mqinfer.protocol.decoding import prepare
 from mqinfer.protocol.errors import ConfigError
 
 __all__ = ["Credentials", "KeyFile"]
@@ -28,6 +29,9 @@ _LEAST_KEY = 16
 class _Entry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     rights: list[str]
     key: str = ""
+
+
+prepare(_Entry)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from mqinfer.client import AsyncClient
 from mqinfer.client.control import AsyncControl
 from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.core import Core
-from mqinfer.gateway.errors import GrpcCode, Unavailable, status_of
+from mqinfer.gateway.errors import Unavailable, status_of
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import InvalidRequest, ModelNotFound, ModelNotLoadable, MqinferError, NoWorker
 from mqinfer.protocol.types import EncodedTensor, RequestedOutput
@@ -151,7 +151,7 @@ def test_wrong_inputs_are_refused_in_tritons_words(
         with pytest.raises(InvalidRequest) as found:
             await core.infer(InferCall("simple", None, tuple(inputs)))
         assert str(found.value).startswith(words)
-        assert status_of(found.value).grpc is GrpcCode.INVALID_ARGUMENT
+        assert status_of(found.value).grpc == "INVALID_ARGUMENT"
         assert core.client.counters().submitted == 0
 
     with_core(open_core, run)

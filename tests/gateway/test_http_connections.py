@@ -13,7 +13,6 @@ from aiohttp import web
 from mqinfer.gateway import http
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.http import make_runner
-from mqinfer.protocol.errors import MqinferError
 from mqinfer.web import connections
 from tests.gateway.conftest import gateway_settings
 
@@ -42,7 +41,7 @@ def run(ask: Callable[[Callable[[], Awaitable[Streams]]], Awaitable[None]], most
         settings = gateway_settings(max_connections=most)
         route = http.Endpoint(re.compile("/"), Right.HEALTH, {"POST": echo})
         bodies = http.Bodies(settings)
-        app = http.make_application([route], Access(), bodies, lambda _: MqinferError("nothing is here"))
+        app = http.make_application([route], Access(), bodies)
         runner = make_runner(app, settings)
         await runner.setup()
         try:

@@ -13,8 +13,8 @@ from mqinfer._version import __version__
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.calls import InferCall, outputs_size
 from mqinfer.gateway.core import Core
-from mqinfer.gateway.errors import NotFound, Unsupported
-from mqinfer.gateway.http import AdmittedCall, Bodies, Endpoint, accepted_coding, compress, json_reply, make_application
+from mqinfer.gateway.errors import Unsupported
+from mqinfer.gateway.http import AdmittedCall, Bodies, Endpoint, json_reply, make_application
 from mqinfer.gateway.protocol_answers import (
     EXTENSIONS,
     NO_NAMED_REPOSITORY,
@@ -24,15 +24,10 @@ from mqinfer.gateway.protocol_answers import (
     trace_settings,
 )
 from mqinfer.gateway.rest.reply import write_reply
-from mqinfer.gateway.rest.request import (
-    RestRequest,
-    expand_raw,
-    header_length,
-    read_json,
-    read_request,
-)
+from mqinfer.gateway.rest.request import expand_raw, header_length, read_json, read_request
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.decoding import prepare
 from mqinfer.protocol.oip_json import HEADER_LENGTH
 from mqinfer.protocol.types import TensorSpec
 
@@ -81,7 +76,6 @@ def make_app(core: Core, access: Access, settings: GatewaySettings) -> web.Appli
         ],
         access,
         front.bodies,
-        lambda _: NotFound("Not Found"),
     )
 
 
@@ -99,6 +93,9 @@ class _UnloadParameters(Struct, frozen=True):
 
 class _Unload(Struct, frozen=True):
     parameters: _UnloadParameters | None = None
+
+
+prepare(_Index, _Load, _Unload)
 
 
 class _Front:
@@ -154,17 +151,9 @@ class _Front:
                     tracestate=",".join(headers.getall("tracestate", ())),
                 )
             )
-        return await self._reply(request, result, accepted_coding(headers.get("Accept-Encoding", "")))
-
-    async def _reply(self, request: RestRequest, result: Any, coding: str) -> web.Response:
-        body, head = await self.bodies.run(outputs_size(result.outputs), write_reply, request, result)
-        headers = {"Content-Type": "application/json"}
-        if head is not None:
-            headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(head)}
-        if coding != "identity":
-            body = await self.bodies.run(len(body), compress, body, coding)
-            headers["Content-Encoding"] = coding
-        return web.Response(body=body, headers=headers)
+        content, head = await self.bodies.run(outputs_size(result.outputs), write_reply, request, result)
+        binary = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(head)}
+        return await self.bodies.reply(call.request, content, None if head is None else binary)
 
     async def generate(self, call: AdmittedCall) -> web.Response:
         await self._core.metadata(*_model(call))

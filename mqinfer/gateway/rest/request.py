@@ -17,7 +17,7 @@ from mqinfer.gateway.protocol_answers import NO_SHARED_MEMORY
 from mqinfer.gateway.rest.json_data import raw_of_text
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Buffer, Datatype, array_bytes, nbytes
-from mqinfer.protocol.decoding import MAX_JSON_BYTES, refusal, scalars
+from mqinfer.protocol.decoding import MAX_JSON_BYTES, prepare, refusal, scalars
 from mqinfer.protocol.errors import BadEnvelope, BadTensor, InvalidRequest, LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.nesting import JSON_STRINGS
@@ -80,6 +80,7 @@ _NOTHING = (b"", b"null")
 """What is not there; clients that are made from a schema write null for it."""
 _KNOWN = frozenset(_Parameters.__struct_fields__)
 _DECODER = msgspec.json.Decoder(_Request)
+prepare(_Parameters)
 _DATATYPES = {str(datatype): datatype for datatype in Datatype}
 _NO_INPUT_PARAMETERS, _NO_OUTPUT_PARAMETERS, _NO_PARAMETERS = _InputParameters(), _OutputParameters(), _Parameters()
 

@@ -5,11 +5,14 @@ The sentences about wrong signatures and outputs are those of TensorFlow Serving
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from mqinfer.gateway.core import Core
+from mqinfer.gateway.tfs.calls import NamedModel, TfsCaller, infer
 from mqinfer.gateway.tfs.json_tensors import is_base64, shown, to_binary
 from mqinfer.gateway.tfs.messages import tfs_class
 from mqinfer.protocol.card import Signature
@@ -19,15 +22,16 @@ from mqinfer.protocol.errors import BadEnvelope, BadTensor, InvalidRequest, Mode
 __all__ = [
     "CLASSIFY",
     "REGRESS",
-    "check_classify",
-    "check_regress",
-    "classes_of",
+    "TASKS",
+    "TASK_PREFIX",
+    "Task",
     "examples_from_json",
     "examples_of",
-    "values_of",
+    "run_task",
 ]
 
-CLASSIFY, REGRESS = "tensorflow/serving/classify", "tensorflow/serving/regress"
+TASK_PREFIX = "tensorflow/serving/"
+CLASSIFY, REGRESS = f"{TASK_PREFIX}classify", f"{TASK_PREFIX}regress"
 """Method names of tasks and signatures."""
 _INPUTS, _CLASSES, _SCORES, _OUTPUTS = "inputs", "classes", "scores", "outputs"
 _MOST_INT64 = (1 << 63) - 1
@@ -128,12 +132,7 @@ def _unexpected(name: str, values: list[Any], kinds: set[type]) -> BadTensor:
     return BadTensor(f"Unexpected element type in feature: {name} expecting type: {kind_text}")
 
 
-def check_classify(signature: Signature) -> None:
-    """Check that a signature can classify.
-
-    Raises:
-        InvalidRequest: It has not the inputs and outputs for it.
-    """
+def _check_classify(signature: Signature) -> None:
     _check_inputs(signature, "classification")
     names = {tensor.name for tensor in signature.outputs}
     if len(names) not in {1, 2}:
@@ -145,8 +144,7 @@ def check_classify(signature: Signature) -> None:
         )
 
 
-def check_regress(signature: Signature) -> None:
-    """Check that a signature can regress; errors as for `check_classify`."""
+def _check_regress(signature: Signature) -> None:
     _check_inputs(signature, "regression")
     if len(signature.outputs) != 1:
         raise InvalidRequest("Expected one output Tensor.")
@@ -166,12 +164,8 @@ def _check_inputs(signature: Signature, what: str) -> None:
         )
 
 
-def classes_of(outputs: Mapping[str, Array], examples: int) -> list[list[tuple[str | bytes, float]]]:
-    """Return the classes of each example, with label (empty where the model has none) and score.
-
-    Raises:
-        ModelFailed: The outputs are no classes.
-    """
+def _classes_of(outputs: Mapping[str, Array], examples: int) -> list[list[tuple[str, float]]]:
+    """Return the classes of each example, with label (empty where the model has none) and score."""
     columns = {name: outputs[name] for name in (_CLASSES, _SCORES) if name in outputs}
     for name, array in columns.items():
         _check_column(name, array, examples)
@@ -180,9 +174,13 @@ def classes_of(outputs: Mapping[str, Array], examples: int) -> list[list[tuple[s
         raise ModelFailed("neither classes nor scores came back")
     if widths[0] != widths[-1]:
         raise ModelFailed(f"Tensors class and score should match in dim_size(1). Got {widths[0]} vs. {widths[-1]}")
-    names = columns[_CLASSES].tolist() if _CLASSES in columns else [[""] * widths[0]] * examples
+    names = _labels(columns[_CLASSES]) if _CLASSES in columns else [[""] * widths[0]] * examples
     numbers = columns[_SCORES].tolist() if _SCORES in columns else [[0.0] * widths[0]] * examples
     return [list(zip(row, marks, strict=True)) for row, marks in zip(names, numbers, strict=True)]
+
+
+def _labels(array: Array) -> list[list[str]]:
+    return [[each if isinstance(each, str) else each.decode(errors="replace") for each in row] for row in array]
 
 
 def _check_column(name: str, array: Array, examples: int) -> None:
@@ -196,12 +194,8 @@ def _check_column(name: str, array: Array, examples: int) -> None:
         raise ModelFailed(f"Expected {name} output batch size of {examples}. Got: {len(array)}")
 
 
-def values_of(outputs: Mapping[str, Array], examples: int) -> Array:
-    """Return the value of each example.
-
-    Raises:
-        ModelFailed: The outputs are not one number for each.
-    """
+def _values_of(outputs: Mapping[str, Array], examples: int) -> Array:
+    """Return the value of each example."""
     array = outputs[_OUTPUTS]
     if array.ndim not in {1, 2} or (array.ndim > 1 and array.shape[1] != 1):
         raise ModelFailed(
@@ -212,3 +206,31 @@ def values_of(outputs: Mapping[str, Array], examples: int) -> Array:
     if array.dtype.kind != "f":
         raise ModelFailed(f"Expected output Tensor of DT_FLOAT.  Got: {array.dtype}")
     return array.reshape(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What can be made of examples.
+
+    Attributes:
+        check: Check of the signature; raises InvalidRequest where it has not the inputs and outputs.
+        read: Reader of the outputs for so many examples; raises ModelFailed where they are not what they should be.
+    """
+
+    check: Callable[[Signature], None]
+    read: Callable[[Mapping[str, Array], int], Any]
+
+
+TASKS = {CLASSIFY: Task(_check_classify, _classes_of), REGRESS: Task(_check_regress, _values_of)}
+"""Tasks by method name."""
+
+
+async def run_task(core: Core, target: NamedModel, task: Task, examples: Array, caller: TfsCaller) -> tuple[Any, str]:
+    """Classify or regress examples; return classes or value of each, and the version that answered.
+
+    Raises:
+        MqinferError: Whatever came of it.
+    """
+    task.check(target.signature)
+    answer = await infer(core, target, {target.signature.inputs[0].name: examples}, caller)
+    return task.read(answer.outputs, len(examples)), answer.version

@@ -12,19 +12,11 @@ import grpc
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.calls import outputs_size
 from mqinfer.gateway.core import Core
-from mqinfer.gateway.errors import GrpcCode, Unsupported
+from mqinfer.gateway.errors import Unsupported
 from mqinfer.gateway.grpc_calls import GrpcCaller, unary
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.gateway.tfs.calls import CallResult, Spec, TfsCaller, find, infer, version_states
-from mqinfer.gateway.tfs.examples import (
-    CLASSIFY,
-    REGRESS,
-    check_classify,
-    check_regress,
-    classes_of,
-    examples_of,
-    values_of,
-)
+from mqinfer.gateway.tfs.examples import CLASSIFY, REGRESS, TASKS, examples_of, run_task
 from mqinfer.gateway.tfs.messages import SIGNATURE_DEF_URL, parse, tfs_class
 from mqinfer.gateway.tfs.signatures import DEFAULT, signatures_of
 from mqinfer.gateway.tfs.tensors import NUMBERS, read_tensors, write_tensor
@@ -44,7 +36,6 @@ _OFFLOAD_BYTES = 64 << 10
 
 _R = TypeVar("_R")
 _Method = Callable[[bytes, GrpcCaller], Awaitable[bytes]]
-_CHECKS = {CLASSIFY: check_classify, REGRESS: check_regress}
 
 
 def make_grpc_handlers(core: Core, access: Access, settings: GatewaySettings) -> list[Any]:
@@ -101,23 +92,19 @@ class _Front:
         spec = _spec(request)
         own = self._caller(caller)
         examples = await _run(len(data), examples_of, request.input)
-        answer = await self._run_task(spec, method, examples, own, response.result)
-        _fill_spec(response.model_spec, spec, answer.version)
+        version = await self._run_task(spec, method, examples, own, response.result)
+        _fill_spec(response.model_spec, spec, version)
 
-    async def _run_task(self, spec: Spec, method: str, examples: Array, caller: TfsCaller, result: Any) -> CallResult:
-        """Classify or regress examples, and fill the result with what came of it."""
-        target = await find(self._core, spec)
-        _CHECKS[method](target.signature)
-        answer = await infer(self._core, target, {target.signature.inputs[0].name: examples}, caller)
-        if method == CLASSIFY:
-            for classes in classes_of(answer.outputs, len(examples)):
-                added = result.classifications.add()
-                for label, score in classes:
-                    added.classes.add(label=_text(label), score=score)
-        else:
-            for value in values_of(answer.outputs, len(examples)).tolist():
-                result.regressions.add(value=value)
-        return answer
+    async def _run_task(self, spec: Spec, method: str, examples: Array, caller: TfsCaller, result: Any) -> str:
+        """Classify or regress examples, and fill the result with what came of it; return the version."""
+        found, version = await run_task(self._core, await find(self._core, spec), TASKS[method], examples, caller)
+        for each in found:
+            if method == CLASSIFY:
+                classes = [{"label": label, "score": score} for label, score in each]
+                result.classifications.add(classes=classes)
+            else:
+                result.regressions.add(value=float(each))
+        return version
 
     async def multi_inference(self, data: bytes, caller: GrpcCaller) -> bytes:
         request = await _run(len(data), parse, "MultiInferenceRequest", data)
@@ -131,8 +118,8 @@ class _Front:
             asked = spec if version is None else replace(spec, version=version, label="")
             result = response.results.add()
             into = result.classification_result if task.method_name == CLASSIFY else result.regression_result
-            answer = await self._run_task(asked, task.method_name, examples, own, into)
-            version = answer.version  # the one that answers the first task answers all
+            # The version that answers the first task answers all.
+            version = await self._run_task(asked, task.method_name, examples, own, into)
             _fill_spec(result.model_spec, spec, version)
         return _bytes(response)
 
@@ -164,7 +151,7 @@ class _Front:
         response = tfs_class("GetModelStatusResponse")()
         for version, is_ready in (await version_states(self._core, _spec(request))).items():
             one = response.model_version_status.add(version=int(version), state=_AVAILABLE if is_ready else _END)
-            one.status.error_code = GrpcCode.OK
+            one.status.SetInParent()  # OK
         return _bytes(response)
 
     def _caller(self, caller: GrpcCaller) -> TfsCaller:
@@ -214,7 +201,7 @@ def _check_tasks(tasks: Any) -> None:
         raise InvalidRequest("All ModelSpecs in a MultiInferenceRequest must access the same model name.")
     _check_signatures([_spec(task).signature or DEFAULT for task in tasks])
     for task in tasks:
-        if task.method_name not in _CHECKS:
+        if task.method_name not in TASKS:
             raise Unsupported(f"Unsupported signature method_name: {task.method_name[:80]}")
 
 
@@ -236,10 +223,6 @@ def _fill_info(message: Any, tensor: SignatureTensor) -> None:
     message.tensor_shape.unknown_rank = tensor.shape is None
     for size in tensor.shape or ():
         message.tensor_shape.dim.add(size=size)
-
-
-def _text(label: str | bytes) -> str:
-    return label if isinstance(label, str) else label.decode(errors="replace")
 
 
 def _bytes(message: Any) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -14,30 +15,22 @@ from aiohttp import web
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.calls import outputs_size
 from mqinfer.gateway.core import Core
-from mqinfer.gateway.errors import FailedPrecondition, NotFound
+from mqinfer.gateway.errors import FailedPrecondition
 from mqinfer.gateway.http import (
     AdmittedCall,
     Bodies,
     Endpoint,
-    accepted_coding,
-    compress,
     json_reply,
     make_application,
 )
 from mqinfer.gateway.metrics import make_metrics
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.gateway.tfs.calls import NamedModel, Spec, TfsCaller, find, infer, version_states
-from mqinfer.gateway.tfs.examples import (
-    check_classify,
-    check_regress,
-    classes_of,
-    examples_from_json,
-    values_of,
-)
+from mqinfer.gateway.tfs.examples import TASK_PREFIX, TASKS, Task, examples_from_json, run_task
 from mqinfer.gateway.tfs.json_tensors import parse, read_predict, shown, write_json, write_predictions
 from mqinfer.gateway.tfs.signatures import signatures_of
 from mqinfer.protocol.card import Signature, SignatureTensor
-from mqinfer.protocol.datatypes import Array, Datatype
+from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadEnvelope, InvalidRequest
 
 __all__ = ["make_rest_app"]
@@ -97,7 +90,6 @@ def make_rest_app(
         ],
         access,
         front.bodies,
-        lambda _: NotFound("Not Found"),
     )
     if settings.callers.tfs_cors:
         app.on_response_prepare.append(_allow_origins)
@@ -154,7 +146,8 @@ class _Front:
     async def run(self, call: AdmittedCall) -> web.Response:
         """Predict, classify or regress."""
         spec, method = _spec(call), call.parts[3].lower()
-        run = {"predict": self._predict, "classify": self._classify, "regress": self._regress}[method]
+        task = TASKS.get(f"{TASK_PREFIX}{method}")
+        run = partial(self._run_task, task) if task else self._predict
         async with self.bodies.read(call.request) as body:
             content = await self.bodies.run(len(body), parse, body)
             spec = Spec(spec.model, spec.version, spec.label, _signature_name(content))
@@ -163,7 +156,7 @@ class _Front:
             trace = [",".join(headers.getall(name, ())) for name in ("traceparent", "tracestate")]
             caller = TfsCaller(call.caller, deadline, self._bounds.max_bytes, *trace)
             reply = await run(spec, content, len(body), caller)
-        return await self._reply(reply, accepted_coding(headers.get("Accept-Encoding", "")))
+        return await self.bodies.reply(call.request, reply)
 
     async def _predict(self, spec: Spec, content: dict[str, Any], size: int, caller: TfsCaller) -> bytes:
         target = await self._find(spec)
@@ -172,22 +165,10 @@ class _Front:
         answer = await infer(self._core, target, inputs, caller)
         return await self.bodies.run(outputs_size(answer.outputs), write_predictions, answer.outputs, rows=rows)
 
-    async def _classify(self, spec: Spec, content: dict[str, Any], size: int, caller: TfsCaller) -> bytes:
-        outputs, count = await self._run_examples(spec, content, size, caller, check_classify)
-        return write_json({"results": [_labelled(classes) for classes in classes_of(outputs, count)]})
-
-    async def _regress(self, spec: Spec, content: dict[str, Any], size: int, caller: TfsCaller) -> bytes:
-        outputs, count = await self._run_examples(spec, content, size, caller, check_regress)
-        return write_json({"results": values_of(outputs, count)})
-
-    async def _run_examples(
-        self, spec: Spec, content: dict[str, Any], size: int, caller: TfsCaller, check: Callable[[Signature], None]
-    ) -> tuple[Mapping[str, Array], int]:
+    async def _run_task(self, task: Task, spec: Spec, content: dict[str, Any], size: int, caller: TfsCaller) -> bytes:
         examples = await self.bodies.run(size, examples_from_json, content)
-        target = await self._find(spec)
-        check(target.signature)
-        answer = await infer(self._core, target, {target.signature.inputs[0].name: examples}, caller)
-        return answer.outputs, len(examples)
+        found, _ = await run_task(self._core, await self._find(spec), task, examples, caller)
+        return write_json({"results": found})
 
     async def _find(self, spec: Spec) -> NamedModel:
         try:
@@ -195,13 +176,6 @@ class _Front:
         except FailedPrecondition as error:
             name = spec.signature[:80]
             raise InvalidRequest(f'Serving signature name: "{name}" not found in signature def') from error
-
-    async def _reply(self, body: bytes, coding: str) -> web.Response:
-        headers = {"Content-Type": "application/json"}
-        if coding != "identity":
-            body = await self.bodies.run(len(body), compress, body, coding)
-            headers["Content-Encoding"] = coding
-        return web.Response(body=body, headers=headers)
 
 
 def _spec(call: AdmittedCall) -> Spec:
@@ -218,10 +192,6 @@ def _signature_name(content: Mapping[str, Any]) -> str:
             f"JSON Value: {shown(content)} not formatted correctly. 'signature_name' key must be a string value."
         )
     return name
-
-
-def _labelled(classes: list[tuple[str | bytes, float]]) -> list[list[Any]]:
-    return [[label if isinstance(label, str) else label.decode(errors="replace"), score] for label, score in classes]
 
 
 def _signature(signature: Signature) -> dict[str, Any]:
