@@ -98,13 +98,7 @@ def default_name(address: BrokerAddress) -> str:
 class Unconnected:
     """A client that was not connected yet: `requester` accepts watchers, and `open` connects, which may be tried again.
 
-    Args:
-        url: The broker.
-        name: The client's name in its topics; must be unique.
-        topics: Below the root of the site.
-        options: How it sends.
-        announcer: Publishes the client's state; None for none.
-        take_over: Whether another process that has the name must give it up.
+    Arguments as of `connect`.
 
     Raises:
         BadTopic: The name breaks the naming rules.

@@ -148,7 +148,7 @@ def _requested(options: InferOptions) -> tuple[RequestedOutput, ...]:
     encodings = {} if chosen is None or isinstance(chosen, str) else chosen
     default = chosen if isinstance(chosen, str) else None
     wanted = dict.fromkeys([*names, *classification, *(() if names else encodings)])
-    return tuple(RequestedOutput(name, encodings.get(name, default), classification.get(name, 0)) for name in wanted)
+    return tuple([RequestedOutput(name, encodings.get(name, default), classification.get(name, 0)) for name in wanted])
 
 
 def _encode(name: str, value: Input, encoding: str) -> EncodedTensor:

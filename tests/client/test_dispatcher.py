@@ -54,7 +54,7 @@ def reply(name: str, worker: str) -> InferResponse:
 
 def refusal(name: str, code: str = Rejected.code) -> InferResponse:
     """Turn a request away."""
-    return InferResponse(name, "m", outcome=Outcome.REJECTED, error=ErrorInfo(code, "busy"))
+    return InferResponse(name, "m", outcome=Outcome.REJECTED, error=ErrorInfo(code, "4 requests in hand"))
 
 
 def dispatcher_with(*workers: str) -> Dispatcher:
@@ -680,7 +680,22 @@ def test_patience_with_busy_workers_ends() -> None:
         dispatcher.replied(refusal("1"), now)
         sent(dispatcher, now + 0.05, "1")
     dispatcher.replied(refusal("1"), 2.0)
-    assert errors(dispatcher.take(2.0).ended) == {"1": Rejected}
+    ended = dispatcher.take(2.0).ended
+    assert errors(ended) == {"1": Rejected}
+    assert "4 requests in hand" in str(ended[0][1])
+
+
+def test_what_comes_for_a_request_that_backs_off() -> None:
+    """A second refusal, doubled or late, leaves it alone; a reply to its first attempt is its outcome."""
+    dispatcher = Dispatcher("car-1", ClientOptions(backoff=60.0))
+    entry = send(dispatcher, "1")
+    for _ in range(2):
+        assert not dispatcher.replied(refusal("1"), 0.0)
+        assert (entry.place, entry.due_at) == (RequestPlace.BACKING_OFF, 1.0)
+    assert not dispatcher.take(0.0).ended
+    assert dispatcher.replied(reply("1", "a"), 0.1)
+    assert dispatcher.settle("1", Outcome.OK) is entry
+    assert entry.attempts == 1
 
 
 def test_patience_without_a_worker_ends() -> None:

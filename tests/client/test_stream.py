@@ -262,17 +262,12 @@ def test_a_connection_that_has_ended_for_good_ends_the_stream(client: Client, ha
 
 
 @pytest.mark.parametrize(
-    ("wrong", "error", "words"),
-    [
-        ({"policy": "newest"}, ConfigError, "policy='newest': expected 'latest' or 'all'"),
-        ({"window": 0}, ConfigError, "window=0"),
-        ({"timeout": 0}, ConfigError, "timeout"),
-        ({"polcy": "all"}, TypeError, "polcy"),
-    ],
+    ("wrong", "words"),
+    [({"policy": "newest"}, "policy='newest': expected 'latest' or 'all'"), ({"window": 0}, "window=0")],
 )
-def test_wrong_options(client: Client, wrong: dict[str, Any], error: type[Exception], words: str) -> None:
+def test_wrong_options(client: Client, wrong: dict[str, Any], words: str) -> None:
     """They are errors where the stream is opened."""
-    with pytest.raises(error, match=words):
+    with pytest.raises(ConfigError, match=words):
         client.stream("manual", **wrong)
 
 

@@ -109,22 +109,13 @@ def test_it_works_again_when_a_look_finds_something_earlier(owner: Owner, due: f
     assert owner.works == [10.0, 20.0]
 
 
-def test_it_sleeps_on_when_a_look_finds_nothing_earlier(owner: Owner) -> None:
-    """Something later than what it waits for does not wake it."""
-    owner.sleep(100.0)
-    owner.find(200.0)
+@pytest.mark.parametrize(("due", "found"), [(100.0, 200.0), (math.inf, math.inf)])
+def test_it_sleeps_on_when_a_look_finds_nothing_earlier(owner: Owner, due: float, found: float) -> None:
+    """Something later than what it waits for does not wake it, nor does nothing at all."""
+    owner.sleep(due)
+    owner.find(found)
     with owner.lock:
-        assert owner.timer.sleeps_until == 100.0
-    owner.end()
-    assert owner.works == []
-
-
-def test_it_sleeps_while_nothing_is_due(owner: Owner) -> None:
-    """A look that finds nothing leaves it asleep for good."""
-    owner.sleep(math.inf)
-    with owner.lock:
-        owner.timer.look()
-        assert owner.timer.sleeps_until == math.inf
+        assert owner.timer.sleeps_until == due
     owner.end()
     assert owner.works == []
 

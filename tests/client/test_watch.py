@@ -258,7 +258,7 @@ def test_what_was_buffered_can_be_taken_after_the_end(client: Client, publisher:
 
 def test_wrong_arguments(client: Client) -> None:
     """Names and bounds are checked before anything is sent; an unknown option is an error."""
-    for model, name in (("+", None), ("control", None), ("seg", "a/b")):
+    for model, name in (("+", None), ("#", None), ("seg", "+"), ("seg", "a/b"), ("control", None)):
         with pytest.raises(BadTopic):
             client.watch(model, client=name)
     for options in ({"buffer": 0}, {"buffer_bytes": 0}, {"buffer": float("nan")}):

@@ -69,10 +69,6 @@ class Fleet:
         self._turn = 0
         self.shares: dict[str, int] = {}
 
-    def __len__(self) -> int:
-        """Return how many workers take requests."""
-        return sum(lane.open for lane in self._lanes.values())
-
     def lane(self, worker: str) -> Lane | None:
         """Return a worker's lane, or None where it is not known."""
         return self._lanes.get(worker)

@@ -141,6 +141,7 @@ class PendingRequest:
             problem: Why they could not be decoded, or None.
             received: When the reply came, by the table's clock, in seconds.
         """
+        worker = response.timings
         return InferResult(
             id=response.id,
             outcome=response.outcome if problem is None else Outcome.ERROR,
@@ -151,7 +152,16 @@ class PendingRequest:
             error=response.error if problem is None else ErrorInfo(problem.code, str(problem)),
             worker=response.worker,
             stage=response.stage,
-            timings=self._timings(response.timings, received),
+            timings=Timings(  # the client's own queue, and as transmission what the worker's stages don't explain
+                client_queue=round((self.sent - self.submitted) * 1e9),
+                transmission=max(0, round((received - self.sent) * 1e9) - worker.server),
+                server_queue=worker.server_queue,
+                decode=worker.decode,
+                preprocess=worker.preprocess,
+                inference=worker.inference,
+                postprocess=worker.postprocess,
+                encode=worker.encode,
+            ),
             capture=self.request.capture,
             attempts=self.attempts,
             bytes_sent=self.bytes_sent,
@@ -170,20 +180,6 @@ class PendingRequest:
             attempts=self.attempts,
             bytes_sent=self.bytes_sent,
             submitted=self.submitted,
-        )
-
-    def _timings(self, worker: Timings, received: float) -> Timings:
-        """Add the client's part: its own queue, and as transmission what the worker's stages don't explain."""
-        elapsed = round((received - self.sent) * 1e9)
-        return Timings(
-            client_queue=round((self.sent - self.submitted) * 1e9),
-            transmission=max(0, elapsed - worker.server),
-            server_queue=worker.server_queue,
-            decode=worker.decode,
-            preprocess=worker.preprocess,
-            inference=worker.inference,
-            postprocess=worker.postprocess,
-            encode=worker.encode,
         )
 
 
