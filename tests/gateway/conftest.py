@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import subprocess
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
@@ -114,6 +115,38 @@ def fleet(broker_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     repository = build_repository(tmp_path_factory.mktemp("gateway"))
     with serve_repository(repository, broker_url, "gateway") as served:
         yield served
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function in a loop of its own, in which it enters the contexts of its fixtures."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            for name, each in given.items():
+                if isinstance(each, AbstractAsyncContextManager):
+                    given[name] = await stack.enter_async_context(each)
+            await test(**given)
+
+    asyncio.run(main())
+    return True
+
+
+@pytest.fixture
+def options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Return the options that a test chooses by its marker."""
+    marker = request.node.get_closest_marker("options")
+    return dict(marker.kwargs) if marker else {}
+
+
+@pytest.fixture
+def core(open_core: OpenCore, options: dict[str, Any]) -> AbstractAsyncContextManager[Core]:
+    """Open a core to the fleet in the test's loop, with these arguments of `Core`."""
+    return open_core(**options)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +16,9 @@ from mqinfer.gateway.access import Access
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.http import make_runner
 from mqinfer.gateway.rest.app import make_app
-from mqinfer.gateway.settings import GatewaySettings
 from tests.gateway.conftest import OpenCore, gateway_settings
 
-__all__ = ["Calling", "Front", "Reply", "json_input", "run_front", "until"]
+__all__ = ["Front", "Reply", "json_input", "serving", "until"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +65,12 @@ class Front:
         return await self("POST", f"/v2/models/{model}/infer", body, named)
 
 
-Calling = Callable[..., None]
-"""Runs a test's coroutine function with the front: `calling(ask, http_max_input_size=1000)`."""
-
-
 @asynccontextmanager
-async def _served(open_core: OpenCore, access: Access, settings: GatewaySettings) -> AsyncIterator[Front]:
+async def serving(open_core: OpenCore, access: Access | None = None, **options: Any) -> AsyncIterator[Front]:
+    """Serve the front in the running loop, with these options, and connect to it."""
+    settings = gateway_settings(**{"model_control": True, **options})
     async with open_core(model_control=settings.callers.model_control) as core:
-        runner = make_runner(make_app(core, access, settings), settings)
+        runner = make_runner(make_app(core, access or Access(), settings), settings)
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -82,19 +79,6 @@ async def _served(open_core: OpenCore, access: Access, settings: GatewaySettings
                 yield Front(core, f"http://127.0.0.1:{runner.addresses[0][1]}", session)
         finally:
             await runner.cleanup()
-
-
-def run_front(
-    open_core: OpenCore, ask: Callable[[Front], Awaitable[None]], access: Access | None = None, **settings: Any
-) -> None:
-    """Run a coroutine function with a front of these settings."""
-
-    async def main() -> None:
-        chosen = gateway_settings(**{"model_control": True, **settings})
-        async with _served(open_core, access or Access(), chosen) as front:
-            await ask(front)
-
-    asyncio.run(main())
 
 
 def json_input(name: str, datatype: str, shape: list[int], data: Any) -> dict[str, Any]:

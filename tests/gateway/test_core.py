@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from mqinfer.gateway.errors import Unavailable, status_of
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import InvalidRequest, ModelNotFound, ModelNotLoadable, MqinferError, NoWorker
 from mqinfer.protocol.types import EncodedTensor, RequestedOutput
-from tests.gateway.conftest import OpenCore
 
 ROW = np.arange(16, dtype="<i4")[None]
 
@@ -33,69 +32,49 @@ def call(model: str = "simple", version: str | None = None, rows: Any = ROW, **o
     return InferCall(model, version, (tensor("INPUT0", rows), tensor("INPUT1", rows)), **options)
 
 
-def with_core(open_core: OpenCore, run: Callable[[Core], Awaitable[None]], **options: Any) -> None:
-    """Run a test with a core in a loop."""
-
-    async def opened() -> None:
-        async with open_core(**options) as core:
-            await run(core)
-
-    asyncio.run(opened())
-
-
-def test_it_knows_what_there_is(open_core: OpenCore) -> None:
+async def test_it_knows_what_there_is(core: Core) -> None:
     """Readiness, versions, cards and configurations of the default and of a stated version, leading zeros included."""
-
-    async def run(core: Core) -> None:
-        assert core.ready()
-        assert core.model_ready("identity_fp32")
-        assert (core.model_ready("identity_fp32", "1"), core.model_ready("identity_fp32", "01")) == (True, True)
-        assert (core.model_ready("identity_fp32", "3"), core.model_ready("nobody")) == (False, False)
-        assert await core.versions("identity_fp32") == {"1": True, "2": True}
-        newest, oldest = await core.metadata("identity_fp32"), await core.metadata("identity_fp32", "1")
-        assert (newest.version, newest.versions) == ("2", ("1", "2"))
-        assert (oldest.version, oldest.versions, oldest.inputs) == ("1", ("1", "2"), newest.inputs)
-        config = await core.config("simple")
-        assert (config["max_batch_size"], config["input"][0]["dims"], "server" in config) == (8, [16], False)
-        assert await core.config("simple") == config  # of before
-        json.dumps(config)
-
-    with_core(open_core, run)
+    assert core.ready()
+    assert core.model_ready("identity_fp32")
+    assert (core.model_ready("identity_fp32", "1"), core.model_ready("identity_fp32", "01")) == (True, True)
+    assert (core.model_ready("identity_fp32", "3"), core.model_ready("nobody")) == (False, False)
+    assert await core.versions("identity_fp32") == {"1": True, "2": True}
+    newest, oldest = await core.metadata("identity_fp32"), await core.metadata("identity_fp32", "1")
+    assert (newest.version, newest.versions) == ("2", ("1", "2"))
+    assert (oldest.version, oldest.versions, oldest.inputs) == ("1", ("1", "2"), newest.inputs)
+    config = await core.config("simple")
+    assert (config["max_batch_size"], config["input"][0]["dims"], "server" in config) == (8, [16], False)
+    assert await core.config("simple") == config  # of before
+    json.dumps(config)
 
 
-def test_unknown_names_are_answered_at_once(open_core: OpenCore) -> None:
+async def test_unknown_names_are_answered_at_once(core: Core) -> None:
     """Without a question to anybody: no request is sent, and every call has the words that clients match."""
-
-    async def run(core: Core) -> None:
-        unknown = "Request for unknown model: 'nobody' is not found"
-        for ask in (core.metadata, core.versions, core.config, core.statistics):
-            with pytest.raises(ModelNotFound) as found:
-                await ask("nobody")
-            assert str(found.value) == unknown
-        with pytest.raises(ModelNotFound, match=r"^Request for unknown model: 'simple' version 99 is not found"):
-            await core.metadata("simple", "99")
-        for model, version, words in (
-            ("nobody", None, unknown),
-            ("a/b+#\0", None, "Request for unknown model: 'a/b+#\0' is not found"),
-            ("", None, "Request for unknown model: '' is not found"),
-            ("simple", "99", "Request for unknown model: 'simple' version 99 is not found"),
-        ):
-            with pytest.raises(ModelNotFound) as found:
-                await core.infer(call(model, version))
-            assert str(found.value).startswith(words)
-            assert status_of(found.value).http == 404
-        for wrong in ("wrong_specification", "-1", "1.0", "9" * 5000, "٣"):
-            with pytest.raises(
-                InvalidRequest, match=r"^failed to get model version from specified version string '"
-            ) as e:
-                await core.infer(call("simple", wrong))
-            assert len(str(e.value)) < 500
-        assert core.inference.counters.outcomes == {("", "model_not_found"): 3, ("simple", "model_not_found"): 1} | {
-            ("simple", "invalid_request"): 5
-        }
-        assert core.client.counters().submitted == 0
-
-    with_core(open_core, run)
+    unknown = "Request for unknown model: 'nobody' is not found"
+    for ask in (core.metadata, core.versions, core.config, core.statistics):
+        with pytest.raises(ModelNotFound) as found:
+            await ask("nobody")
+        assert str(found.value) == unknown
+    with pytest.raises(ModelNotFound, match=r"^Request for unknown model: 'simple' version 99 is not found"):
+        await core.metadata("simple", "99")
+    for model, version, words in (
+        ("nobody", None, unknown),
+        ("a/b+#\0", None, "Request for unknown model: 'a/b+#\0' is not found"),
+        ("", None, "Request for unknown model: '' is not found"),
+        ("simple", "99", "Request for unknown model: 'simple' version 99 is not found"),
+    ):
+        with pytest.raises(ModelNotFound) as found:
+            await core.infer(call(model, version))
+        assert str(found.value).startswith(words)
+        assert status_of(found.value).http == 404
+    for wrong in ("wrong_specification", "-1", "1.0", "9" * 5000, "٣"):
+        with pytest.raises(InvalidRequest, match=r"^failed to get model version from specified version string '") as e:
+            await core.infer(call("simple", wrong))
+        assert len(str(e.value)) < 500
+    assert core.inference.counters.outcomes == {("", "model_not_found"): 3, ("simple", "model_not_found"): 1} | {
+        ("simple", "invalid_request"): 5
+    }
+    assert core.client.counters().submitted == 0
 
 
 @pytest.mark.parametrize(
@@ -142,154 +121,119 @@ def test_unknown_names_are_answered_at_once(open_core: OpenCore) -> None:
         ),
     ],
 )
-def test_wrong_inputs_are_refused_in_tritons_words(
-    open_core: OpenCore, inputs: list[EncodedTensor], words: str
-) -> None:
+async def test_wrong_inputs_are_refused_in_tritons_words(core: Core, inputs: list[EncodedTensor], words: str) -> None:
     """By the card, before anything is sent; with the same call made right afterwards."""
-
-    async def run(core: Core) -> None:
-        with pytest.raises(InvalidRequest) as found:
-            await core.infer(InferCall("simple", None, tuple(inputs)))
-        assert str(found.value).startswith(words)
-        assert status_of(found.value).grpc == "INVALID_ARGUMENT"
-        assert core.client.counters().submitted == 0
-
-    with_core(open_core, run)
+    with pytest.raises(InvalidRequest) as found:
+        await core.infer(InferCall("simple", None, tuple(inputs)))
+    assert str(found.value).startswith(words)
+    assert status_of(found.value).grpc == "INVALID_ARGUMENT"
+    assert core.client.counters().submitted == 0
 
 
-def test_outputs_are_chosen_and_the_worker_decides_the_rest(open_core: OpenCore) -> None:
+async def test_outputs_are_chosen_and_the_worker_decides_the_rest(core: Core) -> None:
     """A subset, top classes, an unknown output; what no card can know comes from the worker in its words."""
-
-    async def run(core: Core) -> None:
-        result = await core.infer(call("simple", "1", outputs=(RequestedOutput("OUTPUT1"),)))
-        assert list(result.outputs) == ["OUTPUT1"]
-        result = await core.infer(call(outputs=(RequestedOutput("OUTPUT0", classification=1),)))
-        assert result.outputs["OUTPUT0"].tolist() == [[b"30:15"]]
-        with pytest.raises(InvalidRequest, match=r"^unexpected inference output 'OUTPUT7' for model 'simple'"):
-            await core.infer(call(outputs=(RequestedOutput("OUTPUT7"),)))
-        broken = EncodedTensor("INPUT0", Datatype.BYTES, (1, 1), "raw", b"\x09\0\0\0short")
-        with pytest.raises(InvalidRequest, match="lengths of 1 strings"):
-            await core.infer(InferCall("identity_bytes", None, (broken,)))
-        outcomes = core.inference.counters.outcomes
-        assert outcomes["simple", "ok"] == 2
-        assert sum(outcomes.values()) == 4
-        assert core.inference.counters.admission.running == core.inference.counters.admission.bytes == 0
-
-    with_core(open_core, run)
+    result = await core.infer(call("simple", "1", outputs=(RequestedOutput("OUTPUT1"),)))
+    assert list(result.outputs) == ["OUTPUT1"]
+    result = await core.infer(call(outputs=(RequestedOutput("OUTPUT0", classification=1),)))
+    assert result.outputs["OUTPUT0"].tolist() == [[b"30:15"]]
+    with pytest.raises(InvalidRequest, match=r"^unexpected inference output 'OUTPUT7' for model 'simple'"):
+        await core.infer(call(outputs=(RequestedOutput("OUTPUT7"),)))
+    broken = EncodedTensor("INPUT0", Datatype.BYTES, (1, 1), "raw", b"\x09\0\0\0short")
+    with pytest.raises(InvalidRequest, match="lengths of 1 strings"):
+        await core.infer(InferCall("identity_bytes", None, (broken,)))
+    outcomes = core.inference.counters.outcomes
+    assert outcomes["simple", "ok"] == 2
+    assert sum(outcomes.values()) == 4
+    assert core.inference.counters.admission.running == core.inference.counters.admission.bytes == 0
 
 
-def test_statistics_and_index_are_merged(open_core: OpenCore) -> None:
+async def test_statistics_and_index_are_merged(core: Core) -> None:
     """One entry a model version, without the server; the figures rise with the calls."""
-
-    async def run(core: Core) -> None:
-        (before,) = await core.statistics("simple")
-        await core.infer(call(rows=np.repeat(ROW, 3, 0)))
-        (after,) = await core.statistics("simple", "1")
-        assert after["inference_count"] - before["inference_count"] == 3
-        assert after["execution_count"] - before["execution_count"] == 1
-        assert after["last_inference"] > before["last_inference"]
-        assert (after["name"], after["version"], "server" in after) == ("simple", "1", False)
-        found = {(each["name"], each["version"]) for each in await core.statistics()}
-        assert {("simple", "1"), ("identity_fp32", "1"), ("identity_fp32", "2")} <= found
-        index = await core.index()
-        assert {("simple", "1", "READY"), ("identity_fp32", "2", "READY")} <= {
-            (each["name"], each["version"], each["state"]) for each in index
-        }
-        assert all(set(each) == {"name", "version", "state", "reason"} for each in index)
-        assert [each for each in index if each["state"] == "READY"] == await core.index(only_ready=True)
-
-    with_core(open_core, run)
+    (before,) = await core.statistics("simple")
+    await core.infer(call(rows=np.repeat(ROW, 3, 0)))
+    (after,) = await core.statistics("simple", "1")
+    assert after["inference_count"] - before["inference_count"] == 3
+    assert after["execution_count"] - before["execution_count"] == 1
+    assert after["last_inference"] > before["last_inference"]
+    assert (after["name"], after["version"], "server" in after) == ("simple", "1", False)
+    found = {(each["name"], each["version"]) for each in await core.statistics()}
+    assert {("simple", "1"), ("identity_fp32", "1"), ("identity_fp32", "2")} <= found
+    index = await core.index()
+    assert {("simple", "1", "READY"), ("identity_fp32", "2", "READY")} <= {
+        (each["name"], each["version"], each["state"]) for each in index
+    }
+    assert all(set(each) == {"name", "version", "state", "reason"} for each in index)
+    assert [each for each in index if each["state"] == "READY"] == await core.index(only_ready=True)
 
 
-def test_models_are_unloaded_and_loaded(open_core: OpenCore) -> None:
+async def test_models_are_unloaded_and_loaded(core: Core) -> None:
     """Each holds when the call returns; what is gone has no available versions; what can't be loaded says so."""
-
-    async def run(core: Core) -> None:
-        await core.unload("identity_bytes")
-        assert not core.model_ready("identity_bytes")
-        gone = "^Request for unknown model: 'identity_bytes' has no available versions"
-        with pytest.raises(ModelNotFound, match=gone):
-            await core.metadata("identity_bytes")
-        states = {each["name"]: each["state"] for each in await core.index()}
-        assert states["identity_bytes"] == "UNAVAILABLE"
-        await core.load("identity_bytes")
-        assert core.model_ready("identity_bytes")
-        assert (await core.metadata("identity_bytes")).name == "identity_bytes"
-        await core.unload("nobody")  # nothing happens, as with Triton
-        for wrong in ("nobody", "a/b", "+", "x" * 100):
-            with pytest.raises(
-                ModelNotLoadable, match=r"^failed to load '.*', failed to poll from model repository"
-            ) as e:
-                await core.load(wrong)
-            assert status_of(e.value).http == 500
-        with pytest.raises(InvalidRequest, match=r"^failed to load 'simple': parameters are not accepted \(config\)"):
-            await core.load("simple", {"config": "{}"})
-
-    with_core(open_core, run)
+    await core.unload("identity_bytes")
+    assert not core.model_ready("identity_bytes")
+    gone = "^Request for unknown model: 'identity_bytes' has no available versions"
+    with pytest.raises(ModelNotFound, match=gone):
+        await core.metadata("identity_bytes")
+    states = {each["name"]: each["state"] for each in await core.index()}
+    assert states["identity_bytes"] == "UNAVAILABLE"
+    await core.load("identity_bytes")
+    assert core.model_ready("identity_bytes")
+    assert (await core.metadata("identity_bytes")).name == "identity_bytes"
+    await core.unload("nobody")  # nothing happens, as with Triton
+    for wrong in ("nobody", "a/b", "+", "x" * 100):
+        with pytest.raises(ModelNotLoadable, match=r"^failed to load '.*', failed to poll from model repository") as e:
+            await core.load(wrong)
+        assert status_of(e.value).http == 500
+    with pytest.raises(InvalidRequest, match=r"^failed to load 'simple': parameters are not accepted \(config\)"):
+        await core.load("simple", {"config": "{}"})
 
 
-def test_strict_readiness_means_every_model(open_core: OpenCore) -> None:
+@pytest.mark.options(strict_readiness=True)
+async def test_strict_readiness_means_every_model(core: Core) -> None:
     """With the option, a model that has a card and no worker makes the gateway not ready."""
-
-    async def run(core: Core) -> None:
-        assert core.ready()
-        card = await core.metadata("simple")
-        core._known.put_card("another", card)
-        assert not core.ready()
-
-    with_core(open_core, run, strict_readiness=True)
+    assert core.ready()
+    card = await core.metadata("simple")
+    core._known.put_card("another", card)
+    assert not core.ready()
 
 
-def test_without_a_server_nothing_is_ready(broker_url: str, unique: Callable[[str], str]) -> None:
+async def test_without_a_server_nothing_is_ready(broker_url: str, unique: Callable[[str], str]) -> None:
     """On an empty site calls end with an error that says so, and none of them waits for a worker."""
-
-    async def run() -> None:
-        async with AsyncClient(broker_url, root=unique("root")) as client:
-            core = Core(client, AsyncControl(client))
-            assert not core.ready()
-            await core.start()
-            assert not core.ready()
-            with pytest.raises(ModelNotFound, match="is not found"):
-                await core.infer(call())
-            for ask in (core.index(), core.statistics(), core.load("simple"), core.unload("simple")):
-                with pytest.raises(NoWorker) as found:
-                    await ask
-                assert status_of(found.value).http == 503
-
-    asyncio.run(run())
+    async with AsyncClient(broker_url, root=unique("root")) as client:
+        core = Core(client, AsyncControl(client))
+        assert not core.ready()
+        await core.start()
+        assert not core.ready()
+        with pytest.raises(ModelNotFound, match="is not found"):
+            await core.infer(call())
+        for ask in (core.index(), core.statistics(), core.load("simple"), core.unload("simple")):
+            with pytest.raises(NoWorker) as found:
+                await ask
+            assert status_of(found.value).http == 503
 
 
-def test_a_model_without_a_worker_is_refused_once_a_restart_would_be_over(
-    open_core: OpenCore, monkeypatch: pytest.MonkeyPatch
+async def test_a_model_without_a_worker_is_refused_once_a_restart_would_be_over(
+    core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A card alone is patience for a while; after it the call ends at once. Servers say of a version: not ready."""
-
-    async def run(core: Core) -> None:
-        card = await core.metadata("simple")
-        core._known.put_card("another", card)
-        for version in (None, card.version):
-            with pytest.raises(Unavailable, match=r"^Request for unknown model: 'another'.* is not at ready state"):
-                await core.config("another", version)
-        monkeypatch.setattr("mqinfer.gateway.inference._RESTART_S", -1.0)
-        with pytest.raises(NoWorker, match=r"^Request for unknown model: 'another' is not at ready state"):
-            await core.infer(call("another"))
-        assert core.client.counters().submitted == 0
-
-    with_core(open_core, run)
+    card = await core.metadata("simple")
+    core._known.put_card("another", card)
+    for version in (None, card.version):
+        with pytest.raises(Unavailable, match=r"^Request for unknown model: 'another'.* is not at ready state"):
+            await core.config("another", version)
+    monkeypatch.setattr("mqinfer.gateway.inference._RESTART_S", -1.0)
+    with pytest.raises(NoWorker, match=r"^Request for unknown model: 'another' is not at ready state"):
+        await core.infer(call("another"))
+    assert core.client.counters().submitted == 0
 
 
-def test_errors_are_counted_by_code(open_core: OpenCore) -> None:
+async def test_errors_are_counted_by_code(core: Core) -> None:
     """Every call has one outcome among the counters."""
-
-    async def run(core: Core) -> None:
-        results = await asyncio.gather(
-            *(core.infer(call(version=version)) for version in (None, "1", "2", "x")), return_exceptions=True
-        )
-        assert [isinstance(each, MqinferError) for each in results] == [False, False, True, True]
-        assert core.inference.counters.outcomes == {
-            ("simple", "ok"): 2,
-            ("simple", "model_not_found"): 1,
-            ("simple", "invalid_request"): 1,
-        }
-
-    with_core(open_core, run)
+    results = await asyncio.gather(
+        *(core.infer(call(version=version)) for version in (None, "1", "2", "x")), return_exceptions=True
+    )
+    assert [isinstance(each, MqinferError) for each in results] == [False, False, True, True]
+    assert core.inference.counters.outcomes == {
+        ("simple", "ok"): 2,
+        ("simple", "model_not_found"): 1,
+        ("simple", "invalid_request"): 1,
+    }

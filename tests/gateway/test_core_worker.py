@@ -82,30 +82,26 @@ def hold(
     return opened
 
 
-def test_a_cancelled_call_is_cancelled_at_the_worker(hold: Any) -> None:
+async def test_a_cancelled_call_is_cancelled_at_the_worker(hold: Any) -> None:
     """One that waits there is never run, and is counted; the next one runs as soon as the one before has ended."""
-
-    async def run() -> None:
-        async with hold() as held:
-            first = asyncio.create_task(held.core.infer(call()))
-            await held.entered()
-            second = asyncio.create_task(held.core.infer(call()))
-            await held.until(lambda: held.worker.depth == 2)
-            second.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await second
-            third = asyncio.create_task(held.core.infer(call()))
-            await held.until(lambda: held.worker.depth == 3)  # the worker has read the cancellation, too
-            held.backend.gate.set()
-            for task in (first, third):
-                assert (await task).outputs["x"].tolist() == [[1.0] * 4]
-            await held.until(lambda: held.worker.depth == 0)
-            assert held.backend.runs == [1, 1]
-            assert held.worker.statistics().counters == {"ok": 3, "skipped_cancelled": 1}
-            assert held.core.inference.counters.outcomes == {("echo", "ok"): 3, ("echo", "cancelled"): 1}
-            assert held.core.inference.counters.admission.running == 0
-
-    asyncio.run(run())
+    async with hold() as held:
+        first = asyncio.create_task(held.core.infer(call()))
+        await held.entered()
+        second = asyncio.create_task(held.core.infer(call()))
+        await held.until(lambda: held.worker.depth == 2)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        third = asyncio.create_task(held.core.infer(call()))
+        await held.until(lambda: held.worker.depth == 3)  # the worker has read the cancellation, too
+        held.backend.gate.set()
+        for task in (first, third):
+            assert (await task).outputs["x"].tolist() == [[1.0] * 4]
+        await held.until(lambda: held.worker.depth == 0)
+        assert held.backend.runs == [1, 1]
+        assert held.worker.statistics().counters == {"ok": 3, "skipped_cancelled": 1}
+        assert held.core.inference.counters.outcomes == {("echo", "ok"): 3, ("echo", "cancelled"): 1}
+        assert held.core.inference.counters.admission.running == 0
 
 
 @pytest.mark.parametrize(
@@ -126,74 +122,62 @@ def test_a_cancelled_call_is_cancelled_at_the_worker(hold: Any) -> None:
         ({"timeout_s": -1.0}, 60.0, TimeoutExpired, "UNAVAILABLE", "Request timeout expired"),
     ],
 )
-def test_the_first_of_the_times_ends_a_call(
+async def test_the_first_of_the_times_ends_a_call(
     hold: Any, options: dict[str, float], default_s: float, error: type[Expired], grpc: str, words: str
 ) -> None:
     """Before a model that never answers: the call's deadline, its `timeout` parameter or the default."""
-
-    async def run() -> None:
-        async with hold(default_timeout_s=default_s) as held:
-            with pytest.raises(Expired) as found:
-                async with asyncio.timeout(20):
-                    await held.core.infer(call(**options))
-            assert type(found.value) is error
-            assert status_of(found.value).grpc is grpc
-            assert str(found.value).startswith(words)
-
-    asyncio.run(run())
+    async with hold(default_timeout_s=default_s) as held:
+        with pytest.raises(Expired) as found:
+            async with asyncio.timeout(20):
+                await held.core.infer(call(**options))
+        assert type(found.value) is error
+        assert status_of(found.value).grpc is grpc
+        assert str(found.value).startswith(words)
 
 
-def test_one_callers_flood_does_not_starve_another(hold: Any) -> None:
+async def test_one_callers_flood_does_not_starve_another(hold: Any) -> None:
     """Of 200 calls of one and 2 of another that came later, the two are among the next; the bounds hold."""
+    async with hold(max_pending=256) as held:
+        order: list[str] = []
 
-    async def run() -> None:
-        async with hold(max_pending=256) as held:
-            order: list[str] = []
+        async def ask(caller: str) -> None:
+            await held.core.infer(call(caller=caller))
+            order.append(caller)
 
-            async def ask(caller: str) -> None:
-                await held.core.infer(call(caller=caller))
-                order.append(caller)
-
-            flood = [asyncio.create_task(ask("many")) for _ in range(200)]
-            await held.entered()
-            few = [asyncio.create_task(ask("few")) for _ in range(2)]
-            gathered = asyncio.gather(*flood, *few, return_exceptions=True)
-            await held.until(lambda: held.core.inference.counters.admission.queued > 0)
-            state = held.core.inference.counters.admission
-            assert state.running < 100  # what the worker accepts; the rest waits where callers take turns
-            held.backend.gate.set()
-            results = await gathered
-            refused = [each for each in results if each is not None]
-            assert len(refused) == 8  # beyond three quarters of 256
-            assert all(isinstance(each, Overloaded) and each.retry_after_s >= 1 for each in refused)
-            places = [place for place, caller in enumerate(order) if caller == "few"]
-            assert len(order) == 194
-            assert max(places) <= state.running + 8
-            assert held.core.inference.counters.admission.refused == {"share": 8}
-
-    asyncio.run(run())
+        flood = [asyncio.create_task(ask("many")) for _ in range(200)]
+        await held.entered()
+        few = [asyncio.create_task(ask("few")) for _ in range(2)]
+        gathered = asyncio.gather(*flood, *few, return_exceptions=True)
+        await held.until(lambda: held.core.inference.counters.admission.queued > 0)
+        state = held.core.inference.counters.admission
+        assert state.running < 100  # what the worker accepts; the rest waits where callers take turns
+        held.backend.gate.set()
+        results = await gathered
+        refused = [each for each in results if each is not None]
+        assert len(refused) == 8  # beyond three quarters of 256
+        assert all(isinstance(each, Overloaded) and each.retry_after_s >= 1 for each in refused)
+        places = [place for place, caller in enumerate(order) if caller == "few"]
+        assert len(order) == 194
+        assert max(places) <= state.running + 8
+        assert held.core.inference.counters.admission.refused == {"share": 8}
 
 
-def test_a_call_that_waits_for_its_turn_can_be_cancelled_or_expire(hold: Any) -> None:
+async def test_a_call_that_waits_for_its_turn_can_be_cancelled_or_expire(hold: Any) -> None:
     """It leaves the line and is never sent; the others keep their turns."""
-
-    async def run() -> None:
-        async with hold() as held:
-            running = [asyncio.create_task(held.core.infer(call(caller="many"))) for _ in range(80)]
-            await held.until(lambda: held.core.inference.counters.admission.queued > 0)
-            waits = asyncio.create_task(held.core.infer(call(caller="few")))
-            await asyncio.sleep(0)
-            with pytest.raises(
-                TimeoutExpired, match=r"^Request timeout expired: expired after 0.05 s: it was not its turn"
-            ):
-                await held.core.infer(call(caller="few", timeout_s=0.05))
-            waits.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waits
-            held.backend.gate.set()
-            await asyncio.gather(*running)
-            assert sum(held.backend.runs) == 80
-            state = held.core.inference.counters.admission
-            assert (state.running, state.queued, state.bytes) == (0, 0, 0)
-
-    asyncio.run(run())
+    async with hold() as held:
+        running = [asyncio.create_task(held.core.infer(call(caller="many"))) for _ in range(80)]
+        await held.until(lambda: held.core.inference.counters.admission.queued > 0)
+        waits = asyncio.create_task(held.core.infer(call(caller="few")))
+        await asyncio.sleep(0)
+        with pytest.raises(
+            TimeoutExpired, match=r"^Request timeout expired: expired after 0.05 s: it was not its turn"
+        ):
+            await held.core.infer(call(caller="few", timeout_s=0.05))
+        waits.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+        held.backend.gate.set()
+        await asyncio.gather(*running)
+        assert sum(held.backend.runs) == 80
+        state = held.core.inference.counters.admission
+        assert (state.running, state.queued, state.bytes) == (0, 0, 0)

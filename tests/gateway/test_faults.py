@@ -151,16 +151,12 @@ def test_faults_under_load(tmp_path: Path, unique: Callable[[str], str], cores: 
         asyncio.run(main())
 
 
-def test_sigterm_under_load(fleet: Fleet, unique: Callable[[str], str], cores: list[Core]) -> None:
+async def test_sigterm_under_load(fleet: Fleet, unique: Callable[[str], str], cores: list[Core]) -> None:
     """Every call that the gateway has accepted is answered, and the answer reaches its caller."""
-
-    async def main() -> None:
-        async with running(fleet, settings_of(drain=PATIENCE), unique("gw")) as gateway:
-            async with Load(gateway) as load:
-                await load.until_answered(50)
-                gateway.stop.request()
-                await gateway.ended
-            answered = sum(each["ok"] for each in load.outcomes.values())
-            assert counted(cores[0]) == {("simple", "ok"): answered}
-
-    asyncio.run(main())
+    async with running(fleet, settings_of(drain=PATIENCE), unique("gw")) as gateway:
+        async with Load(gateway) as load:
+            await load.until_answered(50)
+            gateway.stop.request()
+            await gateway.ended
+        answered = sum(each["ok"] for each in load.outcomes.values())
+        assert counted(cores[0]) == {("simple", "ok"): answered}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import numpy as np
 
 from mqinfer.gateway.calls import InferCall
@@ -13,7 +11,7 @@ from tests.gateway.conftest import OpenCore
 from tests.gateway.models import IDENTITIES
 
 
-def test_small_models_answer(open_core: OpenCore) -> None:
+async def test_small_models_answer(open_core: OpenCore) -> None:
     """Sums, strings and all datatypes come back through core, broker and worker."""
     ones, count = np.ones((1, 16), "<i4"), np.arange(16, dtype="<i4")[None]
     numbers = tuple(
@@ -23,15 +21,11 @@ def test_small_models_answer(open_core: OpenCore) -> None:
     kinds = [Datatype(name) for name in IDENTITIES if name != "BYTES"]
     given = [EncodedTensor(kind, kind, (1,), "raw", np.ones(1, dtype_of(kind)).tobytes()) for kind in kinds]
     given.append(EncodedTensor("BYTES", Datatype.BYTES, (1,), "raw", b"\x02\0\0\0\0a"))
-
-    async def ask() -> None:
-        async with open_core() as core:
-            sums = (await core.infer(InferCall("simple", None, numbers))).outputs
-            np.testing.assert_array_equal(sums["OUTPUT0"], count + 1)
-            np.testing.assert_array_equal(sums["OUTPUT1"], count - 1)
-            outputs = (await core.infer(InferCall("all_types", None, tuple(given)))).outputs
-            for kind in kinds:
-                assert outputs[f"{kind}_OUT"].tobytes() == np.ones(1, dtype_of(kind)).tobytes()
-            assert outputs["BYTES_OUT"].tolist() == [b"\0a"]
-
-    asyncio.run(ask())
+    async with open_core() as core:
+        sums = (await core.infer(InferCall("simple", None, numbers))).outputs
+        np.testing.assert_array_equal(sums["OUTPUT0"], count + 1)
+        np.testing.assert_array_equal(sums["OUTPUT1"], count - 1)
+        outputs = (await core.infer(InferCall("all_types", None, tuple(given)))).outputs
+        for kind in kinds:
+            assert outputs[f"{kind}_OUT"].tobytes() == np.ones(1, dtype_of(kind)).tobytes()
+        assert outputs["BYTES_OUT"].tolist() == [b"\0a"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import grpc
@@ -18,21 +19,18 @@ from tests.gateway.models import IDENTITIES
 
 COUNT, ONES = np.arange(16, dtype="<i4")[None], np.ones((1, 16), "<i4")
 SUMS = {"model_name": "simple", **tensors(INPUT0=COUNT, INPUT1=ONES)}
-Run = Callable[[Callable[[GrpcFront], Awaitable[None]]], None]
 
 
 @pytest.fixture
-def run(open_core: OpenCore) -> Run:
-    """Run a coroutine function with a front to the fleet."""
+def front(open_core: OpenCore) -> AbstractAsyncContextManager[GrpcFront]:
+    """Serve the front."""
 
-    def run_with(work: Callable[[GrpcFront], Awaitable[None]]) -> None:
-        async def main() -> None:
-            async with open_core() as core, serving(core, settings=gateway_settings(server_name="here")) as front:
-                await work(front)
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[GrpcFront]:
+        async with open_core() as core, serving(core, settings=gateway_settings(server_name="here")) as front:
+            yield front
 
-        asyncio.run(main())
-
-    return run_with
+    return opened()
 
 
 async def failure(call: Awaitable[Any]) -> tuple[Any, str]:
@@ -58,71 +56,55 @@ def typed_sums(kind: str = "int_contents") -> list[dict[str, Any]]:
     ]
 
 
-def test_raw_typed_and_chosen_outputs(run: Run) -> None:
+async def test_raw_typed_and_chosen_outputs(front: GrpcFront) -> None:
     """Raw and typed requests give the same sums; only the requested outputs come; the id is kept, whatever it is."""
-
-    async def work(front: GrpcFront) -> None:
-        replies = [
-            await front.call("ModelInfer", id="my request id", **SUMS),
-            await front.call("ModelInfer", model_name="simple", inputs=typed_sums(), model_version="1"),
-            await front.call("ModelInfer", outputs=[{"name": "OUTPUT1"}], **SUMS),
-        ]
-        assert [reply.id for reply in replies] == ["my request id", "", ""]
-        assert {(reply.model_name, reply.model_version) for reply in replies} == {("simple", "1")}
-        for reply in replies[:2]:
-            np.testing.assert_array_equal(read_outputs(reply)["OUTPUT0"], COUNT + 1)
-            np.testing.assert_array_equal(read_outputs(reply)["OUTPUT1"], COUNT - 1)
-        assert list(read_outputs(replies[2])) == ["OUTPUT1"]
-
-    run(work)
+    replies = [
+        await front.call("ModelInfer", id="my request id", **SUMS),
+        await front.call("ModelInfer", model_name="simple", inputs=typed_sums(), model_version="1"),
+        await front.call("ModelInfer", outputs=[{"name": "OUTPUT1"}], **SUMS),
+    ]
+    assert [reply.id for reply in replies] == ["my request id", "", ""]
+    assert {(reply.model_name, reply.model_version) for reply in replies} == {("simple", "1")}
+    for reply in replies[:2]:
+        np.testing.assert_array_equal(read_outputs(reply)["OUTPUT0"], COUNT + 1)
+        np.testing.assert_array_equal(read_outputs(reply)["OUTPUT1"], COUNT - 1)
+    assert list(read_outputs(replies[2])) == ["OUTPUT1"]
 
 
-def test_all_datatypes(run: Run) -> None:
+async def test_all_datatypes(front: GrpcFront) -> None:
     """Each datatype comes back bit by bit, empty tensors and strings with NULs too."""
-
-    async def work(front: GrpcFront) -> None:
-        for size in (0, 3):
-            arrays = {
-                name: np.array([b"", b"a\0", "é".encode()][:size], object)
-                if name == "BYTES"
-                else np.arange(size).astype(dtype_of(Datatype(name)))
-                for name in IDENTITIES
-            }
-            given = tensors(**arrays)
-            reply = await front.call("ModelInfer", model_name="all_types", **given)
-            outputs = read_outputs(reply)
-            for name, array in arrays.items():
-                assert outputs[f"{name}_OUT"].tolist() == array.tolist()
-                assert outputs[f"{name}_OUT"].dtype == array.dtype
-
-    run(work)
+    for size in (0, 3):
+        arrays = {
+            name: np.array([b"", b"a\0", "é".encode()][:size], object)
+            if name == "BYTES"
+            else np.arange(size).astype(dtype_of(Datatype(name)))
+            for name in IDENTITIES
+        }
+        given = tensors(**arrays)
+        reply = await front.call("ModelInfer", model_name="all_types", **given)
+        outputs = read_outputs(reply)
+        for name, array in arrays.items():
+            assert outputs[f"{name}_OUT"].tolist() == array.tolist()
+            assert outputs[f"{name}_OUT"].dtype == array.dtype
 
 
-def test_large_tensors_both_ways(run: Run) -> None:
+async def test_large_tensors_both_ways(front: GrpcFront) -> None:
     """A tensor of 12 MB is the same behind the gateway, with a compressed request too."""
     array = np.random.default_rng(0).random((3, 1 << 20), "<f4")
-
-    async def work(front: GrpcFront) -> None:
-        reply = await front.call("ModelInfer", model_name="identity_fp32", id="large", **tensors(INPUT0=array))
-        np.testing.assert_array_equal(read_outputs(reply)["OUTPUT0"], array)
-        assert reply.id == "large"
-        async with grpc.aio.insecure_channel(front.address, compression=grpc.Compression.Gzip) as channel:
-            reply = await GrpcFront(channel, front.address).call("ModelInfer", **SUMS)
-            np.testing.assert_array_equal(read_outputs(reply)["OUTPUT0"], COUNT + 1)
-
-    run(work)
+    reply = await front.call("ModelInfer", model_name="identity_fp32", id="large", **tensors(INPUT0=array))
+    np.testing.assert_array_equal(read_outputs(reply)["OUTPUT0"], array)
+    assert reply.id == "large"
+    async with grpc.aio.insecure_channel(front.address, compression=grpc.Compression.Gzip) as channel:
+        reply = await GrpcFront(channel, front.address).call("ModelInfer", **SUMS)
+        np.testing.assert_array_equal(read_outputs(reply)["OUTPUT0"], COUNT + 1)
 
 
-def test_classification(run: Run) -> None:
+async def test_classification(front: GrpcFront) -> None:
     """The largest elements come as text, `value:index`."""
-
-    async def work(front: GrpcFront) -> None:
-        wanted = [{"name": "OUTPUT0", "parameters": {"classification": {"int64_param": 2}}}]
-        reply = await front.call("ModelInfer", outputs=wanted, **SUMS)
-        assert reply.outputs[0].datatype == "BYTES"
-        assert [text.split(b":")[1] for text in read_outputs(reply)["OUTPUT0"].ravel().tolist()] == [b"15", b"14"]
-
-    run(work)
+    wanted = [{"name": "OUTPUT0", "parameters": {"classification": {"int64_param": 2}}}]
+    reply = await front.call("ModelInfer", outputs=wanted, **SUMS)
+    assert reply.outputs[0].datatype == "BYTES"
+    assert [text.split(b":")[1] for text in read_outputs(reply)["OUTPUT0"].ravel().tolist()] == [b"15", b"14"]
 
 
 WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -210,201 +192,165 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
-def test_requests_that_are_refused(run: Run) -> None:
+async def test_requests_that_are_refused(front: GrpcFront) -> None:
     """Each has its status and begins with Triton's words; the next request is served."""
-
-    async def work(front: GrpcFront) -> None:
-        for what, (changes, status, text) in WRONG.items():
-            code, details = await failure(front.call("ModelInfer", **SUMS | changes))
-            assert (what, code.name) == (what, status)
-            assert details.startswith(text), what
-        ignored = {
-            "sequence_id": {"int64_param": 7},
-            "sequence_start": {"bool_param": True},
-            "timeout": {"int64_param": 30_000_000},
-            "mine": {"double_param": 0.5},
-            "triton_enable_empty_final_response": {"bool_param": True},
-        }
-        reply = await front.call("ModelInfer", parameters=ignored, **SUMS)
-        np.testing.assert_array_equal(read_outputs(reply)["OUTPUT0"], COUNT + 1)
-
-    run(work)
+    for what, (changes, status, text) in WRONG.items():
+        code, details = await failure(front.call("ModelInfer", **SUMS | changes))
+        assert (what, code.name) == (what, status)
+        assert details.startswith(text), what
+    ignored = {
+        "sequence_id": {"int64_param": 7},
+        "sequence_start": {"bool_param": True},
+        "timeout": {"int64_param": 30_000_000},
+        "mine": {"double_param": 0.5},
+        "triton_enable_empty_final_response": {"bool_param": True},
+    }
+    reply = await front.call("ModelInfer", parameters=ignored, **SUMS)
+    np.testing.assert_array_equal(read_outputs(reply)["OUTPUT0"], COUNT + 1)
 
 
-def test_health_and_metadata(run: Run) -> None:
+async def test_health_and_metadata(front: GrpcFront) -> None:
     """Live, ready, the server's metadata and a model's, whatever foreign metadata keys a call has."""
-
-    async def work(front: GrpcFront) -> None:
-        assert (await front.call("ServerLive")).live
-        assert (await front.call("ServerReady", metadata=[("foreign", "key")])).ready
-        assert (await front.call("ModelReady", name="simple")).ready
-        assert (await front.call("ModelReady", name="identity_fp32", version="2")).ready
-        assert not (await front.call("ModelReady", name="nope")).ready
-        server = await front.call("ServerMetadata")
-        assert server.name == "here"
-        assert "binary_tensor_data" in server.extensions
-        model = await front.call("ModelMetadata", name="simple")
-        assert (model.name, list(model.versions)) == ("simple", ["1"])
-        assert [(each.name, each.datatype, list(each.shape)) for each in model.inputs] == [
-            ("INPUT0", "INT32", [-1, 16]),
-            ("INPUT1", "INT32", [-1, 16]),
-        ]
-        assert model.properties["max_batch_size"] == "8"
-        for name, version, words in (
-            ("foo", "", "Request for unknown model: 'foo' is not found"),
-            ("simple", "99", "Request for unknown model: 'simple' version 99 is not found"),
-        ):
-            code, details = await failure(front.call("ModelMetadata", name=name, version=version))
-            assert code is grpc.StatusCode.NOT_FOUND
-            assert details.startswith(words)
-
-    run(work)
+    assert (await front.call("ServerLive")).live
+    assert (await front.call("ServerReady", metadata=[("foreign", "key")])).ready
+    assert (await front.call("ModelReady", name="simple")).ready
+    assert (await front.call("ModelReady", name="identity_fp32", version="2")).ready
+    assert not (await front.call("ModelReady", name="nope")).ready
+    server = await front.call("ServerMetadata")
+    assert server.name == "here"
+    assert "binary_tensor_data" in server.extensions
+    model = await front.call("ModelMetadata", name="simple")
+    assert (model.name, list(model.versions)) == ("simple", ["1"])
+    assert [(each.name, each.datatype, list(each.shape)) for each in model.inputs] == [
+        ("INPUT0", "INT32", [-1, 16]),
+        ("INPUT1", "INT32", [-1, 16]),
+    ]
+    assert model.properties["max_batch_size"] == "8"
+    for name, version, words in (
+        ("foo", "", "Request for unknown model: 'foo' is not found"),
+        ("simple", "99", "Request for unknown model: 'simple' version 99 is not found"),
+    ):
+        code, details = await failure(front.call("ModelMetadata", name=name, version=version))
+        assert code is grpc.StatusCode.NOT_FOUND
+        assert details.startswith(words)
 
 
-def test_config_and_statistics(run: Run) -> None:
+async def test_config_and_statistics(front: GrpcFront) -> None:
     """A model's configuration has Triton's numbers; its statistics rise with its requests."""
+    config = (await front.call("ModelConfig", name="simple")).config
+    assert (config.name, config.max_batch_size, config.version_policy.latest.num_versions) == ("simple", 8, 1)
+    assert [(each.name, each.data_type, list(each.dims)) for each in config.input] == [
+        ("INPUT0", 8, [16]),
+        ("INPUT1", 8, [16]),
+    ]
+    assert [(each.kind, each.count) for each in config.instance_group] == [(2, 1)]  # KIND_CPU
+    assert (await front.call("ModelConfig", name="identity_fp32")).config.version_policy.HasField("all")
 
-    async def work(front: GrpcFront) -> None:
-        config = (await front.call("ModelConfig", name="simple")).config
-        assert (config.name, config.max_batch_size, config.version_policy.latest.num_versions) == ("simple", 8, 1)
-        assert [(each.name, each.data_type, list(each.dims)) for each in config.input] == [
-            ("INPUT0", 8, [16]),
-            ("INPUT1", 8, [16]),
-        ]
-        assert [(each.kind, each.count) for each in config.instance_group] == [(2, 1)]  # KIND_CPU
-        assert (await front.call("ModelConfig", name="identity_fp32")).config.version_policy.HasField("all")
+    async def count() -> int:
+        (entry,) = (await front.call("ModelStatistics", name="simple")).model_stats
+        assert entry.inference_stats.success.count >= entry.execution_count > 0
+        return int(entry.inference_count)
 
-        async def count() -> int:
-            (entry,) = (await front.call("ModelStatistics", name="simple")).model_stats
-            assert entry.inference_stats.success.count >= entry.execution_count > 0
-            return int(entry.inference_count)
-
-        await front.call("ModelInfer", **SUMS)
-        before = await count()
-        await front.call("ModelInfer", **SUMS)
-        assert await count() == before + 1
-        assert len((await front.call("ModelStatistics")).model_stats) > 1
-
-    run(work)
+    await front.call("ModelInfer", **SUMS)
+    before = await count()
+    await front.call("ModelInfer", **SUMS)
+    assert await count() == before + 1
+    assert len((await front.call("ModelStatistics")).model_stats) > 1
 
 
-def test_repository(run: Run) -> None:
+async def test_repository(front: GrpcFront) -> None:
     """The index lists all versions; a model is unloaded and loaded again; nothing of it is taken from a message."""
-
-    async def work(front: GrpcFront) -> None:
-        index = {(each.name, each.version): each.state for each in (await front.call("RepositoryIndex")).models}
-        assert index["simple", "1"] == index["identity_fp32", "2"] == "READY"
-        await front.call("RepositoryModelUnload", model_name="identity_bytes")
-        assert not (await front.call("ModelReady", name="identity_bytes")).ready
-        code, details = await failure(front.call("ModelInfer", **SUMS | {"model_name": "identity_bytes"}))
-        assert code is grpc.StatusCode.NOT_FOUND
-        assert details.startswith("Request for unknown model: 'identity_bytes' has no available versions")
-        reply = await front.call("RepositoryModelLoad", repository_name="identity_bytes")  # as KServe's client has it
-        assert (reply.model_name, reply.isLoaded) == ("identity_bytes", True)
-        assert (await front.call("ModelReady", name="identity_bytes")).ready
-        config = {"config": {"string_param": "{}"}}
-        _, details = await failure(front.call("RepositoryModelLoad", model_name="simple", parameters=config))
-        assert details.startswith("failed to load 'simple'")
-        file = {"file:1/model.onnx": {"bytes_param": bytes(2 << 20)}}
-        _, details = await failure(front.call("RepositoryModelLoad", model_name="simple", parameters=file))
-        assert details.startswith("failed to load")
-        _, details = await failure(front.call("RepositoryModelLoad", model_name="wrong_model_name"))
-        assert details.startswith("failed to load 'wrong_model_name'")
-        code, _ = await failure(front.call("RepositoryIndex", repository_name="mine"))
-        assert code is grpc.StatusCode.UNIMPLEMENTED
-
-    run(work)
+    index = {(each.name, each.version): each.state for each in (await front.call("RepositoryIndex")).models}
+    assert index["simple", "1"] == index["identity_fp32", "2"] == "READY"
+    await front.call("RepositoryModelUnload", model_name="identity_bytes")
+    assert not (await front.call("ModelReady", name="identity_bytes")).ready
+    code, details = await failure(front.call("ModelInfer", **SUMS | {"model_name": "identity_bytes"}))
+    assert code is grpc.StatusCode.NOT_FOUND
+    assert details.startswith("Request for unknown model: 'identity_bytes' has no available versions")
+    reply = await front.call("RepositoryModelLoad", repository_name="identity_bytes")  # as KServe's client has it
+    assert (reply.model_name, reply.isLoaded) == ("identity_bytes", True)
+    assert (await front.call("ModelReady", name="identity_bytes")).ready
+    config = {"config": {"string_param": "{}"}}
+    _, details = await failure(front.call("RepositoryModelLoad", model_name="simple", parameters=config))
+    assert details.startswith("failed to load 'simple'")
+    file = {"file:1/model.onnx": {"bytes_param": bytes(2 << 20)}}
+    _, details = await failure(front.call("RepositoryModelLoad", model_name="simple", parameters=file))
+    assert details.startswith("failed to load")
+    _, details = await failure(front.call("RepositoryModelLoad", model_name="wrong_model_name"))
+    assert details.startswith("failed to load 'wrong_model_name'")
+    code, _ = await failure(front.call("RepositoryIndex", repository_name="mine"))
+    assert code is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_what_a_gateway_does_not_have(run: Run) -> None:
+async def test_what_a_gateway_does_not_have(front: GrpcFront) -> None:
     """Shared memory has no regions and takes none; settings can be read and not changed."""
-
-    async def work(front: GrpcFront) -> None:
-        for kind in ("System", "Cuda"):
-            assert not (await front.call(f"{kind}SharedMemoryStatus")).regions
-            await front.call(f"{kind}SharedMemoryUnregister", name="x")
-            code, details = await failure(front.call(f"{kind}SharedMemoryRegister", name="x", byte_size=1))
-            assert code is grpc.StatusCode.UNIMPLEMENTED
-            assert details.startswith("Client shared memory is disabled.")
-        assert (await front.call("TraceSetting")).settings["trace_level"].value == ["OFF"]
-        assert (await front.call("LogSettings")).settings["log_error"].bool_param
-        for method, settings in (
-            ("TraceSetting", {"trace_file": {"value": ["x"]}}),
-            ("LogSettings", {"log_file": {"string_param": "x"}}),
-            ("LogSettings", {"log_info": {"bool_param": False}}),
-        ):
-            code, _ = await failure(front.call(method, settings=settings))
-            assert code is grpc.StatusCode.UNIMPLEMENTED
-        code, _ = await failure(front.call("TraceSetting", model_name="nope"))
-        assert code is grpc.StatusCode.NOT_FOUND
-
-    run(work)
-
-
-def test_health_service(run: Run) -> None:
-    """Load balancers hear that the server and the service are serving, and of no other service."""
-
-    async def work(front: GrpcFront) -> None:
-        check = "/grpc.health.v1.Health/Check"
-        assert await front.send(check, b"") == b"\x08\x01"
-        assert await front.send(check, b"\x0a\x1e" + b"inference.GRPCInferenceService") == b"\x08\x01"
-        code, _ = await failure(front.send(check, b"\x0a\x01x"))
-        assert code is grpc.StatusCode.NOT_FOUND
-        code, _ = await failure(front.send("/grpc.health.v1.Health/Watch", b""))
+    for kind in ("System", "Cuda"):
+        assert not (await front.call(f"{kind}SharedMemoryStatus")).regions
+        await front.call(f"{kind}SharedMemoryUnregister", name="x")
+        code, details = await failure(front.call(f"{kind}SharedMemoryRegister", name="x", byte_size=1))
         assert code is grpc.StatusCode.UNIMPLEMENTED
+        assert details.startswith("Client shared memory is disabled.")
+    assert (await front.call("TraceSetting")).settings["trace_level"].value == ["OFF"]
+    assert (await front.call("LogSettings")).settings["log_error"].bool_param
+    for method, settings in (
+        ("TraceSetting", {"trace_file": {"value": ["x"]}}),
+        ("LogSettings", {"log_file": {"string_param": "x"}}),
+        ("LogSettings", {"log_info": {"bool_param": False}}),
+    ):
+        code, _ = await failure(front.call(method, settings=settings))
+        assert code is grpc.StatusCode.UNIMPLEMENTED
+    code, _ = await failure(front.call("TraceSetting", model_name="nope"))
+    assert code is grpc.StatusCode.NOT_FOUND
 
-    run(work)
+
+async def test_health_service(front: GrpcFront) -> None:
+    """Load balancers hear that the server and the service are serving, and of no other service."""
+    check = "/grpc.health.v1.Health/Check"
+    assert await front.send(check, b"") == b"\x08\x01"
+    assert await front.send(check, b"\x0a\x1e" + b"inference.GRPCInferenceService") == b"\x08\x01"
+    code, _ = await failure(front.send(check, b"\x0a\x01x"))
+    assert code is grpc.StatusCode.NOT_FOUND
+    code, _ = await failure(front.send("/grpc.health.v1.Health/Watch", b""))
+    assert code is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_message_sizes(open_core: OpenCore) -> None:
+async def test_message_sizes(open_core: OpenCore) -> None:
     """A request above the limit is refused by its size, one below it is not."""
-
-    async def main() -> None:
-        settings = gateway_settings(http_max_input_size=6 << 20)
-        async with open_core() as core, serving(core, settings=settings) as front:
-            array = np.zeros((1, 1 << 20), "<f4")
-            reply = await front.call("ModelInfer", model_name="identity_fp32", **tensors(INPUT0=array))
-            assert read_outputs(reply)["OUTPUT0"].shape == array.shape
-            larger = tensors(INPUT0=np.zeros((2, 1 << 20), "<f4"))
-            code, _ = await failure(front.call("ModelInfer", model_name="identity_fp32", **larger))
-            assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-
-    asyncio.run(main())
+    settings = gateway_settings(http_max_input_size=6 << 20)
+    async with open_core() as core, serving(core, settings=settings) as front:
+        array = np.zeros((1, 1 << 20), "<f4")
+        reply = await front.call("ModelInfer", model_name="identity_fp32", **tensors(INPUT0=array))
+        assert read_outputs(reply)["OUTPUT0"].shape == array.shape
+        larger = tensors(INPUT0=np.zeros((2, 1 << 20), "<f4"))
+        code, _ = await failure(front.call("ModelInfer", model_name="identity_fp32", **larger))
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_restricted_calls(open_core: OpenCore) -> None:
+async def test_restricted_calls(open_core: OpenCore) -> None:
     """A restricted group of calls needs Triton's header; the others do not."""
-
-    async def main() -> None:
-        access = Access(restricted={Right.INFERENCE: ("secret", "abc")})
-        async with open_core() as core, serving(core, access) as front:
-            await front.call("ServerMetadata")
-            code, details = await failure(front.call("ModelInfer", **SUMS))
-            assert code is grpc.StatusCode.PERMISSION_DENIED
-            assert details.startswith("This protocol is restricted, expecting header 'triton-grpc-protocol-secret'")
-            call = front.stream()
-            await call.done_writing()
-            code, _ = await failure(call.read())
-            assert code is grpc.StatusCode.PERMISSION_DENIED
-            await front.call("ModelInfer", metadata=[("triton-grpc-protocol-secret", "abc")], **SUMS)
-
-    asyncio.run(main())
+    access = Access(restricted={Right.INFERENCE: ("secret", "abc")})
+    async with open_core() as core, serving(core, access) as front:
+        await front.call("ServerMetadata")
+        code, details = await failure(front.call("ModelInfer", **SUMS))
+        assert code is grpc.StatusCode.PERMISSION_DENIED
+        assert details.startswith("This protocol is restricted, expecting header 'triton-grpc-protocol-secret'")
+        call = front.stream()
+        await call.done_writing()
+        code, _ = await failure(call.read())
+        assert code is grpc.StatusCode.PERMISSION_DENIED
+        await front.call("ModelInfer", metadata=[("triton-grpc-protocol-secret", "abc")], **SUMS)
 
 
-def test_calls_beyond_the_bound(open_core: OpenCore) -> None:
+async def test_calls_beyond_the_bound(open_core: OpenCore) -> None:
     """A call above `max_pending` is refused at once, with the pause after which gRPC's clients may try again."""
-
-    async def main() -> None:
-        async with open_core(max_pending=1) as core, serving(core) as front:
-            slow = {"model_name": "slow", **tensors(x=np.zeros((1, 4), "<f4"))}
-            first = asyncio.ensure_future(front.call("ModelInfer", **slow))
-            while not core.inference.counters.admission.running:  # noqa: ASYNC110  no event tells of a counter
-                await asyncio.sleep(0.005)
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await front.call("ModelInfer", **slow)
-            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert caught.value.details().startswith("Exceeds maximum queue size")
-            assert int(dict(caught.value.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
-            first.cancel()
-
-    asyncio.run(main())
+    async with open_core(max_pending=1) as core, serving(core) as front:
+        slow = {"model_name": "slow", **tensors(x=np.zeros((1, 4), "<f4"))}
+        first = asyncio.ensure_future(front.call("ModelInfer", **slow))
+        while not core.inference.counters.admission.running:  # noqa: ASYNC110  no event tells of a counter
+            await asyncio.sleep(0.005)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await front.call("ModelInfer", **slow)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert caught.value.details().startswith("Exceeds maximum queue size")
+        assert int(dict(caught.value.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
+        first.cancel()

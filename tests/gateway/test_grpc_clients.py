@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -128,14 +127,10 @@ KSERVE = """
 
 
 @pytest.mark.parametrize(("environment", "script"), [("triton", TRITON), ("kserve", KSERVE)])
-def test_published_clients(
+async def test_published_clients(
     environment: str, script: str, open_core: OpenCore, peer_python: Callable[[str], Path]
 ) -> None:
     """The client's calls give what its own server would: values, ids, texts and states."""
     python = peer_python(environment)
-
-    async def main() -> None:
-        async with open_core() as core, serving(core, settings=gateway_settings(server_name="here")) as front:
-            await call_peer(python, script, front.address)
-
-    asyncio.run(main())
+    async with open_core() as core, serving(core, settings=gateway_settings(server_name="here")) as front:
+        await call_peer(python, script, front.address)

@@ -47,44 +47,36 @@ async def read_all(stream: Any) -> list[Any]:
     return found
 
 
-def test_replies_and_errors_of_a_stream(open_core: OpenCore) -> None:
+async def test_replies_and_errors_of_a_stream(open_core: OpenCore) -> None:
     """Each request has one reply with its id, marked as its last; errors are messages; closing our side drains."""
-
-    async def main() -> None:
-        async with open_core() as core, serving(core) as front:
-            stream = front.stream()
-            for number in range(100):
-                await stream.write(request(f"frame {number}"))
-            await stream.write(request("bad", model_name="nope"))
-            await stream.write(b"\xff\xff")  # no request
-            await stream.done_writing()
-            found = await read_all(stream)
-            assert await stream.code() is grpc.StatusCode.OK
-            assert all(each.infer_response.parameters["triton_final_response"].bool_param for each in found)
-            good = {each.infer_response.id: each.infer_response for each in found if not each.error_message}
-            bad = {each.infer_response.id: each.error_message for each in found if each.error_message}
-            assert set(good) == {f"frame {number}" for number in range(100)}
-            assert all(read_outputs(reply)["OUTPUT0"].tolist() == [[0, 1, 2, 3]] for reply in good.values())
-            assert set(bad) == {"bad", ""}
-            assert bad["bad"].startswith("Request for unknown model: 'nope' is not found")
-
-    asyncio.run(main())
+    async with open_core() as core, serving(core) as front:
+        stream = front.stream()
+        for number in range(100):
+            await stream.write(request(f"frame {number}"))
+        await stream.write(request("bad", model_name="nope"))
+        await stream.write(b"\xff\xff")  # no request
+        await stream.done_writing()
+        found = await read_all(stream)
+        assert await stream.code() is grpc.StatusCode.OK
+        assert all(each.infer_response.parameters["triton_final_response"].bool_param for each in found)
+        good = {each.infer_response.id: each.infer_response for each in found if not each.error_message}
+        bad = {each.infer_response.id: each.error_message for each in found if each.error_message}
+        assert set(good) == {f"frame {number}" for number in range(100)}
+        assert all(read_outputs(reply)["OUTPUT0"].tolist() == [[0, 1, 2, 3]] for reply in good.values())
+        assert set(bad) == {"bad", ""}
+        assert bad["bad"].startswith("Request for unknown model: 'nope' is not found")
 
 
-def test_errors_as_the_status_of_a_stream(open_core: OpenCore) -> None:
+async def test_errors_as_the_status_of_a_stream(open_core: OpenCore) -> None:
     """With the metadata `triton_grpc_error` the first error ends the stream with its status."""
-
-    async def main() -> None:
-        async with open_core() as core, serving(core) as front:
-            stream = front.stream([("triton_grpc_error", "true")])
-            await stream.write(request("one"))
-            assert (await read(stream)).infer_response.id == "one"
-            await stream.write(request("two", model_name="nope"))
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await read(stream)
-            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-
-    asyncio.run(main())
+    async with open_core() as core, serving(core) as front:
+        stream = front.stream([("triton_grpc_error", "true")])
+        await stream.write(request("one"))
+        assert (await read(stream)).infer_response.id == "one"
+        await stream.write(request("two", model_name="nope"))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await read(stream)
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 HELD, RELEASE = {"priority": {"int64_param": 1}}, {"priority": {"int64_param": 2}}
@@ -108,93 +100,79 @@ class Holding:
         return await self._core.infer(replace(call, priority=0))
 
 
-def test_order_of_replies(open_core: OpenCore) -> None:
+async def test_order_of_replies(open_core: OpenCore) -> None:
     """A reply does not wait for that of a slower request with another id; without ids the order of requests holds."""
-
-    async def main() -> None:
-        async with open_core() as core, serving(Holding(core)) as front:  # type: ignore[arg-type]  # stands before one
-            stream = front.stream()
-            await stream.write(request("slow", parameters=HELD))
-            await stream.write(request("fast"))
-            assert (await read(stream)).infer_response.id == "fast"
-            for value in range(20):
-                parameters = HELD if value == 0 else {}
-                await stream.write(request(**tensors(INPUT0=np.full((1, 1), value, "<f4")), parameters=parameters))
-            await stream.write(request("last"))
-            assert (await read(stream)).infer_response.id == "last"
-            await stream.write(request("release", parameters=RELEASE))
-            await stream.done_writing()
-            found = [each.infer_response for each in await read_all(stream)]
-            unnamed = [read_outputs(reply)["OUTPUT0"].item() for reply in found if not reply.id]
-            assert unnamed == list(range(20))
-            assert {reply.id for reply in found} == {"", "slow", "release"}
-
-    asyncio.run(main())
+    async with open_core() as core, serving(Holding(core)) as front:  # type: ignore[arg-type]  # stands before one
+        stream = front.stream()
+        await stream.write(request("slow", parameters=HELD))
+        await stream.write(request("fast"))
+        assert (await read(stream)).infer_response.id == "fast"
+        for value in range(20):
+            parameters = HELD if value == 0 else {}
+            await stream.write(request(**tensors(INPUT0=np.full((1, 1), value, "<f4")), parameters=parameters))
+        await stream.write(request("last"))
+        assert (await read(stream)).infer_response.id == "last"
+        await stream.write(request("release", parameters=RELEASE))
+        await stream.done_writing()
+        found = [each.infer_response for each in await read_all(stream)]
+        unnamed = [read_outputs(reply)["OUTPUT0"].item() for reply in found if not reply.id]
+        assert unnamed == list(range(20))
+        assert {reply.id for reply in found} == {"", "slow", "release"}
 
 
-def test_requests_that_have_no_room_are_not_read(open_core: OpenCore) -> None:
+async def test_requests_that_have_no_room_are_not_read(open_core: OpenCore) -> None:
     """A stream reads as many requests as may be pending, and the next one when a reply is out."""
-
-    async def main() -> None:
-        async with open_core() as core:
-            holding = Holding(core)
-            handler = make_stream(holding, Access(), window=5)  # type: ignore[arg-type]  # a core in front of one
-            server = grpc.aio.server()
-            server.add_generic_rpc_handlers(
-                [grpc.method_handlers_generic_handler(SERVICE, {"ModelStreamInfer": handler})]
-            )
-            address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-            await server.start()
-            async with grpc.aio.insecure_channel(address) as channel:
-                stream = GrpcFront(channel, address).stream()
-                for number in range(12):
-                    await stream.write(request(str(number), parameters=HELD))
-                await stream.done_writing()
-                await until(lambda: holding.held == 5)
-                for _ in range(50):  # more turns of the loop than a sixth request would need
-                    await asyncio.sleep(0)
-                assert holding.held == 5
-                holding.released.set()
-                assert len(await read_all(stream)) == 12
-            await server.stop(None)
-
-    asyncio.run(main())
+    async with open_core() as core:
+        holding = Holding(core)
+        handler = make_stream(holding, Access(), window=5)  # type: ignore[arg-type]  # a core in front of one
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, {"ModelStreamInfer": handler})])
+        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        await server.start()
+        async with grpc.aio.insecure_channel(address) as channel:
+            stream = GrpcFront(channel, address).stream()
+            for number in range(12):
+                await stream.write(request(str(number), parameters=HELD))
+            await stream.done_writing()
+            await until(lambda: holding.held == 5)
+            for _ in range(50):  # more turns of the loop than a sixth request would need
+                await asyncio.sleep(0)
+            assert holding.held == 5
+            holding.released.set()
+            assert len(await read_all(stream)) == 12
+        await server.stop(None)
 
 
-def test_calls_that_end_early_do_not_run(fleet: Fleet) -> None:
+async def test_calls_that_end_early_do_not_run(fleet: Fleet) -> None:
     """A call that is cancelled, or whose stream, connection or time is over, is skipped by the worker, which counts it.
 
     They wait at the worker behind one request that runs; behind it the worker runs the next good one at once.
     """
     options = replace(PATIENT, lanes=False)  # so that requests wait at the worker and not in the client
-
-    async def main() -> None:
-        async with AsyncClient(fleet.url, root=fleet.root, options=options) as client:
-            core = Core(client, AsyncControl(client))
-            await core.start()
-            assert await client.connection.registry.until(core.ready, 60)
-            async with serving(core) as front:
-                (worker,) = [
-                    worker
-                    for worker, state in client.connection.registry.known.workers.items()
-                    if state.models[0].name == "slow"
-                ]
-                for _ in range(20):  # a busy machine may be slower than the model
-                    before, skipped = await runs(front), skipped_at(client, worker)
-                    first = asyncio.ensure_future(front.call("ModelInfer", **SLOW))
-                    await until(lambda: client.counters().in_flight == 1)
-                    async with grpc.aio.insecure_channel(front.address) as other:
-                        codes = await end_early(front, other, client)
-                    assert codes == [grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE]
-                    await first
-                    await front.call("ModelInfer", **SLOW)
-                    if await runs(front) == before + 2:
-                        break
-                else:
-                    pytest.fail("in each of 20 rounds a call ran that had ended early")
-                await until(lambda: skipped_at(client, worker) >= skipped + 4)
-
-    asyncio.run(main())
+    async with AsyncClient(fleet.url, root=fleet.root, options=options) as client:
+        core = Core(client, AsyncControl(client))
+        await core.start()
+        assert await client.connection.registry.until(core.ready, 60)
+        async with serving(core) as front:
+            (worker,) = [
+                worker
+                for worker, state in client.connection.registry.known.workers.items()
+                if state.models[0].name == "slow"
+            ]
+            for _ in range(20):  # a busy machine may be slower than the model
+                before, skipped = await runs(front), skipped_at(client, worker)
+                first = asyncio.ensure_future(front.call("ModelInfer", **SLOW))
+                await until(lambda: client.counters().in_flight == 1)
+                async with grpc.aio.insecure_channel(front.address) as other:
+                    codes = await end_early(front, other, client)
+                assert codes == [grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE]
+                await first
+                await front.call("ModelInfer", **SLOW)
+                if await runs(front) == before + 2:
+                    break
+            else:
+                pytest.fail("in each of 20 rounds a call ran that had ended early")
+            await until(lambda: skipped_at(client, worker) >= skipped + 4)
 
 
 async def end_early(front: GrpcFront, other: Any, client: AsyncClient) -> list[Any]:

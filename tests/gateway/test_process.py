@@ -102,65 +102,57 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Awaitable[InferCall]]
     return calls.get
 
 
-def test_accepted_calls_are_answered(
+async def test_accepted_calls_are_answered(
     fleet: Fleet, unique: Callable[[str], str], spied: Callable[[], Awaitable[InferCall]]
 ) -> None:
     """A call that was accepted before SIGTERM has its result; new connections are refused; then the process ends.
 
     Takes as long as one run of the slow model.
     """
-
-    async def main() -> None:
-        async with running(fleet, settings_of(drain=PATIENCE), unique("gw")) as gateway:
-            async with aiohttp.ClientSession() as session:
-                assert await get(session, f"{gateway.http}/v2/health/ready") == (200, {"ready": True})
-                call = asyncio.create_task(session.post(f"{gateway.http}/v2/models/slow/infer", json=SLOW))
-                await spied()
-                gateway.stop.request()
-                with suppress(OSError):  # refused once it listens no more
-                    while True:
-                        _, writer = await asyncio.open_connection(*gateway.http.removeprefix("http://").split(":"))
-                        writer.close()
-                assert not gateway.ended.done()
-                async with await call as reply:
-                    assert reply.status == 200
-                    assert (await reply.json())["outputs"][0]["data"] == [1, 2, 3, 4]
-            await asyncio.wait_for(gateway.ended, PATIENCE)
-
-    asyncio.run(main())
+    async with running(fleet, settings_of(drain=PATIENCE), unique("gw")) as gateway:
+        async with aiohttp.ClientSession() as session:
+            assert await get(session, f"{gateway.http}/v2/health/ready") == (200, {"ready": True})
+            call = asyncio.create_task(session.post(f"{gateway.http}/v2/models/slow/infer", json=SLOW))
+            await spied()
+            gateway.stop.request()
+            with suppress(OSError):  # refused once it listens no more
+                while True:
+                    _, writer = await asyncio.open_connection(*gateway.http.removeprefix("http://").split(":"))
+                    writer.close()
+            assert not gateway.ended.done()
+            async with await call as reply:
+                assert reply.status == 200
+                assert (await reply.json())["outputs"][0]["data"] == [1, 2, 3, 4]
+        await asyncio.wait_for(gateway.ended, PATIENCE)
 
 
 @pytest.mark.parametrize("drain", [0.0, PATIENCE])
-def test_calls_that_are_late(
+async def test_calls_that_are_late(
     fleet: Fleet, unique: Callable[[str], str], spied: Callable[[], Awaitable[InferCall]], drain: float
 ) -> None:
     """At the end of the drain, or at a second signal, those that wait get a typed error, on either front."""
     infer = message_class("inference.ModelInferRequest")(
         model_name="slow", inputs=[{"name": "x", "datatype": "FP32", "shape": [1, 4]}], raw_input_contents=[b"\0" * 16]
     )
-
-    async def main() -> None:
-        async with (
-            running(fleet, settings_of(drain=drain), unique("gw")) as gateway,
-            grpc.aio.insecure_channel(gateway.grpc) as channel,
-            aiohttp.ClientSession() as session,
-        ):
-            method = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-            by_http = asyncio.create_task(session.post(f"{gateway.http}/v2/models/slow/infer", json=SLOW))
-            by_grpc = method(infer.SerializeToString(), timeout=PATIENCE)
-            for _ in range(2):
-                await spied()
-            gateway.stop.request()
-            gateway.stop.request()
-            async with await by_http as reply:
-                assert reply.status == 499
-                assert "error" in await reply.json()
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await by_grpc
-            assert caught.value.code() in {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
-            await asyncio.wait_for(gateway.ended, PATIENCE)
-
-    asyncio.run(main())
+    async with (
+        running(fleet, settings_of(drain=drain), unique("gw")) as gateway,
+        grpc.aio.insecure_channel(gateway.grpc) as channel,
+        aiohttp.ClientSession() as session,
+    ):
+        method = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        by_http = asyncio.create_task(session.post(f"{gateway.http}/v2/models/slow/infer", json=SLOW))
+        by_grpc = method(infer.SerializeToString(), timeout=PATIENCE)
+        for _ in range(2):
+            await spied()
+        gateway.stop.request()
+        gateway.stop.request()
+        async with await by_http as reply:
+            assert reply.status == 499
+            assert "error" in await reply.json()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await by_grpc
+        assert caught.value.code() in {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
+        await asyncio.wait_for(gateway.ended, PATIENCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,24 +196,20 @@ def client_credentials(files: Files, name: str | None) -> Any:
     return grpc.ssl_channel_credentials(files.authority.read_bytes(), key, certificate)
 
 
-def test_tls(fleet: Fleet, unique: Callable[[str], str], files: Files) -> None:
+async def test_tls(fleet: Fleet, unique: Callable[[str], str], files: Files) -> None:
     """Both ports are encrypted; nothing is answered without."""
-
-    async def main() -> None:
-        async with (
-            running(fleet, settings_of(tls=files.server), unique("gw")) as gateway,
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=client_context(files, None))) as session,
-            grpc.aio.secure_channel(gateway.grpc, client_credentials(files, None)) as channel,
-        ):
-            assert await get(session, f"{gateway.http}/v2/health/live") == (200, {"live": True})
-            assert (await grpc_code(channel, "ServerLive"))[0] is grpc.StatusCode.OK
-            with pytest.raises(aiohttp.ClientError):
-                await get(session, gateway.http.replace("https", "http") + "/v2/health/live")
-
-    asyncio.run(main())
+    async with (
+        running(fleet, settings_of(tls=files.server), unique("gw")) as gateway,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=client_context(files, None))) as session,
+        grpc.aio.secure_channel(gateway.grpc, client_credentials(files, None)) as channel,
+    ):
+        assert await get(session, f"{gateway.http}/v2/health/live") == (200, {"live": True})
+        assert (await grpc_code(channel, "ServerLive"))[0] is grpc.StatusCode.OK
+        with pytest.raises(aiohttp.ClientError):
+            await get(session, gateway.http.replace("https", "http") + "/v2/health/live")
 
 
-def test_client_certificates(fleet: Fleet, unique: Callable[[str], str], files: Files, tmp_path: Path) -> None:
+async def test_client_certificates(fleet: Fleet, unique: Callable[[str], str], files: Files, tmp_path: Path) -> None:
     """With --client-ca nobody gets in without a certificate; its name has the rights that the key file states."""
     keys = tmp_path / "keys.toml"
     keys.write_text('[car-1]\nrights = ["metadata"]\n')
@@ -238,16 +226,13 @@ def test_client_certificates(fleet: Fleet, unique: Callable[[str], str], files: 
                 status = None
             return [status, (await grpc_code(channel, "ServerMetadata"))[0]]
 
-    async def main() -> None:
-        async with running(fleet, settings_of(tls=tls, keys=keys), unique("gw")) as gateway:
-            assert await ask(gateway, "car-1") == [200, grpc.StatusCode.OK]
-            assert await ask(gateway, "car-2") == [401, grpc.StatusCode.UNAUTHENTICATED]
-            assert await ask(gateway, None) == [None, grpc.StatusCode.UNAVAILABLE]
-
-    asyncio.run(main())
+    async with running(fleet, settings_of(tls=tls, keys=keys), unique("gw")) as gateway:
+        assert await ask(gateway, "car-1") == [200, grpc.StatusCode.OK]
+        assert await ask(gateway, "car-2") == [401, grpc.StatusCode.UNAUTHENTICATED]
+        assert await ask(gateway, None) == [None, grpc.StatusCode.UNAVAILABLE]
 
 
-def test_keys_and_restricted_calls(fleet: Fleet, unique: Callable[[str], str], tmp_path: Path) -> None:
+async def test_keys_and_restricted_calls(fleet: Fleet, unique: Callable[[str], str], tmp_path: Path) -> None:
     """By HTTP header and by metadata of gRPC, with the status codes and sentences of Triton."""
     keys = tmp_path / "keys.toml"
     keys.write_text(f'[ann]\nkey = "{KEY}"\nrights = ["metadata", "infer"]\n')
@@ -255,46 +240,42 @@ def test_keys_and_restricted_calls(fleet: Fleet, unique: Callable[[str], str], t
         keys=keys, restrict=["statistics:admin-key=open"], metrics_port=free_port(), tfs_rest_port=free_port()
     )
     bearer = f"Bearer {KEY}"
-
-    async def main() -> None:
-        async with (
-            running(fleet, settings, unique("gw")) as gateway,
-            grpc.aio.insecure_channel(gateway.grpc) as channel,
-            aiohttp.ClientSession() as session,
-        ):
-            stats, load = f"{gateway.http}/v2/models/stats", f"{gateway.http}/v2/repository/index"
-            assert await get(session, f"{gateway.http}/v2/health/ready") == (200, {"ready": True})
-            async with session.get(f"{gateway.http}/v2") as reply:
-                assert (reply.status, reply.headers["WWW-Authenticate"]) == (401, "Bearer")
-            assert (await get(session, f"{gateway.http}/v2", Authorization=bearer))[0] == 200
-            assert await get(session, stats, Authorization=bearer) == (
-                403,
-                {"error": "This API is restricted, expecting header 'admin-key'"},
-            )
-            assert (await get(session, stats, Authorization=bearer, admin_key="open"))[0] == 200
-            async with session.post(load, headers={"Authorization": bearer}) as reply:
-                assert reply.status == 403
-            assert (await grpc_code(channel, "ServerMetadata"))[0] is grpc.StatusCode.UNAUTHENTICATED
-            assert (await grpc_code(channel, "ServerMetadata", authorization=bearer))[0] is grpc.StatusCode.OK
-            assert await grpc_code(channel, "ModelStatistics", authorization=bearer) == (
-                grpc.StatusCode.PERMISSION_DENIED,
-                "This protocol is restricted, expecting header 'triton-grpc-protocol-admin-key'",
-            )
-            allowed = {"authorization": bearer, "triton_grpc_protocol_admin_key": "open"}
-            assert (await grpc_code(channel, "ModelStatistics", **allowed))[0] is grpc.StatusCode.OK
-            async with session.get(f"http://127.0.0.1:{settings.ports.metrics_port}/metrics") as reply:
-                metrics = await reply.text()
-            assert re.search(r'^mqinfer_gateway_denied_total\{.*reason="unauthenticated"\} 2.0$', metrics, re.MULTILINE)
-            assert re.search(r'^mqinfer_gateway_denied_total\{.*reason="not_authorized"\} 3.0$', metrics, re.MULTILINE)
-            serving = f"http://127.0.0.1:{settings.ports.tfs_rest_port}/monitoring/prometheus/metrics"
-            async with session.get(serving, headers={"Authorization": bearer}) as reply:
-                assert reply.status == 403
-            allowed = {"Authorization": bearer, "admin-key": "open"}
-            async with session.get(serving, headers=allowed) as reply:
-                assert reply.headers["Content-Type"].startswith("text/plain")
-                assert "mqinfer_gateway_denied_total" in await reply.text()
-
-    asyncio.run(main())
+    async with (
+        running(fleet, settings, unique("gw")) as gateway,
+        grpc.aio.insecure_channel(gateway.grpc) as channel,
+        aiohttp.ClientSession() as session,
+    ):
+        stats, load = f"{gateway.http}/v2/models/stats", f"{gateway.http}/v2/repository/index"
+        assert await get(session, f"{gateway.http}/v2/health/ready") == (200, {"ready": True})
+        async with session.get(f"{gateway.http}/v2") as reply:
+            assert (reply.status, reply.headers["WWW-Authenticate"]) == (401, "Bearer")
+        assert (await get(session, f"{gateway.http}/v2", Authorization=bearer))[0] == 200
+        assert await get(session, stats, Authorization=bearer) == (
+            403,
+            {"error": "This API is restricted, expecting header 'admin-key'"},
+        )
+        assert (await get(session, stats, Authorization=bearer, admin_key="open"))[0] == 200
+        async with session.post(load, headers={"Authorization": bearer}) as reply:
+            assert reply.status == 403
+        assert (await grpc_code(channel, "ServerMetadata"))[0] is grpc.StatusCode.UNAUTHENTICATED
+        assert (await grpc_code(channel, "ServerMetadata", authorization=bearer))[0] is grpc.StatusCode.OK
+        assert await grpc_code(channel, "ModelStatistics", authorization=bearer) == (
+            grpc.StatusCode.PERMISSION_DENIED,
+            "This protocol is restricted, expecting header 'triton-grpc-protocol-admin-key'",
+        )
+        allowed = {"authorization": bearer, "triton_grpc_protocol_admin_key": "open"}
+        assert (await grpc_code(channel, "ModelStatistics", **allowed))[0] is grpc.StatusCode.OK
+        async with session.get(f"http://127.0.0.1:{settings.ports.metrics_port}/metrics") as reply:
+            metrics = await reply.text()
+        assert re.search(r'^mqinfer_gateway_denied_total\{.*reason="unauthenticated"\} 2.0$', metrics, re.MULTILINE)
+        assert re.search(r'^mqinfer_gateway_denied_total\{.*reason="not_authorized"\} 3.0$', metrics, re.MULTILINE)
+        serving = f"http://127.0.0.1:{settings.ports.tfs_rest_port}/monitoring/prometheus/metrics"
+        async with session.get(serving, headers={"Authorization": bearer}) as reply:
+            assert reply.status == 403
+        allowed = {"Authorization": bearer, "admin-key": "open"}
+        async with session.get(serving, headers=allowed) as reply:
+            assert reply.headers["Content-Type"].startswith("text/plain")
+            assert "mqinfer_gateway_denied_total" in await reply.text()
 
 
 @pytest.mark.parametrize("field", ["http_port", "grpc_port"])
@@ -334,7 +315,7 @@ def test_ports_that_are_off(fleet: Fleet, unique: Callable[[str], str], caplog: 
     assert "gRPC" not in line
 
 
-def test_files_with_faults(fleet: Fleet, unique: Callable[[str], str], files: Files, tmp_path: Path) -> None:
+async def test_files_with_faults(fleet: Fleet, unique: Callable[[str], str], files: Files, tmp_path: Path) -> None:
     """Options that can't be used end the start with their names."""
     wrong = tmp_path / "wrong.pem"
     wrong.write_text("no certificate")
@@ -344,37 +325,25 @@ def test_files_with_faults(fleet: Fleet, unique: Callable[[str], str], files: Fi
         "key file": {"keys": tmp_path / "absent"},
         "--restrict": {"restrict": ["x"]},
     }
-
-    async def main() -> None:
-        for match, fault in faults.items():
-            with pytest.raises(ConfigError, match=match):
-                async with running(fleet, settings_of(**fault), unique("gw")):
-                    pass
-
-    asyncio.run(main())
-
-
-def test_a_name_that_another_process_has(fleet: Fleet, unique: Callable[[str], str]) -> None:
-    """The second gateway of a name is refused, the first one goes on."""
-    name = unique("gw")
-
-    async def main() -> None:
-        async with running(fleet, settings_of(), name) as gateway:
-            with pytest.raises(NameTaken):
-                async with running(fleet, settings_of(), name):
-                    pass
-            assert not gateway.ended.done()
-
-    asyncio.run(main())
-
-
-def test_no_broker(fleet: Fleet, unique: Callable[[str], str]) -> None:
-    """As every program that finds none: it ends with an error that a restart may help."""
-
-    async def main() -> None:
-        nowhere = replace(fleet, url=f"mqtt://127.0.0.1:{free_port()}")
-        with pytest.raises(BrokerUnreachable):
-            async with running(nowhere, settings_of(), unique("gw")):
+    for match, fault in faults.items():
+        with pytest.raises(ConfigError, match=match):
+            async with running(fleet, settings_of(**fault), unique("gw")):
                 pass
 
-    asyncio.run(main())
+
+async def test_a_name_that_another_process_has(fleet: Fleet, unique: Callable[[str], str]) -> None:
+    """The second gateway of a name is refused, the first one goes on."""
+    name = unique("gw")
+    async with running(fleet, settings_of(), name) as gateway:
+        with pytest.raises(NameTaken):
+            async with running(fleet, settings_of(), name):
+                pass
+        assert not gateway.ended.done()
+
+
+async def test_no_broker(fleet: Fleet, unique: Callable[[str], str]) -> None:
+    """As every program that finds none: it ends with an error that a restart may help."""
+    nowhere = replace(fleet, url=f"mqtt://127.0.0.1:{free_port()}")
+    with pytest.raises(BrokerUnreachable):
+        async with running(nowhere, settings_of(), unique("gw")):
+            pass

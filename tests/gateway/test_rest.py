@@ -7,7 +7,8 @@ import gzip
 import json
 import math
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -22,7 +23,7 @@ from mqinfer.protocol.datatypes import Datatype, dtype_of
 from mqinfer.protocol.topics import Topics
 from tests.gateway.conftest import Fleet, OpenCore, core_of
 from tests.gateway.models import IDENTITIES
-from tests.gateway.rest_front import Calling, Front, Reply, json_input, run_front, until
+from tests.gateway.rest_front import Front, Reply, json_input, serving, until
 
 COUNT, ONES = list(range(16)), [1] * 16
 SUMS, DIFFERENCES = [each + 1 for each in COUNT], [each - 1 for each in COUNT]
@@ -34,13 +35,9 @@ RAW = {LENGTH.replace("-", "_"): "0"}
 
 
 @pytest.fixture
-def calling(open_core: OpenCore) -> Calling:
-    """Run a test's coroutine function with the front."""
-
-    def run(ask: Callable[[Front], Awaitable[None]], **settings: Any) -> None:
-        run_front(open_core, ask, **settings)
-
-    return run
+def front(open_core: OpenCore, options: dict[str, Any]) -> AbstractAsyncContextManager[Front]:
+    """Serve the front."""
+    return serving(open_core, **options)
 
 
 def with_tail(request: dict[str, Any], *tensors: bytes) -> tuple[bytes, dict[str, str]]:
@@ -72,61 +69,44 @@ def parts(reply: Reply) -> tuple[dict[str, Any], dict[str, bytes]]:
     return content, found
 
 
-def test_json(calling: Calling) -> None:
+async def test_json(front: Front) -> None:
     """Sums and differences come back as JSON, with the caller's id; nested data and a byte order mark are read."""
-
-    async def ask(front: Front) -> None:
-        reply = await front.infer("simple", SIMPLE | {"id": "my request"})
-        outputs = [
-            json_input("OUTPUT0", "INT32", [1, 16], SUMS),
-            json_input("OUTPUT1", "INT32", [1, 16], DIFFERENCES),
-        ]
-        answer = {"id": "my request", "model_name": "simple", "model_version": "1", "outputs": outputs}
-        assert parts(reply)[0] == answer
-        nested = {"inputs": [INPUT0 | {"data": [COUNT]}, INPUT1]}
-        body = b"\xef\xbb\xbf" + json.dumps(nested, indent=2).encode()
-        del answer["id"]
-        assert (await front.infer("simple", body)).json == answer
-        assert (await front("POST", "/v2/models/simple/versions/1/infer?a=1&a=2", SIMPLE)).json == answer
-
-    calling(ask)
+    reply = await front.infer("simple", SIMPLE | {"id": "my request"})
+    outputs = [
+        json_input("OUTPUT0", "INT32", [1, 16], SUMS),
+        json_input("OUTPUT1", "INT32", [1, 16], DIFFERENCES),
+    ]
+    answer = {"id": "my request", "model_name": "simple", "model_version": "1", "outputs": outputs}
+    assert parts(reply)[0] == answer
+    nested = {"inputs": [INPUT0 | {"data": [COUNT]}, INPUT1]}
+    body = b"\xef\xbb\xbf" + json.dumps(nested, indent=2).encode()
+    del answer["id"]
+    assert (await front.infer("simple", body)).json == answer
+    assert (await front("POST", "/v2/models/simple/versions/1/infer?a=1&a=2", SIMPLE)).json == answer
 
 
-def test_fields_that_are_null(calling: Calling) -> None:
+async def test_fields_that_are_null(front: Front) -> None:
     """Null stands for a field that is not there, as clients that are made from a schema write it."""
-
-    async def ask(front: Front) -> None:
-        plain = (await front.infer("simple", SIMPLE)).json
-        for nothing in (
-            {"id": None},
-            {"parameters": None},
-            {"outputs": None},
-            {"parameters": {"content_type": None, "headers": None}},
-        ):
-            assert (await front.infer("simple", SIMPLE | nothing)).json == plain
-
-    calling(ask)
+    plain = (await front.infer("simple", SIMPLE)).json
+    for nothing in (
+        {"id": None},
+        {"parameters": None},
+        {"outputs": None},
+        {"parameters": {"content_type": None, "headers": None}},
+    ):
+        assert (await front.infer("simple", SIMPLE | nothing)).json == plain
 
 
-def test_configuration(calling: Calling) -> None:
+async def test_configuration(front: Front) -> None:
     """A model's configuration has the form of Triton's JSON, which clients parse."""
-
-    async def ask(front: Front) -> None:
-        config = (await front("GET", "/v2/models/simple/config")).json
-        assert config["instance_group"] == [{"count": 1, "kind": "KIND_CPU"}]
-        assert config["model_warmup"] == []
-
-    calling(ask)
+    config = (await front("GET", "/v2/models/simple/config")).json
+    assert config["instance_group"] == [{"count": 1, "kind": "KIND_CPU"}]
+    assert config["model_warmup"] == []
 
 
-def test_mixed_outputs(calling: Calling) -> None:
+async def test_mixed_outputs(front: Front) -> None:
     """An output's own `binary_data` holds for it; `binary_data_output` for those that state none."""
-
-    async def ask(front: Front) -> None:
-        for default, chosen in product((None, False, True), repeat=2):
-            await check(front, default=default, chosen=chosen)
-
-    async def check(front: Front, *, default: bool | None, chosen: bool | None) -> None:
+    for default, chosen in product((None, False, True), repeat=2):
         wanted: list[dict[str, Any]] = [{"name": "OUTPUT1"}, {"name": "OUTPUT0"}]
         if chosen is not None:
             wanted[1]["parameters"] = {"binary_data": chosen}
@@ -143,20 +123,14 @@ def test_mixed_outputs(calling: Calling) -> None:
             data = np.frombuffer(binary[name], "<i4").tolist() if name in binary else output["data"]
             assert data == truth[name]
 
-    calling(ask)
 
-
-def test_all_outputs_binary(calling: Calling) -> None:
+async def test_all_outputs_binary(front: Front) -> None:
     """`binary_data_output` holds for all outputs where none is named."""
-
-    async def ask(front: Front) -> None:
-        _, binary = parts(await front.infer("simple", SIMPLE | {"parameters": {"binary_data_output": True}}))
-        assert {name: np.frombuffer(data, "<i4").tolist() for name, data in binary.items()} == {
-            "OUTPUT0": SUMS,
-            "OUTPUT1": DIFFERENCES,
-        }
-
-    calling(ask)
+    _, binary = parts(await front.infer("simple", SIMPLE | {"parameters": {"binary_data_output": True}}))
+    assert {name: np.frombuffer(data, "<i4").tolist() for name, data in binary.items()} == {
+        "OUTPUT0": SUMS,
+        "OUTPUT1": DIFFERENCES,
+    }
 
 
 def extremes() -> dict[str, list[Any]]:
@@ -169,69 +143,57 @@ def extremes() -> dict[str, list[Any]]:
     return found
 
 
-def test_every_datatype(calling: Calling) -> None:
+async def test_every_datatype(front: Front) -> None:
     """Each datatype travels as bytes and, but for FP16, as JSON; extreme values come back exactly."""
+    values = extremes()
+    half = np.array(values.pop("FP16"), np.float16).tobytes()
+    inputs = [json_input(name, name, [2], data) for name, data in values.items()]
+    inputs.append(binary_input("FP16", "FP16", [2], 4))
+    outputs: list[dict[str, Any]] = [{"name": f"{name}_OUT"} for name in values]
+    outputs.append({"name": "FP16_OUT", "parameters": {"binary_data": True}})
+    body, headers = with_tail({"inputs": inputs, "outputs": outputs}, half)
+    content, binary = parts(await front("POST", "/v2/models/all_types/infer", body, headers))
+    assert binary == {"FP16_OUT": half}
+    for output in content["outputs"]:
+        name = output["datatype"]
+        if name == "FP32":
+            assert np.array(output["data"], np.float32).tolist() == values[name]
+        elif name != "FP16":
+            assert output["data"] == values[name]
 
-    async def ask(front: Front) -> None:
-        values = extremes()
-        half = np.array(values.pop("FP16"), np.float16).tobytes()
-        inputs = [json_input(name, name, [2], data) for name, data in values.items()]
-        inputs.append(binary_input("FP16", "FP16", [2], 4))
-        outputs: list[dict[str, Any]] = [{"name": f"{name}_OUT"} for name in values]
-        outputs.append({"name": "FP16_OUT", "parameters": {"binary_data": True}})
-        body, headers = with_tail({"inputs": inputs, "outputs": outputs}, half)
-        content, binary = parts(await front("POST", "/v2/models/all_types/infer", body, headers))
-        assert binary == {"FP16_OUT": half}
-        for output in content["outputs"]:
-            name = output["datatype"]
-            if name == "FP32":
-                assert np.array(output["data"], np.float32).tolist() == values[name]
-            elif name != "FP16":
-                assert output["data"] == values[name]
-
-        body, headers = with_tail({"inputs": inputs, "parameters": {"binary_data_output": True}}, half)
-        _, binary = parts(await front("POST", "/v2/models/all_types/infer", body, headers))
-        assert binary.keys() == {f"{name}_OUT" for name in IDENTITIES}
-        assert binary["BYTES_OUT"] == b"\0\0\0\0" + b"\5\0\0\0" + 'Ü "\0'.encode()
-        assert binary["INT64_OUT"] == np.array(values["INT64"], "<i8").tobytes()
-
-    calling(ask)
+    body, headers = with_tail({"inputs": inputs, "parameters": {"binary_data_output": True}}, half)
+    _, binary = parts(await front("POST", "/v2/models/all_types/infer", body, headers))
+    assert binary.keys() == {f"{name}_OUT" for name in IDENTITIES}
+    assert binary["BYTES_OUT"] == b"\0\0\0\0" + b"\5\0\0\0" + 'Ü "\0'.encode()
+    assert binary["INT64_OUT"] == np.array(values["INT64"], "<i8").tobytes()
 
 
-def test_half_precision_as_json(calling: Calling) -> None:
+async def test_half_precision_as_json(front: Front) -> None:
     """FP16 and BF16 as JSON are refused in Triton's words, both ways; BF16 at all."""
-
-    async def ask(front: Front) -> None:
-        for name in ("FP16", "BF16"):
-            reply = await front.infer("all_types", {"inputs": [json_input("X", name, [1], [1.0])]})
-            assert reply.status == 400
-            assert reply.error == (
-                f"receiving {name} data via JSON is not supported. Please use the binary data format for input X"
-            )
-        body, headers = with_tail({"inputs": [binary_input("X", "BF16", [1], 2)]}, b"12")
-        assert (await front("POST", "/v2/models/all_types/infer", body, headers)).status == 400
-        inputs = [binary_input(name, name, [0], 0) for name in IDENTITIES]
-        reply = await front.infer("all_types", {"inputs": inputs, "outputs": [{"name": "FP16_OUT"}]})
+    for name in ("FP16", "BF16"):
+        reply = await front.infer("all_types", {"inputs": [json_input("X", name, [1], [1.0])]})
         assert reply.status == 400
-        assert reply.error.startswith("sending FP16 data via JSON is not supported. Please use the binary data format")
+        assert reply.error == (
+            f"receiving {name} data via JSON is not supported. Please use the binary data format for input X"
+        )
+    body, headers = with_tail({"inputs": [binary_input("X", "BF16", [1], 2)]}, b"12")
+    assert (await front("POST", "/v2/models/all_types/infer", body, headers)).status == 400
+    inputs = [binary_input(name, name, [0], 0) for name in IDENTITIES]
+    reply = await front.infer("all_types", {"inputs": inputs, "outputs": [{"name": "FP16_OUT"}]})
+    assert reply.status == 400
+    assert reply.error.startswith("sending FP16 data via JSON is not supported. Please use the binary data format")
 
-    calling(ask)
 
-
-def test_numbers_that_json_lacks(calling: Calling) -> None:
+async def test_numbers_that_json_lacks(front: Front) -> None:
     """NaN and the infinities are read bare and in quotes, and written in quotes, which every parser reads."""
-
-    async def ask(front: Front) -> None:
-        for text in ("[NaN, Infinity,-Infinity,0.5]", '["NaN","Infinity","-Infinity",0.5]'):
-            body = b'{"id":"NaN,\\"NaN","inputs":[{"name":"INPUT0","datatype":"FP32","shape":[2,2],"data":%b}]}'
-            reply = await front.infer("identity_fp32", body % text.encode())
-            content, _ = parts(reply)
-            assert content["id"] == 'NaN,"NaN'
-            data = content["outputs"][0]["data"]
-            assert data == ["NaN", "Infinity", "-Infinity", 0.5]
-            assert np.array(data, np.float32)[1] == math.inf  # as tritonclient and kserve read it
-
-    calling(ask)
+    for text in ("[NaN, Infinity,-Infinity,0.5]", '["NaN","Infinity","-Infinity",0.5]'):
+        body = b'{"id":"NaN,\\"NaN","inputs":[{"name":"INPUT0","datatype":"FP32","shape":[2,2],"data":%b}]}'
+        reply = await front.infer("identity_fp32", body % text.encode())
+        content, _ = parts(reply)
+        assert content["id"] == 'NaN,"NaN'
+        data = content["outputs"][0]["data"]
+        assert data == ["NaN", "Infinity", "-Infinity", 0.5]
+        assert np.array(data, np.float32)[1] == math.inf  # as tritonclient and kserve read it
 
 
 @pytest.fixture
@@ -240,14 +202,13 @@ def own(fleet: Fleet, unique: Callable[[str], str]) -> Fleet:
     return replace(fleet, root=unique("rest"))
 
 
-def test_raw_requests(own: Fleet, serve: Serve, write_echo: Callable[..., Path]) -> None:
+async def test_raw_requests(own: Fleet, serve: Serve, write_echo: Callable[..., Path]) -> None:
     """A body without JSON becomes the only input of a batch of one, its shape taken from the card."""
     write_echo("text", ("x", "BYTES", [-1, 1]), config="max_batch_size = 8")
     repository = write_echo("numbers", ("x", "FP32", [-1, -1, 2]), config="max_batch_size = 8")
     for model in ("text", "numbers"):
         serve(own.url, repository, model, topics=Topics(own.root))
-
-    async def ask(front: Front) -> None:
+    async with serving(core_of(own)) as front:
         numbers = np.arange(6, dtype="<f4").tobytes()
         content, binary = parts(await front.infer("numbers", numbers, **RAW))
         assert (content["outputs"][0]["shape"], binary) == ([1, 3, 2], {"x": numbers})
@@ -256,42 +217,32 @@ def test_raw_requests(own: Fleet, serve: Serve, write_echo: Callable[..., Path])
         reply = await front.infer("numbers", b"12345", **RAW)
         assert reply.error.startswith("input byte size mismatch for input 'x' for model 'numbers'. Expected 0, got 5")
 
-    run_front(core_of(own), ask)
 
-
-def test_raw_requests_of_no_shape(calling: Calling) -> None:
+async def test_raw_requests_of_no_shape(front: Front) -> None:
     """Where the shape does not follow from the bytes, a raw request is refused in Triton's words."""
-
-    async def ask(front: Front) -> None:
-        for model, words in (
-            ("simple", "Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in"),
-            ("identity_bytes", "For BYTE datatype raw input 'INPUT0', the model must have input shape [1]"),
-            ("identity_fp32", "The shape of the raw input 'INPUT0' can not be deduced because there are more than one"),
-        ):
-            reply = await front.infer(model, b"12345", **RAW)
-            assert (reply.status, reply.error.startswith(words)) == (400, True), reply.body
-        assert (await front.infer("nothing", b"12345", **RAW)).status == 404
-
-    calling(ask)
+    for model, words in (
+        ("simple", "Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in"),
+        ("identity_bytes", "For BYTE datatype raw input 'INPUT0', the model must have input shape [1]"),
+        ("identity_fp32", "The shape of the raw input 'INPUT0' can not be deduced because there are more than one"),
+    ):
+        reply = await front.infer(model, b"12345", **RAW)
+        assert (reply.status, reply.error.startswith(words)) == (400, True), reply.body
+    assert (await front.infer("nothing", b"12345", **RAW)).status == 404
 
 
-def test_classification(calling: Calling) -> None:
+async def test_classification(front: Front) -> None:
     """An output's largest elements come as text, in either form."""
-
-    async def ask(front: Front) -> None:
-        classes: list[dict[str, Any]] = [{"name": "OUTPUT0", "parameters": {"classification": 2}}]
-        content, _ = parts(await front.infer("simple", SIMPLE | {"outputs": classes}))
-        (output,) = content["outputs"]
-        assert (output["datatype"], output["shape"]) == ("BYTES", [1, 2])
-        assert [text.split(":")[1] for text in output["data"]] == ["15", "14"]
-        classes[0]["parameters"] |= {"binary_data": True}
-        _, binary = parts(await front.infer("simple", SIMPLE | {"outputs": classes}))
-        assert binary["OUTPUT0"].endswith(b":14")
-
-    calling(ask)
+    classes: list[dict[str, Any]] = [{"name": "OUTPUT0", "parameters": {"classification": 2}}]
+    content, _ = parts(await front.infer("simple", SIMPLE | {"outputs": classes}))
+    (output,) = content["outputs"]
+    assert (output["datatype"], output["shape"]) == ("BYTES", [1, 2])
+    assert [text.split(":")[1] for text in output["data"]] == ["15", "14"]
+    classes[0]["parameters"] |= {"binary_data": True}
+    _, binary = parts(await front.infer("simple", SIMPLE | {"outputs": classes}))
+    assert binary["OUTPUT0"].endswith(b":14")
 
 
-def test_compression(calling: Calling) -> None:
+async def test_compression(front: Front) -> None:
     """All nine pairs of request and reply compression; the better weight of `Accept-Encoding` wins."""
     pack: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress, "identity": bytes}
     unpack: dict[str, Callable[[bytes], bytes]] = {
@@ -299,70 +250,57 @@ def test_compression(calling: Calling) -> None:
         "deflate": zlib.decompress,
         "identity": bytes,
     }
-
-    async def ask(front: Front) -> None:
-        body = json.dumps(SIMPLE).encode()
-        plain = await front.infer("simple", body)
-        for (theirs, packed), (ours, unpacked) in product(pack.items(), unpack.items()):
-            coding = f"{ours}, br"
-            reply = await front.infer("simple", packed(body), Content_Encoding=theirs, Accept_Encoding=coding)
-            assert reply.status == 200
-            assert reply.headers.get("Content-Encoding", "identity") == ours
-            assert unpacked(reply.body) == plain.body
-        for accepted, best in (
-            ("gzip;q=0.1, deflate;q=0.9", "deflate"),
-            ("deflate, gzip", "deflate"),
-            ("gzip;q=0, br", "identity"),
-            ("gzip;q=x", "identity"),
-            (" GZIP ; q=0.5", "gzip"),
-        ):
-            reply = await front.infer("simple", body, Accept_Encoding=accepted)
-            assert reply.headers.get("Content-Encoding", "identity") == best
-
-    calling(ask)
+    body = json.dumps(SIMPLE).encode()
+    plain = await front.infer("simple", body)
+    for (theirs, packed), (ours, unpacked) in product(pack.items(), unpack.items()):
+        coding = f"{ours}, br"
+        reply = await front.infer("simple", packed(body), Content_Encoding=theirs, Accept_Encoding=coding)
+        assert reply.status == 200
+        assert reply.headers.get("Content-Encoding", "identity") == ours
+        assert unpacked(reply.body) == plain.body
+    for accepted, best in (
+        ("gzip;q=0.1, deflate;q=0.9", "deflate"),
+        ("deflate, gzip", "deflate"),
+        ("gzip;q=0, br", "identity"),
+        ("gzip;q=x", "identity"),
+        (" GZIP ; q=0.5", "gzip"),
+    ):
+        reply = await front.infer("simple", body, Accept_Encoding=accepted)
+        assert reply.headers.get("Content-Encoding", "identity") == best
 
 
-def test_worker_words(calling: Calling) -> None:
+async def test_worker_words(front: Front) -> None:
     """What does not fit the model is refused with status 400 and says which input."""
-
-    async def ask(front: Front) -> None:
-        for inputs in (
-            [INPUT0],
-            [INPUT0, INPUT1, json_input("INPUT2", "INT32", [1], [1])],
-            [INPUT0, json_input("INPUT1", "INT32", [1, 15], [1] * 15)],
-            [INPUT0, json_input("INPUT1", "FP32", [1, 16], ONES)],
-            [json_input(f"INPUT{place}", "INT32", [9, 16], [1] * 144) for place in (0, 1)],
-        ):
-            reply = await front.infer("simple", {"inputs": inputs})
-            assert reply.status == 400, reply.body
-            assert "INPUT" in reply.error or "batch" in reply.error
-        reply = await front.infer("simple", SIMPLE | {"outputs": [{"name": "OUTPUT9"}]})
-        assert reply.status == 400
-        assert "OUTPUT9" in reply.error
-
-    calling(ask)
+    for inputs in (
+        [INPUT0],
+        [INPUT0, INPUT1, json_input("INPUT2", "INT32", [1], [1])],
+        [INPUT0, json_input("INPUT1", "INT32", [1, 15], [1] * 15)],
+        [INPUT0, json_input("INPUT1", "FP32", [1, 16], ONES)],
+        [json_input(f"INPUT{place}", "INT32", [9, 16], [1] * 144) for place in (0, 1)],
+    ):
+        reply = await front.infer("simple", {"inputs": inputs})
+        assert reply.status == 400, reply.body
+        assert "INPUT" in reply.error or "batch" in reply.error
+    reply = await front.infer("simple", SIMPLE | {"outputs": [{"name": "OUTPUT9"}]})
+    assert reply.status == 400
+    assert "OUTPUT9" in reply.error
 
 
 SLOW = {"inputs": [json_input("x", "FP32", [1, 4], [1, 2, 3, 4])]}
 
 
-def test_timeout(calling: Calling) -> None:
+async def test_timeout(front: Front) -> None:
     """The parameter `timeout` ends a request in time, with Triton's status and sentence."""
-
-    async def ask(front: Front) -> None:
-        reply = await front.infer("slow", SLOW | {"parameters": {"timeout": 50_000}})
-        assert reply.status == 503
-        assert reply.error.startswith("Request timeout expired")
-
-    calling(ask)
+    reply = await front.infer("slow", SLOW | {"parameters": {"timeout": 50_000}})
+    assert reply.status == 503
+    assert reply.error.startswith("Request timeout expired")
 
 
-def test_disconnect_cancels(own: Fleet, serve: Serve, write_echo: Callable[..., Path]) -> None:
+async def test_disconnect_cancels(own: Fleet, serve: Serve, write_echo: Callable[..., Path]) -> None:
     """A caller who disconnects has the request cancelled, at the worker too, whose next request starts at once."""
     worker = serve(own.url, write_echo("patient", delay_ms=200), "patient", topics=Topics(own.root))
     body = {"inputs": [json_input("x", "FP32", [1, 4], [1, 2, 3, 4])]}
-
-    async def ask(front: Front) -> None:
+    async with serving(core_of(own)) as front:
         calls = [asyncio.create_task(front.infer("patient", body)) for _ in range(4)]
         await until(lambda: worker.depth >= 2)
         for call in calls:
@@ -371,40 +309,34 @@ def test_disconnect_cancels(own: Fleet, serve: Serve, write_echo: Callable[..., 
         await until(lambda: worker.statistics().counters.get("skipped_cancelled"))
         assert (await front.infer("patient", body)).status == 200
 
-    run_front(core_of(own), ask)
 
-
-def test_what_the_core_receives(calling: Calling, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_the_core_receives(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trace context, timeout, priority and the caller's name reach the core; binary tensors are not copied."""
+    calls: list[InferCall] = []
+    infer = front.core.infer
 
-    async def ask(front: Front) -> None:
-        calls: list[InferCall] = []
-        infer = front.core.infer
+    async def record(call: InferCall) -> Any:
+        calls.append(call)
+        return await infer(call)
 
-        async def record(call: InferCall) -> Any:
-            calls.append(call)
-            return await infer(call)
-
-        monkeypatch.setattr(front.core, "infer", record)
-        trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-        request = {
-            "inputs": [binary_input(f"INPUT{place}", "INT32", [1, 16], 64) for place in (0, 1)],
-            "parameters": {
-                "timeout": 30_000_000,
-                "priority": 1,
-                "sequence_id": "s",
-                "sequence_start": True,
-                "own": 1.5,
-            },
-        }
-        body, headers = with_tail(request, bytes(64), bytes(64))
-        await front("POST", "/v2/models/simple/versions/1/infer", body, headers | {"traceparent": trace})
-        (call,) = calls
-        assert (call.model, call.version, call.timeout_s, call.priority) == ("simple", "1", 30.0, 1)
-        assert call.traceparent == trace
-        assert call.caller.startswith("127.0.0.1:")
-        views = [each.data for each in call.inputs]
-        assert all(isinstance(view, memoryview) for view in views)
-        assert views[0].obj is views[1].obj  # type: ignore[union-attr]  # as the line above asserts
-
-    calling(ask)
+    monkeypatch.setattr(front.core, "infer", record)
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    request = {
+        "inputs": [binary_input(f"INPUT{place}", "INT32", [1, 16], 64) for place in (0, 1)],
+        "parameters": {
+            "timeout": 30_000_000,
+            "priority": 1,
+            "sequence_id": "s",
+            "sequence_start": True,
+            "own": 1.5,
+        },
+    }
+    body, headers = with_tail(request, bytes(64), bytes(64))
+    await front("POST", "/v2/models/simple/versions/1/infer", body, headers | {"traceparent": trace})
+    (call,) = calls
+    assert (call.model, call.version, call.timeout_s, call.priority) == ("simple", "1", 30.0, 1)
+    assert call.traceparent == trace
+    assert call.caller.startswith("127.0.0.1:")
+    views = [each.data for each in call.inputs]
+    assert all(isinstance(view, memoryview) for view in views)
+    assert views[0].obj is views[1].obj  # type: ignore[union-attr]  # as the line above asserts

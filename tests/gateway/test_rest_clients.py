@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.gateway.conftest import OpenCore, call_peer
-from tests.gateway.rest_front import Front, run_front
+from tests.gateway.rest_front import Front, serving
 
 TRITON = """
     import asyncio, sys
@@ -163,14 +165,17 @@ KSERVE = """
 """
 
 
+@pytest.fixture
+def front(open_core: OpenCore, options: dict[str, Any]) -> AbstractAsyncContextManager[Front]:
+    """Serve the front."""
+    return serving(open_core, **options)
+
+
 @pytest.mark.parametrize(("environment", "script"), [("triton", TRITON), ("kserve", KSERVE)])
-def test_published_clients(
-    environment: str, script: str, open_core: OpenCore, peer_python: Callable[[str], Path]
+@pytest.mark.options(server_name="triton")
+async def test_published_clients(
+    environment: str, script: str, front: Front, peer_python: Callable[[str], Path]
 ) -> None:
     """The client's calls give what its own server would: values, ids, texts and states."""
     python = peer_python(environment)
-
-    async def ask(front: Front) -> None:
-        await call_peer(python, script, front.url.removeprefix("http://"))
-
-    run_front(open_core, ask, server_name="triton")
+    await call_peer(python, script, front.url.removeprefix("http://"))

@@ -2,158 +2,136 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 
 from tests.gateway.conftest import OpenCore
-from tests.gateway.rest_front import Calling, Front, json_input, run_front
+from tests.gateway.rest_front import Front, json_input, serving
 
 SIMPLE: dict[str, Any] = {"inputs": [json_input(f"INPUT{place}", "INT32", [1, 16], [1] * 16) for place in (0, 1)]}
 
 
 @pytest.fixture
-def calling(open_core: OpenCore) -> Calling:
-    """Run a test's coroutine function with the front."""
-
-    def run(ask: Callable[[Front], Awaitable[None]], **settings: Any) -> None:
-        run_front(open_core, ask, **settings)
-
-    return run
+def front(open_core: OpenCore, options: dict[str, Any]) -> AbstractAsyncContextManager[Front]:
+    """Serve the front."""
+    return serving(open_core, **options)
 
 
-def test_metadata(calling: Calling) -> None:
+@pytest.mark.options(server_name="triton")
+async def test_metadata(front: Front) -> None:
     """Server, models, versions, configuration, statistics and readiness are answered as Triton does."""
-
-    async def ask(front: Front) -> None:
-        assert (await front("GET", "/v2/health/live")).json == {"live": True}
-        assert (await front("GET", "/v2/health/ready")).json == {"ready": True}
-        server = (await front("GET", "/v2?x=1")).json
-        assert server["name"] == "triton"
-        assert "binary_tensor_data" in server["extensions"]
-        model = (await front("GET", "/v2/models/simple")).json
-        assert model["inputs"][0] == {"name": "INPUT0", "datatype": "INT32", "shape": [-1, 16]}
-        assert model["versions"] == ["1"]
-        assert (await front("GET", "/v2/models/identity_fp32/versions/2")).json["versions"] == ["1", "2"]
-        for path in ("simple", "%73imple", "simple/versions/1", "simple/versions/0001"):
-            assert (await front("GET", f"/v2/models/{path}/ready")).status == 200
-        for path in ("nothing", "simple/versions/9", "a%2Fb", "%00", "%ff"):
-            reply = await front("GET", f"/v2/models/{path}/ready")
-            assert (reply.status, reply.error) == (400, "Model version not ready")
-        config = (await front("GET", "/v2/models/simple/config")).json
-        assert (config["name"], config["max_batch_size"]) == ("simple", 8)
-        await front.infer("simple", SIMPLE)
-        (entry,) = (await front("GET", "/v2/models/simple/stats")).json["model_stats"]
-        assert entry["inference_stats"]["success"]["count"] >= 1
-        names = [each["name"] for each in (await front("GET", "/v2/models/stats")).json["model_stats"]]
-        assert {"simple", "identity_fp32"} <= set(names)
-
-    calling(ask, server_name="triton")
+    assert (await front("GET", "/v2/health/live")).json == {"live": True}
+    assert (await front("GET", "/v2/health/ready")).json == {"ready": True}
+    server = (await front("GET", "/v2?x=1")).json
+    assert server["name"] == "triton"
+    assert "binary_tensor_data" in server["extensions"]
+    model = (await front("GET", "/v2/models/simple")).json
+    assert model["inputs"][0] == {"name": "INPUT0", "datatype": "INT32", "shape": [-1, 16]}
+    assert model["versions"] == ["1"]
+    assert (await front("GET", "/v2/models/identity_fp32/versions/2")).json["versions"] == ["1", "2"]
+    for path in ("simple", "%73imple", "simple/versions/1", "simple/versions/0001"):
+        assert (await front("GET", f"/v2/models/{path}/ready")).status == 200
+    for path in ("nothing", "simple/versions/9", "a%2Fb", "%00", "%ff"):
+        reply = await front("GET", f"/v2/models/{path}/ready")
+        assert (reply.status, reply.error) == (400, "Model version not ready")
+    config = (await front("GET", "/v2/models/simple/config")).json
+    assert (config["name"], config["max_batch_size"]) == ("simple", 8)
+    await front.infer("simple", SIMPLE)
+    (entry,) = (await front("GET", "/v2/models/simple/stats")).json["model_stats"]
+    assert entry["inference_stats"]["success"]["count"] >= 1
+    names = [each["name"] for each in (await front("GET", "/v2/models/stats")).json["model_stats"]]
+    assert {"simple", "identity_fp32"} <= set(names)
 
 
-def test_unknown_models(calling: Calling) -> None:
+async def test_unknown_models(front: Front) -> None:
     """An unknown model or version is NOT_FOUND in Triton's words, whatever is asked about it."""
-
-    async def ask(front: Front) -> None:
-        for kind in ("", "/config", "/stats"):
-            reply = await front("GET", f"/v2/models/foo{kind}")
-            assert (reply.status, reply.error) == (404, "Request for unknown model: 'foo' is not found")
-            reply = await front("GET", f"/v2/models/simple/versions/99{kind}")
+    for kind in ("", "/config", "/stats"):
+        reply = await front("GET", f"/v2/models/foo{kind}")
+        assert (reply.status, reply.error) == (404, "Request for unknown model: 'foo' is not found")
+        reply = await front("GET", f"/v2/models/simple/versions/99{kind}")
+        assert reply.status == 404
+        assert reply.error == "Request for unknown model: 'simple' version 99 is not found"
+    for path in ("foo", "simple/versions/99"):
+        for kind in ("infer", "generate", "generate_stream"):
+            reply = await front("POST", f"/v2/models/{path}/{kind}", SIMPLE)
             assert reply.status == 404
-            assert reply.error == "Request for unknown model: 'simple' version 99 is not found"
-        for path in ("foo", "simple/versions/99"):
-            for kind in ("infer", "generate", "generate_stream"):
-                reply = await front("POST", f"/v2/models/{path}/{kind}", SIMPLE)
-                assert reply.status == 404
-                assert reply.error.startswith("Request for unknown model")
-
-    calling(ask)
+            assert reply.error.startswith("Request for unknown model")
 
 
-def test_repository(calling: Calling) -> None:
+async def test_repository(front: Front) -> None:
     """The index is listed, a model unloaded and loaded; nothing of a model is taken from a message."""
+    index = (await front("POST", "/v2/repository/index")).json
+    assert {(each["name"], each["version"], each["state"]) for each in index} >= {
+        ("simple", "1", "READY"),
+        ("identity_fp32", "2", "READY"),
+    }
+    models = "/v2/repository/models"
+    assert (await front("POST", f"{models}/simple_string/unload", b"")).status == 200
+    reply = await front("GET", "/v2/models/simple_string")
+    assert (reply.status, reply.error) == (
+        404,
+        "Request for unknown model: 'simple_string' has no available versions",
+    )
+    ready = (await front("POST", "/v2/repository/index", {"ready": True})).json
+    assert "simple_string" not in {each["name"] for each in ready}
+    reply = await front("POST", f"{models}/simple_string/load", {"parameters": {"config": "{}"}})
+    assert reply.status == 400
+    assert reply.error.startswith("failed to load 'simple_string'")
+    reply = await front("POST", f"{models}/simple_string/load")
+    assert (reply.status, reply.body) == (200, b"")
+    assert (await front("GET", "/v2/models/simple_string/ready")).status == 200
+    reply = await front("POST", f"{models}/wrong_model_name/load")
+    assert reply.status == 500
+    assert reply.error.startswith("failed to load 'wrong_model_name', failed to poll from model repository")
 
-    async def ask(front: Front) -> None:
-        index = (await front("POST", "/v2/repository/index")).json
-        assert {(each["name"], each["version"], each["state"]) for each in index} >= {
-            ("simple", "1", "READY"),
-            ("identity_fp32", "2", "READY"),
-        }
-        models = "/v2/repository/models"
-        assert (await front("POST", f"{models}/simple_string/unload", b"")).status == 200
-        reply = await front("GET", "/v2/models/simple_string")
-        assert (reply.status, reply.error) == (
-            404,
-            "Request for unknown model: 'simple_string' has no available versions",
-        )
-        ready = (await front("POST", "/v2/repository/index", {"ready": True})).json
-        assert "simple_string" not in {each["name"] for each in ready}
-        reply = await front("POST", f"{models}/simple_string/load", {"parameters": {"config": "{}"}})
-        assert reply.status == 400
-        assert reply.error.startswith("failed to load 'simple_string'")
-        reply = await front("POST", f"{models}/simple_string/load")
-        assert (reply.status, reply.body) == (200, b"")
-        assert (await front("GET", "/v2/models/simple_string/ready")).status == 200
-        reply = await front("POST", f"{models}/wrong_model_name/load")
-        assert reply.status == 500
-        assert reply.error.startswith("failed to load 'wrong_model_name', failed to poll from model repository")
-
-        for body, words in (
-            ({"ready": 1}, "Invalid value for 'ready': expected a boolean"),
-            ([], "body must be a map"),
-        ):
-            reply = await front("POST", "/v2/repository/index", body)
-            assert (reply.status, reply.error.startswith(words)) == (400, True)
-        for path in ("index", "models/simple/load", "models/simple/unload"):
-            reply = await front("POST", f"/v2/repository/mine/{path}")
-            assert (reply.status, reply.error) == (501, "'repository_name' specification is not supported")
-
-    calling(ask)
+    for body, words in (
+        ({"ready": 1}, "Invalid value for 'ready': expected a boolean"),
+        ([], "body must be a map"),
+    ):
+        reply = await front("POST", "/v2/repository/index", body)
+        assert (reply.status, reply.error.startswith(words)) == (400, True)
+    for path in ("index", "models/simple/load", "models/simple/unload"):
+        reply = await front("POST", f"/v2/repository/mine/{path}")
+        assert (reply.status, reply.error) == (501, "'repository_name' specification is not supported")
 
 
-def test_repository_is_closed(calling: Calling) -> None:
+@pytest.mark.options(model_control=False)
+async def test_repository_is_closed(front: Front) -> None:
     """Without the operator's consent nobody loads or unloads models."""
-
-    async def ask(front: Front) -> None:
-        for action in ("load", "unload"):
-            reply = await front("POST", f"/v2/repository/models/simple/{action}")
-            assert reply.status == 403
-            assert reply.error.startswith("explicit model load / unload is not allowed if polling is enabled")
-        assert (await front("GET", "/v2/models/simple/ready")).status == 200
-
-    calling(ask, model_control=False)
+    for action in ("load", "unload"):
+        reply = await front("POST", f"/v2/repository/models/simple/{action}")
+        assert reply.status == 403
+        assert reply.error.startswith("explicit model load / unload is not allowed if polling is enabled")
+    assert (await front("GET", "/v2/models/simple/ready")).status == 200
 
 
-def test_what_is_not_offered(calling: Calling) -> None:
+async def test_what_is_not_offered(front: Front) -> None:
     """Shared memory, trace and log settings are answered as by a Triton that has them switched off."""
-
-    async def ask(front: Front) -> None:
-        for kind in ("system", "cuda"):
-            for region in ("", "/region/mine"):
-                path = f"/v2/{kind}sharedmemory{region}"
-                assert (await front("GET", f"{path}/status")).json == []
-                assert (await front("POST", f"{path}/unregister")).status == 200
-                reply = await front("POST", f"{path}/register", {"key": "k", "byte_size": 1})
-                assert reply.status == 501
-                assert reply.error.startswith("Client shared memory is disabled.")
-        shared = {"shared_memory_region": "r", "shared_memory_byte_size": 64}
-        request = {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1, 16], "parameters": shared}]}
-        assert (await front.infer("simple", request)).status == 501
-        reply = await front.infer("simple", SIMPLE | {"outputs": [{"name": "OUTPUT0", "parameters": shared}]})
-        assert reply.status == 501
-        for path in ("/v2/trace/setting", "/v2/models/simple/trace/setting"):
-            settings = (await front("GET", path)).json
-            assert settings["trace_level"] == ["OFF"]
-            assert (await front("POST", path, {})).json == settings
-            assert (await front("POST", path, {"trace_rate": None})).json == settings
-            assert (await front("POST", path, {"trace_file": "/etc/passwd"})).status == 501
-        assert (await front("GET", "/v2/models/foo/trace/setting")).status == 404
-        settings = (await front("GET", "/v2/logging")).json
-        assert settings.keys() >= {"log_file", "log_info", "log_verbose_level", "log_format"}
-        assert (await front("POST", "/v2/logging", {})).json == settings
-        assert (await front("POST", "/v2/logging", {"log_file": "/etc/passwd"})).status == 501
-        for kind in ("generate", "generate_stream"):
-            assert (await front("POST", f"/v2/models/simple/{kind}", {"text_input": "x"})).status == 501
-
-    calling(ask)
+    for kind in ("system", "cuda"):
+        for region in ("", "/region/mine"):
+            path = f"/v2/{kind}sharedmemory{region}"
+            assert (await front("GET", f"{path}/status")).json == []
+            assert (await front("POST", f"{path}/unregister")).status == 200
+            reply = await front("POST", f"{path}/register", {"key": "k", "byte_size": 1})
+            assert reply.status == 501
+            assert reply.error.startswith("Client shared memory is disabled.")
+    shared = {"shared_memory_region": "r", "shared_memory_byte_size": 64}
+    request = {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1, 16], "parameters": shared}]}
+    assert (await front.infer("simple", request)).status == 501
+    reply = await front.infer("simple", SIMPLE | {"outputs": [{"name": "OUTPUT0", "parameters": shared}]})
+    assert reply.status == 501
+    for path in ("/v2/trace/setting", "/v2/models/simple/trace/setting"):
+        settings = (await front("GET", path)).json
+        assert settings["trace_level"] == ["OFF"]
+        assert (await front("POST", path, {})).json == settings
+        assert (await front("POST", path, {"trace_rate": None})).json == settings
+        assert (await front("POST", path, {"trace_file": "/etc/passwd"})).status == 501
+    assert (await front("GET", "/v2/models/foo/trace/setting")).status == 404
+    settings = (await front("GET", "/v2/logging")).json
+    assert settings.keys() >= {"log_file", "log_info", "log_verbose_level", "log_format"}
+    assert (await front("POST", "/v2/logging", {})).json == settings
+    assert (await front("POST", "/v2/logging", {"log_file": "/etc/passwd"})).status == 501
+    for kind in ("generate", "generate_stream"):
+        assert (await front("POST", f"/v2/models/simple/{kind}", {"text_input": "x"})).status == 501
