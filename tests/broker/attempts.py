@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import Any
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto.folder import Login
+from mqinfer.broker.mosquitto.serving import keep_current
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.protocol.errors import LinkError
 
@@ -21,9 +23,11 @@ __all__ = [
     "PATIENCE",
     "ROOT",
     "error_of",
+    "kept_current",
     "listening",
     "opened",
     "packet",
+    "pretending",
     "publish",
     "raw",
     "text",
@@ -100,6 +104,35 @@ def raw(secured: Any, login: Login, client_id: str) -> Iterator[ssl.SSLSocket]:
         connection.sendall(packet(0x10, text(b"MQTT") + b"\x05\x02\x00\x3c\x00" + text(client_id.encode())))
         assert connection.recv(4096)[0] == 0x20
         yield connection
+
+
+@contextlib.contextmanager
+def pretending(serve: Callable[[socket.socket], None]) -> Iterator[int]:
+    """Listen in the broker's place for one connection; yields the port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            connection, _ = server.accept()
+            with connection:
+                serve(connection)
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join()
+
+
+@contextlib.contextmanager
+def kept_current(secured: Any) -> Iterator[None]:
+    """Have the broker read its files again whenever they change, as `mqinfer broker --config` does."""
+    stop = threading.Event()
+    watching = threading.Thread(target=keep_current, args=(secured.server, secured.folder, stop))
+    watching.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        watching.join()
 
 
 def opened(secured: Any, name: str, client_id: str) -> PahoLink:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
+from urllib.parse import quote
 
 import pytest
 
@@ -14,6 +15,7 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto import BrokerFolder, Login, Ports, Role
 from mqinfer.broker.mosquitto.access import access_rules, without_section
+from mqinfer.broker.mosquitto.files import put_password
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.mosquitto.serving import secured as secured_server
 from mqinfer.broker.paho.link import PahoLink
@@ -41,7 +43,7 @@ class Secured:
             login = self.logins[login]
         user, port = (f"{username}:x@" if username else ""), self.server.port
         if login.password:
-            user, port = f"{login.name}:{login.password}@", self.password_port
+            user, port = f"{login.name}:{quote(login.password, safe='')}@", self.password_port
         return BrokerAddress.parse(
             f"mqtts://{user}{host}:{port}",
             ca_file=login.ca_file,
@@ -86,7 +88,10 @@ def secured(open_place: Path) -> Iterator[Secured]:
     }
     logins = {name: folder.add(role, name) for name, role in clients.items()}
     logins |= {name: folder.add(Role.WORKER, name, processes=2) for name in ("w", "v", "blind", "witness")}
-    logins["pass-car"] = folder.add(Role.VEHICLE, "pass-car", by_password=True)
+    login = folder.add(Role.VEHICLE, "pass-car", by_password=True)
+    logins["pass-car"] = replace(login, password="s3cret/ä:@")  # noqa: S106 - one that a URL has to encode
+    lines = folder.path / "passwords"
+    lines.write_text(put_password(lines.read_text(), "pass-car", "s3cret/ä:@"))
     passwords = {name: folder.add(role, name, by_password=True) for name, role in clients.items()}
     passwords |= {name: folder.add(Role.WORKER, name, processes=2, by_password=True) for name in ("w", "witness")}
     acl = folder.path / "acl"  # by hand, for `remove` would revoke their certificates

@@ -25,10 +25,10 @@ from mqinfer.broker.packets import encode_head
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.protocol.errors import BadTopic, ConfigError, MessageTooLarge, NotConnected
 from mqinfer.protocol.types import Buffer
+from tests.broker.heard import PATIENCE, Heard, Inbox
 from tests.ports import free_port
 
 MAX_PACKET = 300_000
-PATIENCE = 60.0
 TOPIC = "contract/topic"
 
 Unique = Callable[[str], str]
@@ -65,50 +65,6 @@ class Links:
         """Close what was made."""
         for link in self._made:
             link.close()
-
-
-class Inbox:
-    """A handler that keeps what it gets."""
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self._arrived = threading.Condition()
-
-    def __call__(self, message: Message) -> None:
-        """Keep a message."""
-        with self._arrived:
-            self.messages.append(message)
-            self._arrived.notify_all()
-
-    def wait_for(self, count: int) -> list[Message]:
-        """The messages, once there are `count`."""
-        with self._arrived:
-            assert self._arrived.wait_for(lambda: len(self.messages) >= count, PATIENCE), f"{len(self.messages)} came"
-            return list(self.messages)
-
-    def payloads(self, count: int) -> list[bytes]:
-        """The payloads, once there are `count`."""
-        return [bytes(message.payload) for message in self.wait_for(count)]
-
-
-class Acks:
-    """Handlers of PUBACKs that keep their reason codes."""
-
-    def __init__(self) -> None:
-        self.codes: list[int] = []
-        self._arrived = threading.Condition()
-
-    def __call__(self, code: int) -> None:
-        """Keep a code."""
-        with self._arrived:
-            self.codes.append(code)
-            self._arrived.notify_all()
-
-    def wait_for(self, count: int) -> list[int]:
-        """The codes, once there are `count`."""
-        with self._arrived:
-            assert self._arrived.wait_for(lambda: len(self.codes) >= count, PATIENCE), f"{len(self.codes)} came"
-            return list(self.codes)
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +112,7 @@ def is_connected(link: Link) -> bool:
 
 def publish_and_wait(link: Link, message: Message) -> int:
     """Publish, and wait for the PUBACK's reason code."""
-    acks = Acks()
+    acks = Heard[int]()
     link.publish(message, acks)
     return acks.wait_for(1)[0]
 
@@ -220,7 +176,7 @@ def test_a_tail_arrives_behind_its_payload(links: Links, unique: Unique, large: 
     link.publish(Message(topic, b"head", tail=pieces))
     link.publish(Message(topic, b"", tail=(b"tail",)))
     assert inbox.payloads(2) == [b"".join((b"head", *pieces)), b"tail"]
-    assert [message.tail for message in inbox.messages] == [(), ()]
+    assert [message.tail for message in inbox.items] == [(), ()]
 
 
 def test_wildcards(links: Links, unique: Unique) -> None:
@@ -304,7 +260,7 @@ def test_a_share_group_competes(links: Links, unique: Unique) -> None:
     for inbox in inboxes:
         links.open().subscribe(f"{root}/+", inbox, share="workers")
     sender = links.open()
-    acks = Acks()
+    acks = Heard[int]()
     for number in range(40):
         sender.publish(Message(f"{root}/t", b"%d" % number), acks)
     acks.wait_for(40)
@@ -312,7 +268,7 @@ def test_a_share_group_competes(links: Links, unique: Unique) -> None:
     while len(got) < 40:
         got = [payload for inbox in inboxes for payload in inbox.payloads(1)]
     assert sorted(got, key=int) == [b"%d" % number for number in range(40)]
-    assert [len(inbox.messages) for inbox in inboxes] == [20, 20]
+    assert [len(inbox.items) for inbox in inboxes] == [20, 20]
 
 
 def test_a_group_and_a_watcher(links: Links, unique: Unique) -> None:
@@ -345,10 +301,10 @@ def test_an_ack_that_comes_alone(links: Links, unique: Unique) -> None:
 
 def test_qos_0_has_no_ack(links: Links, unique: Unique) -> None:
     """The handler of a PUBACK is not called for QoS 0."""
-    acks, link = Acks(), links.open()
+    acks, link = Heard[int](), links.open()
     link.publish(Message(unique(TOPIC), b"x", qos=0), acks)
     publish_and_wait(link, Message(unique(TOPIC), b"x"))
-    assert acks.codes == []
+    assert acks.items == []
 
 
 def test_acks_and_messages_come_on_the_links_thread(links: Links, unique: Unique) -> None:
@@ -443,7 +399,7 @@ def test_a_closed_link_opens_again(links: Links, unique: Unique) -> None:
 def test_subscribing_before_opening(links: Links, unique: Unique) -> None:
     """`on_connection(True)` comes once, after the subscriptions stand, and `open` returns after it."""
     inbox, topic, told = Inbox(), unique(TOPIC), []
-    codes = Acks()
+    codes = Heard[int]()
 
     def on_connection(connected: bool) -> None:  # noqa: FBT001 - the shape of a ConnectionHandler
         told.append(connected)
@@ -585,7 +541,7 @@ def test_in_a_forked_child(links: Links, unique: Unique) -> None:
     for number in range(20):
         link.publish(Message(topic, b"%d" % number))
     assert inbox.payloads(20) == [b"%d" % number for number in range(20)]
-    assert (told, wills.messages) == ([True], [])
+    assert (told, wills.items) == ([True], [])
 
 
 def test_unsubscribe(links: Links, unique: Unique) -> None:
@@ -597,7 +553,7 @@ def test_unsubscribe(links: Links, unique: Unique) -> None:
     link.publish(Message(f"{root}/gone", b"x"))
     link.publish(Message(f"{root}/stays", b"x"))
     stays.wait_for(1)
-    assert gone.messages == []
+    assert gone.items == []
     link.unsubscribe(f"{root}/never-subscribed")
 
 
@@ -611,18 +567,18 @@ def test_leaving_a_group(links: Links, unique: Unique) -> None:
     for _ in range(4):
         sender.publish(Message(topic, b"x"))
     assert len(stays.wait_for(4)) == 4
-    assert leaves.messages == []
+    assert leaves.items == []
 
 
 def test_close_waits_for_acks(links: Links, unique: Unique) -> None:
     """All that was published is acknowledged when `close` returns."""
-    inbox, topic, acks = Inbox(), unique(TOPIC), Acks()
+    inbox, topic, acks = Inbox(), unique(TOPIC), Heard[int]()
     links.open().subscribe(topic, inbox)
     sender = links.open()
     for _ in range(300):
         sender.publish(Message(topic, bytes(2_000)), acks)
     sender.close(PATIENCE)
-    assert acks.codes == [ReasonCode.SUCCESS] * 300
+    assert acks.items == [ReasonCode.SUCCESS] * 300
     assert len(inbox.wait_for(300)) == 300
 
 
@@ -646,7 +602,7 @@ def test_a_handler_may_not_close(links: Links, unique: Unique) -> None:
 
 def test_many_threads_publish(links: Links, unique: Unique) -> None:
     """Messages of many threads all arrive once, each thread's in order, each with its ack."""
-    inbox, topic, acks = Inbox(), unique(TOPIC), Acks()
+    inbox, topic, acks = Inbox(), unique(TOPIC), Heard[int]()
     links.open().subscribe(topic, inbox)
     sender = links.open()
 

@@ -66,7 +66,7 @@ def test_each_block_is_run_read_or_marked() -> None:
     """A block has one of the known languages, and few are marked as not run; no Python."""
     rules = [
         block for block in BLOCKS if block.text.startswith("user ")
-    ]  # tests/broker/test_security_docs.py reads them
+    ]  # tests/broker/security/test_docs.py reads them
     assert {block.language for block in BLOCKS if block not in rules} <= {*SCRIPTS, *ELSEWHERE, "toml", "json", "ini"}
     marked = [str(block) for block in BLOCKS if block.not_run]
     assert len(marked) <= NOT_RUN, marked

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -18,11 +18,10 @@ from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto import BrokerFolder, Ports, Role
 from mqinfer.broker.mosquitto.certificates import Authority, Pair
 from mqinfer.broker.mosquitto.folder import Login
-from mqinfer.broker.mosquitto.serving import keep_current
 from mqinfer.broker.mosquitto.serving import secured as secured_server
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.protocol.errors import BrokerUnreachable, NotAuthorized
-from tests.broker.attempts import NOT_AUTHORIZED, PATIENCE, ROOT, error_of, publish
+from tests.broker.attempts import NOT_AUTHORIZED, PATIENCE, ROOT, error_of, kept_current, pretending, publish
 from tests.patience import wait_until
 from tests.ports import free_port
 
@@ -114,28 +113,17 @@ def test_a_broker_under_another_name(secured: Any, unique: Unique) -> None:
     assert "not trusted" in str(error)
 
 
-@pytest.fixture
-def impostor(secured: Any) -> Iterator[int]:
-    """Port of a vehicle that plays the broker with its own certificate, which the broker's authority has signed."""
+def test_a_client_that_poses_as_the_broker(secured: Any, unique: Unique) -> None:
+    """A vehicle's certificate is none for a broker, although the broker's authority has signed it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(secured.logins["car-2"].cert_file, secured.logins["car-2"].key_file)
-    with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def accept() -> None:
-            connection, _ = server.accept()
-            with connection, pytest.raises(OSError, match=r"SSL|TLS|alert"):
-                context.wrap_socket(connection, server_side=True).recv(1)
+    def serve(connection: socket.socket) -> None:
+        with pytest.raises(OSError, match=r"SSL|TLS|alert"):
+            context.wrap_socket(connection, server_side=True).recv(1)
 
-        thread = threading.Thread(target=accept)
-        thread.start()
-        yield server.getsockname()[1]
-        thread.join()
-
-
-def test_a_client_that_poses_as_the_broker(secured: Any, impostor: int, unique: Unique) -> None:
-    """A client's certificate is none for a broker."""
-    address = replace(secured.address("car-1"), port=impostor)
-    error = error_of(address, unique("c"))
+    with pretending(serve) as port:
+        error = error_of(replace(secured.address("car-1"), port=port), unique("c"))
     assert isinstance(error, BrokerUnreachable)
     assert "not trusted" in str(error)
 
@@ -157,10 +145,12 @@ def test_passwords_that_are_refused(secured: Any, unique: Unique, user: str | No
     """A wrong password, none, an unknown user, one who has a certificate only, and nobody at all."""
     login = replace(secured.logins["pass-car"], name=user or "", password=password)
     address = replace(secured.address(login), port=secured.password_port, username=user, password=password)
-    error = error_of(address, unique("c"))
+    client_id = unique("c")
+    error = error_of(address, client_id)
     assert isinstance(error, NotAuthorized)
     assert "refused the login" in str(error)
     assert "wrong" not in str(error)
+    assert secured.server.log().count(client_id) <= 1, "it tried again"
 
 
 @pytest.mark.parametrize("transport", ["tcp", "websockets"])
@@ -237,34 +227,22 @@ def test_a_will_outside_the_rules(secured: Any, links: Mapping[str, PahoLink], u
 
 def test_adding_and_removing_while_it_runs(secured: Any, unique: Unique) -> None:
     """A broker that runs takes notice of a new client, and of one that was removed."""
-    stop = threading.Event()
-    watching = threading.Thread(target=keep_current, args=(secured.server, secured.folder, stop))
-    watching.start()
     name = unique("car")
-    try:
+    with kept_current(secured):
         login = secured.folder.add(Role.VEHICLE, name)
         _until(secured, login, allowed=True)
         assert secured.folder.clients()[name] == Role.VEHICLE
         secured.folder.remove(name)
         _until(secured, login, allowed=False)
         assert name not in secured.folder.clients()
-    finally:
-        stop.set()
-        watching.join()
 
 
 def test_a_new_certificate_of_the_broker(secured: Any) -> None:
     """A broker that runs shows it to the next client."""
-    stop = threading.Event()
-    watching = threading.Thread(target=keep_current, args=(secured.server, secured.folder, stop))
-    watching.start()
-    try:
+    with kept_current(secured):
         secured.folder.init()
         wanted = ssl.PEM_cert_to_DER_cert((secured.folder.path / "broker.crt").read_text())
         wait_until(lambda: _certificate_at(secured.folder.path, secured.password_port) == wanted)
-    finally:
-        stop.set()
-        watching.join()
 
 
 def _certificate_at(folder: Path, port: int) -> bytes | None:

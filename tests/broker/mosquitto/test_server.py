@@ -15,7 +15,7 @@ from mqinfer.broker.mosquitto.server import MosquittoServer, find_mosquitto, kee
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MissingExtra
 from tests.ports import free_port
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def options(text: str) -> list[str]:

@@ -27,43 +27,13 @@ from mqinfer.broker.paho.link import PahoLink
 from mqinfer.broker.paho.session import Session
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MessageTooLarge, NotConnected
 from mqinfer.protocol.limits import DEFAULT_LIMITS
+from tests.broker.heard import PATIENCE, Told
 
 pytestmark = pytest.mark.broker
 
-PATIENCE = 60.0
 _END = b"end"  # what tells a listener of a test to stop
 Unique = Callable[[str], str]
 Roundtrip = Callable[..., Message]
-
-
-class Told:
-    """An `on_connection` that can be waited for."""
-
-    def __init__(self) -> None:
-        self.states: list[bool] = []
-        self._changed = threading.Condition()
-
-    def __call__(self, connected: bool) -> None:  # noqa: FBT001 - the shape of a ConnectionHandler
-        """Keep a state."""
-        with self._changed:
-            self.states.append(connected)
-            self._changed.notify_all()
-
-    def wait_for(self, *states: bool) -> None:
-        """Wait until these are the states that were told."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: len(self.states) >= len(states), PATIENCE)
-            assert self.states == list(states)
-
-    def wait_for_connection(self) -> None:
-        """Wait until the last state that was told is a connection."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: self.states[-1], 3 * PATIENCE)
-
-    def wait_for_losses(self, count: int) -> None:
-        """Wait until so many losses were told."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: self.states.count(False) >= count, 3 * PATIENCE)
 
 
 @pytest.fixture
@@ -119,12 +89,12 @@ def test_the_broker_dies_and_returns(
     link.subscribe(topic, handle)
     old_acks: list[int] = []
     server.kill()
-    told.wait_for(True, False)
+    told.wait_for_states(True, False)
     assert not link.connected
     with pytest.raises(NotConnected, match="down"):
         link.publish(Message(topic, b"old"), old_acks.append)
     server.start()
-    told.wait_for(True, False, True)
+    told.wait_for_states(True, False, True)
     link.publish(Message(topic, b"new"))
     assert new.wait(PATIENCE)
     assert got == [b"new"]
@@ -156,7 +126,7 @@ def test_nothing_outstanding_survives_a_cut(
     for number in range(500):
         sender.publish(Message(topic, (b"%d" % number).ljust(100_000, b".")), acks.append)
     sender.cut()
-    told.wait_for(True, False, True)
+    told.wait_for_states(True, False, True)
     acked = len(acks)
     sender.publish(Message(topic, b"last"))
     assert last.wait(PATIENCE)
@@ -172,12 +142,12 @@ def test_subscribing_while_down(
     link = closing(link_to(server, unique("c"), on_connection=told))
     link.open()
     server.kill()
-    told.wait_for(True, False)
+    told.wait_for_states(True, False)
     link.subscribe(topic, lambda _: arrived.set())
     link.subscribe(topic + "/gone", lambda _: None)
     link.unsubscribe(topic + "/gone")
     server.start()
-    told.wait_for(True, False, True)
+    told.wait_for_states(True, False, True)
     link.publish(Message(topic, b"x"))
     assert arrived.wait(PATIENCE)
 
@@ -188,7 +158,7 @@ def test_closing_while_the_broker_is_away(server: MosquittoServer, unique: Uniqu
     link = link_to(server, unique("c"), on_connection=told)
     link.open()
     server.kill()
-    told.wait_for(True, False)
+    told.wait_for_states(True, False)
     link.close()
     assert not link.connected
 
@@ -248,7 +218,7 @@ def test_a_link_that_gave_up_opens_again(
     with monkeypatch.context() as patch:
         patch.setattr(Session, "write", _fail)
         link.publish(Message(unique("t"), b"x"))
-        told.wait_for(True, False, False)
+        told.wait_for_states(True, False, False)
         for thread in threading.enumerate():
             if thread.name == f"mqinfer-link-{client_id}":
                 thread.join(PATIENCE)
@@ -382,7 +352,7 @@ def test_a_name_that_is_taken_over(
         link.open()
         for states in ((True, False, True), (True, False, True, False, True)):
             link.publish(Message(unique("t"), b"x"))
-            told.wait_for(*states)
+            told.wait_for_states(*states)
         assert link.failure is None
         link.close(0.0)
     assert connects == connects[:1] * 3
@@ -398,11 +368,11 @@ def test_twins_are_suspected(
     second = closing(PahoLink(BrokerAddress.parse(broker_url), client_id=name))
     first.open()
     second.open()
-    told.wait_for_losses(10)
+    told.wait_until(lambda states: states.count(False) >= 10, 3 * PATIENCE)
     assert any(name in record.getMessage() and "another program" in record.getMessage() for record in caplog.records)
     assert first.failure is None
     second.close()
-    told.wait_for_connection()
+    told.wait_until(lambda states: states[-1], 3 * PATIENCE)
 
 
 def test_the_thread_dies(
@@ -418,7 +388,7 @@ def test_the_thread_dies(
     link.open()
     monkeypatch.setattr(Session, "write", _fail)
     link.publish(Message(unique("t"), b"x"))
-    told.wait_for(True, False, False)
+    told.wait_for_states(True, False, False)
     link.close()
     assert not link.connected
     assert any(record.levelno == logging.CRITICAL for record in caplog.records)

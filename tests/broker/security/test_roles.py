@@ -1,6 +1,6 @@
 """What each role can still do to others, on a real secured broker: that table in docs/reference/security.md.
 
-The access rules alone are tried cell by cell in `test_security_access`.
+The access rules alone are tried cell by cell in `test_access`.
 """
 
 from __future__ import annotations

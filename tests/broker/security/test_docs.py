@@ -10,8 +10,9 @@ import pytest
 from mqinfer.broker.mosquitto import Role, access_rules
 from mqinfer.protocol.topics import Topics
 
-TESTS = Path(__file__).parents[1]
-TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "security.md").read_text(encoding="utf-8")
+TESTS = Path(__file__).parents[2]
+TEST = re.compile(r"^(?:async )?def (test_\w+)\(", re.MULTILINE)
+TEXT = (TESTS.parent / "docs" / "reference" / "security.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ def lines() -> list[list[str]]:
 def test_each_line_on_a_role_names_its_tests() -> None:
     """A test that is renamed or removed takes its line of the page with it."""
     written = "\n".join(path.read_text(encoding="utf-8") for path in TESTS.rglob("test_*.py"))
-    there = set(re.findall(r"^(?:async )?def (test_\w+)\(", written, re.MULTILINE))
+    there = set(TEST.findall(written))
     assert len(lines()) > 40
     for attempt, happens, tests in lines():
         assert attempt
@@ -54,10 +55,6 @@ def test_each_line_on_a_role_names_its_tests() -> None:
 
 def test_each_test_of_a_role_stands_on_the_page() -> None:
     """A new attempt belongs there."""
-    for name in ("test_security_roles.py", "test_security_outside.py"):
-        tests = set(
-            re.findall(
-                r"^(?:async )?def (test_\w+)\(", (TESTS / "broker" / name).read_text(encoding="utf-8"), re.MULTILINE
-            )
-        )
+    for name in ("test_roles.py", "test_outside.py"):
+        tests = set(TEST.findall(Path(__file__).with_name(name).read_text(encoding="utf-8")))
         assert tests <= {each for *_, cell in lines() for each in re.findall(r"`(test_\w+)`", cell)}

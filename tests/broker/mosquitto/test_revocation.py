@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -21,10 +20,9 @@ from mqinfer.broker.mosquitto import BrokerFolder, Ports, Role
 from mqinfer.broker.mosquitto.certificates import Authority
 from mqinfer.broker.mosquitto.folder import Login
 from mqinfer.broker.mosquitto.register import Issued, format_register, parse_register
-from mqinfer.broker.mosquitto.serving import keep_current
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.protocol.errors import ConfigError, LinkError, NotAuthorized
-from tests.broker.attempts import PATIENCE, error_of
+from tests.broker.attempts import PATIENCE, error_of, kept_current
 from tests.patience import wait_until
 
 Unique = Callable[[str], str]
@@ -229,16 +227,10 @@ def test_revoked_certificates_are_refused(secured: Any, unique: Unique) -> None:
 def test_a_broker_that_runs_takes_notice(secured: Any, unique: Unique) -> None:
     """`mqinfer broker --config` reads the list by itself: it is one of the files that are watched."""
     login = secured.folder.add(Role.VEHICLE, unique("car"))
-    stop = Event()
-    watching = Thread(target=keep_current, args=(secured.server, secured.folder, stop))
-    watching.start()
-    try:
+    with kept_current(secured):
         assert error_of(secured.address(login), login.name) is None
         secured.folder.remove(login.name)
         error = until_refused(secured, login, login.name)
-    finally:
-        stop.set()
-        watching.join()
     assert "certificate revoked" in str(error)
 
 

@@ -1,6 +1,6 @@
 """What those can do to others who have no login, who reach the network, and who have the broker's machine.
 
-They are lines of the same table in docs/reference/security.md as those of `test_security_roles`.
+They are lines of the same table in docs/reference/security.md as those of `test_roles`.
 """
 
 from __future__ import annotations

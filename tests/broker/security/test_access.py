@@ -5,10 +5,9 @@ Once with certificates, and once as browsers do: over websockets, with passwords
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from itertools import count
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -17,15 +16,16 @@ from mqinfer.broker.link import Message
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.protocol.control import Operation
 from mqinfer.protocol.topics import Topics
+from tests.broker.attempts import NOT_AUTHORIZED, PATIENCE, listening, publish, until
+from tests.broker.attempts import ROOT as R
 
 pytestmark = pytest.mark.broker
 
-PATIENCE = 60.0
-NOT_AUTHORIZED = 0x87
 _numbers = count()
 Links = Mapping[str, PahoLink]
 
-R = "mqinfer/v1"
+MARKER = Topics().card("marker")
+"""A topic that everybody may read."""
 TOPICS = {
     "request": f"{R}/models/m/infer/{{me}}",
     "other's request": f"{R}/models/m/infer/car-2",
@@ -155,101 +155,56 @@ def payload() -> bytes:
     return b"%d" % next(_numbers)
 
 
-class Inbox:
-    """Keeps the payloads that come, and lets one be waited for."""
-
-    def __init__(self) -> None:
-        self.got: list[bytes] = []
-        self._changed = threading.Condition()
-
-    def __call__(self, message: Message) -> None:
-        """Keep one."""
-        with self._changed:
-            self.got.append(bytes(message.payload))
-            self._changed.notify_all()
-
-    def wait_for(self, wanted: bytes) -> None:
-        """Wait until it is here."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: wanted in self.got, PATIENCE), f"{wanted!r} did not come"
-
-
-@contextmanager
-def listening(link: PahoLink, *filters: str, share: str | None = None) -> Iterator[Inbox]:
-    """Subscribe for the length of a block."""
-    inbox = Inbox()
-    for each in filters:
-        link.subscribe(each, inbox, share=share)
-    try:
-        yield inbox
-    finally:
-        for each in filters:
-            link.unsubscribe(each, share=share)
-
-
-def publish(link: PahoLink, topic: str, content: bytes) -> int:
-    """Publish and wait for the PUBACK's reason code."""
-    codes: list[int] = []
-    acked = threading.Event()
-
-    def on_ack(code: int) -> None:
-        codes.append(code)
-        acked.set()
-
-    link.publish(Message(topic, content), on_ack)
-    assert acked.wait(PATIENCE)
-    return codes[0]
+def payloads(inbox: SimpleQueue[Message], last: str) -> list[bytes]:
+    """What came up to the first message on a topic."""
+    return [bytes(message.payload) for message in until(inbox, last)]
 
 
 @pytest.mark.parametrize(("who", "what"), CELLS)
 def test_publishing(links: Links, who: str, what: str) -> None:
     """What is not granted is refused by name (PUBACK 0x87) and reaches nobody."""
-    topic, sent, last = TOPICS[what].format(me=who), payload(), payload()
-    witness = links["witness"]
+    topic, sent, witness = TOPICS[what].format(me=who), payload(), links["witness"]
     with listening(witness, topic, "witness/last") as inbox:
         code = publish(links[who], topic, sent)
-        publish(witness, "witness/last", last)  # the broker takes one message after the other
-        inbox.wait_for(last)
+        publish(witness, "witness/last")  # the broker takes one message after the other
+        got = payloads(inbox, "witness/last")
     allowed = what in WRITES[who]
     assert (code == NOT_AUTHORIZED) != allowed
-    assert (sent in inbox.got) == allowed
+    assert (sent in got) == allowed
 
 
 @pytest.mark.parametrize(("who", "what"), CELLS)
 def test_reading(links: Links, who: str, what: str) -> None:
     """Mosquitto 2.0 grants each subscription, and hands over what the rules allow and nothing else."""
-    topic, sent, last = TOPICS[what].format(me=who), payload(), payload()
-    witness, marker = links["witness"], Topics().card("marker")  # everybody may read cards
-    with listening(links[who], topic, marker) as inbox:
+    topic, sent, witness = TOPICS[what].format(me=who), payload(), links["witness"]
+    with listening(links[who], topic, MARKER) as inbox:
         publish(witness, topic, sent)
-        publish(witness, marker, last)
-        inbox.wait_for(last)
-    assert (sent in inbox.got) == (what in READS[who])
+        publish(witness, MARKER)
+        got = payloads(inbox, MARKER)
+    assert (sent in got) == (what in READS[who])
 
 
 @pytest.mark.parametrize("who", ["car-1", "dash", "op"])
 def test_subscribing_to_everything(links: Links, who: str) -> None:
     """With `#` a client gets what it may read, and no request of anybody."""
     witness, sent = links["witness"], {what: payload() for what in TOPICS}
-    last = payload()
     with listening(links[who], "#") as inbox:
         for what, content in sent.items():
             publish(witness, TOPICS[what].format(me=who), content)
-        publish(witness, Topics().card("marker"), last)
-        inbox.wait_for(last)
-    assert {what for what, content in sent.items() if content in inbox.got} == READS[who]
+        publish(witness, MARKER)
+        got = payloads(inbox, MARKER)
+    assert {what for what, content in sent.items() if content in got} == READS[who]
 
 
 @pytest.mark.parametrize("who", ["car-1", "dash", "op"])
 def test_nobody_else_joins_the_workers(links: Links, who: str) -> None:
     """A member of the workers' group who is none of them gets no request."""
-    witness, sent, last = links["witness"], payload(), payload()
-    marker = Topics().card("marker")
-    with listening(links[who], marker) as inbox, listening(links[who], f"{R}/models/m/infer/+", share="g") as requests:
-        publish(witness, f"{R}/models/m/infer/car-2", sent)
-        publish(witness, marker, last)
-        inbox.wait_for(last)
-    assert requests.got == []
+    witness, requests = links["witness"], f"{R}/models/m/infer/+"
+    with listening(links[who], MARKER) as inbox, listening(links[who], requests, share="g") as stolen:
+        publish(witness, f"{R}/models/m/infer/car-2")
+        publish(witness, MARKER)
+        payloads(inbox, MARKER)
+    assert stolen.empty()
 
 
 def test_the_table_covers_all_topics() -> None:

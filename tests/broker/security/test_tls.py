@@ -5,20 +5,17 @@ from __future__ import annotations
 import socket
 import ssl
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.mosquitto import BrokerFolder, Ports, Role
 from mqinfer.broker.mosquitto.serving import secured as secured_server
-from mqinfer.broker.paho.link import PahoLink
 from mqinfer.protocol.errors import BrokerUnreachable
+from tests.broker.attempts import PATIENCE, error_of, pretending
 from tests.programs import find_program
 
 pytestmark = [
@@ -26,7 +23,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1:DeprecationWarning"),  # they are what is tried
 ]
 
-PATIENCE = 60.0
 OLD = [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1]
 NEW = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
 LISTENERS = ["certificates", "passwords", "websockets"]
@@ -141,31 +137,6 @@ def test_renegotiation(weak: Any, listener: str) -> None:
         process.kill()
 
 
-@contextmanager
-def pretending(serve: Callable[[socket.socket], None]) -> Iterator[int]:
-    """Listen in the broker's place for one connection; yields the port."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def accept() -> None:
-            connection, _ = server.accept()
-            with connection:
-                serve(connection)
-
-        thread = threading.Thread(target=accept)
-        thread.start()
-        yield server.getsockname()[1]
-        thread.join()
-
-
-def error_of(address: BrokerAddress, client_id: str) -> BrokerUnreachable:
-    """What a client's connection ends in."""
-    link = PahoLink(address, client_id=client_id)
-    with pytest.raises(BrokerUnreachable) as caught:
-        link.open(PATIENCE)
-    link.close()
-    return caught.value
-
-
 @pytest.mark.parametrize("version", OLD)
 def test_a_client_takes_no_old_version(secured: Any, unique: Callable[[str], str], version: ssl.TLSVersion) -> None:
     """A broker, or whoever stands before it, that has nothing newer is refused, although its certificate is right."""
@@ -180,6 +151,7 @@ def test_a_client_takes_no_old_version(secured: Any, unique: Callable[[str], str
 
     with pretending(serve) as port:
         error = error_of(replace(secured.address("car-1"), port=port), unique("c"))
+    assert isinstance(error, BrokerUnreachable)
     assert "TLS failed" in str(error)
 
 
@@ -194,6 +166,7 @@ def test_a_client_never_falls_back_to_plain_text(secured: Any, unique: Callable[
             received.extend(more)
 
     with pretending(serve) as port:
-        error_of(replace(secured.address("car-1"), port=port), unique("c"))
+        error = error_of(replace(secured.address("car-1"), port=port), unique("c"))
+    assert isinstance(error, BrokerUnreachable)
     assert received[:1] == b"\x16"  # a TLS handshake record
     assert b"MQTT" not in received
