@@ -23,7 +23,7 @@ from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client.client import Client
 from mqinfer.client.result import InferResult
 from mqinfer.cloud_worker.serving.options import WorkerOptions
-from mqinfer.cloud_worker.supervision.process import ProcessSpec, find_version
+from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.supervisor import Event
 from mqinfer.codecs import encode_tensor
 from mqinfer.lab.drives.synthetic import SyntheticDrive
@@ -126,8 +126,7 @@ def _plan(repository: Path, model: str, versions: Sequence[int], broker: str) ->
     """Plan a process for each version, by its worker's name; the first one's publishes the model's card."""
     specs = {}
     for version in versions:
-        found, _ = find_version(Repository(repository), model, version)
-        found = replace(found, is_default=version == versions[0])
+        found = replace(Repository(repository).find(model, version), is_default=version == versions[0])
         options = WorkerOptions(f"bench-{os.getpid()}-{version}")
         address = BrokerAddress.parse(broker)
         spec = ProcessSpec(repository, model, version, address, options, found=found, versions=(version,))

@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Annotated
@@ -24,6 +25,7 @@ from mqinfer.cli.options import (
     TakeOver,
     TritonMetrics,
     with_connection,
+    with_group,
 )
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.control_server import ControlServer
@@ -45,9 +47,21 @@ _END_S = 60
 """The system ends the command so long after SIGTERM, whatever it hangs in; its processes then drain by themselves."""
 
 
+_OPTIONS = {
+    "capacity": typer.Option(help="Requests that a process accepts at a time; it rejects further ones as busy.", min=1),
+    "threads": typer.Option(help="Threads in each process for decoding, inference and encoding.", min=1),
+    "group": typer.Option(
+        help="Group of workers that share requests. With access rules: a secret that only workers know."
+    ),
+}
+"""Options of the fields of `WorkerOptions`, which has their types and defaults."""
+
+
 @with_connection
+@with_group("options", WorkerOptions, _OPTIONS)
 def worker(
     connection: ConnectionOptions,
+    options: WorkerOptions,
     repository: Annotated[Path, typer.Option(help="Model repository: a folder of MODEL/VERSION/FILE.")],
     model: Annotated[list[str] | None, typer.Option(help="Model to serve; may be repeated. All by default.")] = None,
     instances: Annotated[
@@ -56,18 +70,6 @@ def worker(
     ] = None,
     device: Annotated[str, typer.Option(help="Device for inference: auto, cpu, cuda or cuda:N.")] = "auto",
     take_over: TakeOver = False,
-    capacity: Annotated[
-        int, typer.Option(help="Requests that a process accepts at a time; it rejects further ones as busy.", min=1)
-    ] = 64,
-    threads: Annotated[
-        int, typer.Option(help="Threads in each process for decoding, inference and encoding.", min=1)
-    ] = 2,
-    group: Annotated[
-        str,
-        typer.Option(
-            help="Group of workers that share requests. With access rules: a secret that only workers know.",
-        ),
-    ] = "workers",
     load: Annotated[
         bool, typer.Option(help="Load the models at the start; with --no-load they wait for `mqinfer models load`.")
     ] = True,
@@ -90,9 +92,10 @@ def worker(
 ) -> None:
     """Serve the models of a repository until Ctrl-C, each instance in its own process. See also: `mqinfer models`."""
     where = resolve(connection.address())
-    name, topics = connection.name or where.login_name or _host_name(), Topics(connection.root)
-    options = WorkerOptions(name, topics, check_name("worker group", group), capacity, threads=threads)
-    logs.rename_process(options.name)
+    name = connection.name or where.login_name or _host_name()
+    check_name("worker group", options.group)
+    options = replace(options, name=name, topics=Topics(connection.root))
+    logs.rename_process(name)
     spec = ProcessSpec(
         repository=repository,
         model="",

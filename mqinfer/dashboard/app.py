@@ -15,7 +15,6 @@ from mqinfer.dashboard.guard import is_expected_host, is_own_origin, security_he
 from mqinfer.dashboard.login import LoginForm
 from mqinfer.dashboard.page import PageFile
 from mqinfer.dashboard.relay import Relay
-from mqinfer.dashboard.replies import file_reply
 from mqinfer.dashboard.settings import DashboardSettings
 from mqinfer.logs import log_dropped
 
@@ -78,7 +77,7 @@ class _Handlers:
         found = self.page.get(request.path)
         if found is None:
             raise web.HTTPNotFound(text="there is nothing here\n")
-        return file_reply(request, found)
+        return found.reply(request)
 
     async def config(self, _: web.Request) -> web.Response:
         return web.json_response(make_configuration(self.settings), headers=_NOT_KEPT)

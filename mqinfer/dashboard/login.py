@@ -13,7 +13,6 @@ from urllib.parse import parse_qs
 from aiohttp import web
 
 from mqinfer.dashboard.page import make_file
-from mqinfer.dashboard.replies import file_reply
 from mqinfer.dashboard.sessions import Attempts, Sessions
 from mqinfer.logs import log_dropped
 
@@ -79,7 +78,7 @@ class LoginForm:
         return self._page("", HTTPStatus.OK)
 
     async def _show_style(self, request: web.Request) -> web.Response:
-        return file_reply(request, self._style)
+        return self._style.reply(request)
 
     async def _log_in(self, request: web.Request) -> web.Response:
         try:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from aiohttp import web
+
 from mqinfer.protocol.errors import ConfigError
 
 __all__ = ["PAGE", "PageFile", "make_file", "read_page"]
@@ -56,6 +58,16 @@ class PageFile:
     content_type: str
     etag: str
     caching: str
+
+    def reply(self, request: web.Request) -> web.Response:
+        """Return the reply to a request for it: the file, or that the browser has it already."""
+        headers = {"ETag": self.etag, "Cache-Control": self.caching, "Vary": "Accept-Encoding"}
+        if self.etag in request.headers.get("If-None-Match", ""):
+            return web.Response(status=304, headers=headers)
+        headers["Content-Type"] = self.content_type
+        if self.zipped is None or "gzip" not in request.headers.get("Accept-Encoding", ""):
+            return web.Response(body=self.content, headers=headers)
+        return web.Response(body=self.zipped, headers={**headers, "Content-Encoding": "gzip"})
 
 
 def read_page(folder: Path = PAGE) -> Mapping[str, PageFile]:

@@ -5,10 +5,10 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ from mqinfer.cloud_worker.supervision.planning import plan_versions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.records import config_record, index
 from mqinfer.cloud_worker.supervision.statistics import ServerStatistics
-from mqinfer.cloud_worker.supervision.supervisor import Event
+from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
 from mqinfer.metrics.samples import Samples
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import Problem, Repository, Scan
@@ -98,7 +98,34 @@ def template(repository: Path, topics: Topics | None = None) -> ProcessSpec:
 def manage(repository: Path) -> tuple[Management, Fleet]:
     """Serve all of a repository."""
     fleet = Fleet(plan_versions(Repository(repository).models(), template(repository)))
-    return Management(template(repository), fleet), fleet
+    return Management(template(repository), cast(Supervisor, fleet)), fleet
+
+
+def control(
+    url: str,
+    repository: Path,
+    fleet: Fleet,
+    name: str = "w",
+    wrap: Callable[[Link], Link] = lambda link: link,
+    **how: Any,
+) -> ControlServer:
+    """Make a server on an in-memory broker; `wrap` is put around its link."""
+    return ControlServer(
+        WorkerOptions(name),
+        lambda client, will, handler: wrap(make_link(url, client_id=client, will=will, on_connection=handler)),
+        Management(template(repository), cast(Supervisor, fleet)),
+        **how,
+    )
+
+
+@contextmanager
+def started(server: ControlServer) -> Iterator[ControlServer]:
+    """Run a server for the time of this context."""
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 def view(phase: Phase, reason: str = "", version: int = 1) -> ProcessView:
@@ -236,14 +263,8 @@ def served(write_echo: WriteEcho, unique: Callable[[str], str]) -> Iterator[tupl
     url = f"memory://{unique('broker')}"
     repository = write_echo("a")
     fleet = Fleet(plan_versions(Repository(repository).models(), template(repository)))
-    server = ControlServer(
-        template(repository).options,
-        lambda name, will, handler: make_link(url, client_id=name, will=will, on_connection=handler),
-        Management(template(repository), fleet),
-    )
-    server.start()
-    yield url, fleet
-    server.stop()
+    with started(control(url, repository, fleet)):
+        yield url, fleet
 
 
 class Operator:
@@ -364,20 +385,12 @@ def test_retained_orders_are_dropped(write_echo: WriteEcho, unique: Callable[[st
     operator, fleet = Operator(url), Fleet()
     with closing(operator.link):
         operator.send("repository/models/a/load", b"{}", retain=True)
-        server = ControlServer(
-            WorkerOptions("w"),
-            lambda name, will, handler: careless(make_link(url, client_id=name, will=will, on_connection=handler)),
-            Management(template(repository), fleet),
-        )
-        server.start()
-        try:
+        with started(control(url, repository, fleet, wrap=careless)) as server:
             operator.send("health/live")
             assert operator.next() == {"live": True, "server": "w"}
             assert (fleet.rollouts, dict(server.dropped)) == ([], {"retained": 1})
             operator.send("repository/models/a/load")
             assert operator.next()["versions"] == ["1"]
-        finally:
-            server.stop()
 
 
 def test_a_state_counts_for_the_worker_of_its_topic_alone(write_echo: WriteEcho, unique: Callable[[str], str]) -> None:
@@ -385,25 +398,16 @@ def test_a_state_counts_for_the_worker_of_its_topic_alone(write_echo: WriteEcho,
     url, repository, removed = f"memory://{unique('broker')}", write_echo("a"), threading.Event()
     topics, operator = Topics(), Operator(url)
     fleet = Fleet(plan_versions(Repository(repository).models(), template(repository)))
-    server = ControlServer(
-        WorkerOptions("w"),
-        lambda name, will, handler: make_link(url, client_id=name, will=will, on_connection=handler),
-        Management(template(repository), fleet),
-    )
-    with closing(operator.link):
-        server.start()
-        try:
-            forged = WorkerState("x.1", WorkerStatus.READY, 1, (ServedModel("a", "1"),)).to_json()
-            for payload in (forged, b"{}"):
-                operator.link.publish(Message(topics.worker_state("x.0"), payload, retain=True))
-            operator.link.publish(Message(topics.card("a"), b"{}", retain=True))
-            operator.link.subscribe(topics.card.filter(), lambda m: None if m.payload else removed.set())
-            operator.send("repository/models/a/unload")
-            assert operator.next() == {"name": "a", "server": "w"}
-            assert removed.wait(10), "nobody else serves it, whatever the forged state says"
-            assert dict(server.dropped) == {"state": 2}
-        finally:
-            server.stop()
+    with closing(operator.link), started(control(url, repository, fleet)) as server:
+        forged = WorkerState("x.1", WorkerStatus.READY, 1, (ServedModel("a", "1"),)).to_json()
+        for payload in (forged, b"{}"):
+            operator.link.publish(Message(topics.worker_state("x.0"), payload, retain=True))
+        operator.link.publish(Message(topics.card("a"), b"{}", retain=True))
+        operator.link.subscribe(topics.card.filter(), lambda m: None if m.payload else removed.set())
+        operator.send("repository/models/a/unload")
+        assert operator.next() == {"name": "a", "server": "w"}
+        assert removed.wait(10), "nobody else serves it, whatever the forged state says"
+        assert dict(server.dropped) == {"state": 2}
 
 
 def test_a_server_publishes_its_state(write_echo: WriteEcho, unique: Callable[[str], str]) -> None:
@@ -412,21 +416,16 @@ def test_a_server_publishes_its_state(write_echo: WriteEcho, unique: Callable[[s
     states: queue.SimpleQueue[ServerState] = queue.SimpleQueue()
     repository = write_echo("a")
 
-    def serve(options: WorkerOptions) -> ControlServer:
-        management = Management(template(repository), Fleet())
-        return ControlServer(options, lambda n, w, h: make_link(url, client_id=n, will=w, on_connection=h), management)
-
     with closing(make_link(url, client_id="watcher")) as link:
         link.open()
         link.subscribe(Topics().control_state.filter(), lambda m: states.put(ServerState.from_json(m.payload)))
-        server = serve(WorkerOptions("w"))
-        server.start()
-        server.stop()
+        with started(control(url, repository, Fleet())):
+            pass
         asked, first, last = (states.get(timeout=10) for _ in range(3))
     assert (asked.status, first.status, last.status) == ("claiming", "ready", "stopped")
     assert first.incarnation == last.incarnation
     with pytest.raises(BadTopic, match="reserved for requests to every server"):
-        serve(WorkerOptions("all"))
+        control(url, repository, Fleet(), "all")
 
 
 def test_a_second_server_of_the_name(write_echo: WriteEcho, unique: Callable[[str], str]) -> None:
@@ -435,20 +434,12 @@ def test_a_second_server_of_the_name(write_echo: WriteEcho, unique: Callable[[st
     repository = write_echo("a")
     elder_failed = threading.Event()
 
-    def serve(on_failure: Callable[[], None]) -> ControlServer:
-        return ControlServer(
-            WorkerOptions("w"),
-            lambda name, will, handler: make_link(url, client_id=name, will=will, on_connection=handler),
-            Management(template(repository), Fleet()),
-            on_failure=on_failure,
-        )
-
-    elder = serve(elder_failed.set)
+    elder = control(url, repository, Fleet(), on_failure=elder_failed.set)
     elder.start()
     with pytest.raises(NameTaken, match="another process has the name 'w'; give each server a name of its own"):
-        serve(lambda: pytest.fail("it never ran")).start()
+        control(url, repository, Fleet(), on_failure=lambda: pytest.fail("it never ran")).start()
     assert not elder_failed.is_set()
-    younger = serve(lambda: pytest.fail("the younger one failed"))
+    younger = control(url, repository, Fleet(), on_failure=lambda: pytest.fail("the younger one failed"))
     younger.start(take_over=True)
     try:
         assert elder_failed.wait(10)
@@ -467,7 +458,7 @@ def test_states_of_processes_that_are_gone_are_removed(write_echo: WriteEcho, un
     """A `lost` of a process that the server has no more is removed, not that of another server or of one it has."""
     url, topics = f"memory://{unique('broker')}", Topics()
     repository = write_echo("a")
-    management, fleet = manage(repository)
+    _, fleet = manage(repository)
 
     def lost(worker: str) -> Message:
         state = WorkerState(worker, WorkerStatus.LOST, 1, (ServedModel("a", "1"),))
@@ -479,21 +470,13 @@ def test_states_of_processes_that_are_gone_are_removed(write_echo: WriteEcho, un
             link.publish(lost(worker))
         removed: queue.SimpleQueue[str] = queue.SimpleQueue()
         link.subscribe(topics.worker_state.filter(), lambda m: None if m.payload else removed.put(m.topic))
-        server = ControlServer(
-            WorkerOptions("w"),
-            lambda n, w, h: make_link(url, client_id=n, will=w, on_connection=h),
-            management,
-        )
-        server.start()
-        try:
+        with started(control(url, repository, fleet)) as server:
             assert removed.get(timeout=10) == topics.worker_state("w.7")  # of an earlier run with more instances
             fleet.processes.clear()
             server.report(Event("stopped", "w.0", "a version 1"))  # was killed, since it did not drain
             assert removed.get(timeout=10) == topics.worker_state("w.0")
             link.publish(lost("w.9"))
             assert removed.get(timeout=10) == topics.worker_state("w.9")
-        finally:
-            server.stop()
 
 
 def test_labels_are_metrics(write_echo: WriteEcho) -> None:

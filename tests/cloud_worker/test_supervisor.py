@@ -21,7 +21,7 @@ from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.child import Child, Phase
 from mqinfer.cloud_worker.supervision.planning import plan
-from mqinfer.cloud_worker.supervision.process import ProcessSpec, find_version
+from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.started_process import load_timeout
 from mqinfer.cloud_worker.supervision.supervisor import Event, Inbox, Supervisor
 from mqinfer.models.repository import Repository
@@ -62,12 +62,6 @@ def test_plans_that_are_refused(write_echo: WriteEcho, tmp_path: Path) -> None:
         plan(Repository(repository), template(repository), ["a", "b"])
     with pytest.raises(BadTopic, match=r"worker 'My Host\.0'"):
         plan(Repository(repository), template(repository, name="My Host"))
-
-
-def test_a_version_that_was_removed(write_echo: WriteEcho) -> None:
-    """A version that is no longer in the repository is an error."""
-    with pytest.raises(ModelNotFound, match="version 2 of model 'a' is no longer in the repository"):
-        find_version(Repository(write_echo("a")), "a", 2)
 
 
 def test_a_process_that_crashes_at_each_start_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind
 
 from mqinfer.cloud_worker.serving.incoming import IncomingRequest, ReplyPath
-from mqinfer.cloud_worker.serving.spans import Passage, Replied, WorkerSpans
+from mqinfer.cloud_worker.serving.spans import Replied, WorkerSpans
 from mqinfer.protocol.topics import Topics, request_kind
 from mqinfer.protocol.trace import TraceContext, read_trace
 from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome, Timings
@@ -146,8 +146,8 @@ def replied(number: int, trace: TraceContext | None, **changes: Any) -> Replied:
     asked = request(trace, number)
     incoming = IncomingRequest(asked, "ann", path, None, 9.0, 20.0, 640, "site/models/seg/infer/ann")
     response = InferResponse(asked.id, "seg", "3", worker="w.0", timings=WORKED)
-    passage = Passage(ready=9.014, began=9.015, replying=9.030, split_ns=4 * MS)
-    return Replied(incoming, response, started=9.002, replied=9.060, **{"passage": passage, **changes})
+    passed = {"ready": 9.014, "began": 9.015, "replying": 9.030, "split_ns": 4 * MS}
+    return Replied(incoming, response, started=9.002, replied=9.060, **{**passed, **changes})
 
 
 def test_a_workers_spans_are_its_time_split(traced: Traced) -> None:
@@ -196,7 +196,7 @@ def test_requests_of_a_batch_are_linked(traced: Traced) -> None:
 def test_a_request_that_could_not_run_says_why(traced: Traced) -> None:
     """It has waited for a thread, and nothing else."""
     failed = InferResponse("1", "seg", "3", Outcome.ERROR, error=ErrorInfo("bad_tensor", "no such input"))
-    given = replied(1, PARENT, passage=None)
+    given = replied(1, PARENT, began=0.0)
     given = Replied(given.incoming, failed, given.started, given.replied)
     WorkerSpans(traced.tracer, TOPICS).add([given], 10.0)
 

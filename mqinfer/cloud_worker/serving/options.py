@@ -15,7 +15,7 @@ class WorkerOptions:
     """One worker: one instance of one version of one model.
 
     Attributes:
-        name: Its name in topics and replies; unique on the broker.
+        name: Its name in topics and replies; unique on the broker. Empty in what a command line states.
         topics: The site's topics.
         group: Share name of the competing consumers.
         capacity: Requests accepted and not replied to, at most; one more is rejected at once.
@@ -28,7 +28,7 @@ class WorkerOptions:
         limits: Bounds for what requests hold.
     """
 
-    name: str
+    name: str = ""
     topics: Topics = field(default_factory=Topics)
     group: str = "workers"
     capacity: int = 64

@@ -18,7 +18,7 @@ from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.pipeline import FinishedRun
 from mqinfer.cloud_worker.serving.replies import Replies
 from mqinfer.cloud_worker.serving.service import Completed, InferenceService, Prepared
-from mqinfer.cloud_worker.serving.spans import Passage, Replied, WorkerSpans
+from mqinfer.cloud_worker.serving.spans import Replied, WorkerSpans
 from mqinfer.protocol.errors import Expired, MqinferError
 from mqinfer.value_object import value_object
 
@@ -187,5 +187,7 @@ class Processing:
         replying = 0.0 if spans is None else self._clock()
         response = self._replies.send(incoming, work.prepared, done, max(0, round(queued * 1e9)), replied)
         if spans is not None:
-            passage = Passage(work.ready, began, replying, done.postprocess_ns)
-            spans.append(Replied(incoming, response, incoming.received + work.queued, self._clock(), passage))
+            started, replied_at = incoming.received + work.queued, self._clock()
+            spans.append(
+                Replied(incoming, response, started, replied_at, work.ready, began, replying, done.postprocess_ns)
+            )

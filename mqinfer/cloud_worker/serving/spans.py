@@ -21,24 +21,7 @@ from mqinfer.value_object import value_object
 if TYPE_CHECKING:
     from mqinfer.telemetry.tracer import Span, Tracer
 
-__all__ = ["Passage", "Replied", "WorkerSpans"]
-
-
-@value_object(eq=False)
-class Passage:
-    """When a request that ran passed what, in seconds of the worker's clock.
-
-    Attributes:
-        ready: It was prepared, and began to wait for the model.
-        began: Its batch began to run.
-        replying: The work on its reply began.
-        split_ns: How long splitting the batch's outputs took, in nanoseconds; part of `Timings.postprocess`.
-    """
-
-    ready: float
-    began: float
-    replying: float
-    split_ns: int
+__all__ = ["Replied", "WorkerSpans"]
 
 
 @value_object(eq=False)
@@ -50,14 +33,20 @@ class Replied:
         response: The reply.
         started: When a thread began to work on it.
         replied: When the reply was sent.
-        passage: None where it did not run.
+        ready: When it was prepared, and began to wait for the model.
+        began: When its batch began to run; 0 where it did not run.
+        replying: When the work on its reply began.
+        split_ns: How long splitting the batch's outputs took, in nanoseconds; part of `Timings.postprocess`.
     """
 
     incoming: IncomingRequest
     response: InferResponse
     started: float
     replied: float
-    passage: Passage | None = None
+    ready: float = 0.0
+    began: float = 0.0
+    replying: float = 0.0
+    split_ns: int = 0
 
 
 class WorkerSpans:
@@ -107,11 +96,11 @@ class WorkerSpans:
         def wall(seconds: float) -> int:
             return origin + round(seconds * 1e9)
 
-        stage, timings, passage = self._tracer.stage, each.response.timings, each.passage
+        stage, timings = self._tracer.stage, each.response.timings
         stage("worker queue", process, wall(each.incoming.received), wall(each.started))
-        if passage is None:
+        if not each.began:
             return
-        ready, began, replying = wall(passage.ready), wall(passage.began), wall(passage.replying)
+        ready, began, replying = wall(each.ready), wall(each.began), wall(each.replying)
         decoded = ready - timings.preprocess
         stage("decode", process, decoded - timings.decode, decoded)
         if timings.preprocess:
@@ -120,9 +109,9 @@ class WorkerSpans:
         others = [span for span in batch if span is not process and span.is_recorded]
         ran = began + timings.inference
         count = {"messaging.batch.message_count": len(batch)}
-        together = stage("batch", process, began, ran + passage.split_ns, count, links=others)
+        together = stage("batch", process, began, ran + each.split_ns, count, links=others)
         stage("run", together, began, ran)
-        finished = replying + timings.postprocess - passage.split_ns
+        finished = replying + timings.postprocess - each.split_ns
         if finished > replying:
             stage("postprocess", process, replying, finished)
         stage("encode", process, finished, finished + timings.encode)

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -15,7 +15,7 @@ from mqinfer.cloud_worker.supervision.child import Phase, ProcessView
 from mqinfer.cloud_worker.supervision.planning import is_same, plan_versions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.records import config_record, index, statistics_record
-from mqinfer.cloud_worker.supervision.statistics import ServerStatistics
+from mqinfer.cloud_worker.supervision.supervisor import Supervisor
 from mqinfer.models.repository import Repository, Scan
 from mqinfer.models.repository.config import ModelConfig
 from mqinfer.models.repository.traffic import Traffic, read_traffic, write_traffic
@@ -31,37 +31,16 @@ from mqinfer.protocol.errors import (
     Rejected,
 )
 
-__all__ = ["EXTENSIONS", "Management", "ServerProcesses"]
+__all__ = ["EXTENSIONS", "Management"]
 
 EXTENSIONS = ("binary_tensor_data", "model_repository", "model_configuration", "statistics", "classification")
 """Implemented extensions of the Open Inference Protocol, by Triton's names."""
 
 
-class ServerProcesses(Protocol):
-    """The processes of a server: the part of `Supervisor` that `Management` uses."""
-
-    @property
-    def specs(self) -> Sequence[ProcessSpec]:
-        """Processes started at first."""
-
-    @property
-    def processes(self) -> Sequence[ProcessView]:
-        """Snapshots of all processes."""
-
-    def roll_out(self, model: str, specs: Sequence[ProcessSpec], name: str) -> Future[None]:
-        """Replace the processes of a model by exactly these."""
-
-    def statistics(self) -> Future[ServerStatistics]:
-        """Query the statistics of every process."""
-
-    def drain(self, worker: str, *, on: bool = True) -> Future[list[str]]:
-        """Drain processes, or have them serve again; the future receives their names."""
-
-
 class Management:
     """Control requests of one server. Not thread-safe: one thread calls it."""
 
-    def __init__(self, template: ProcessSpec, supervisor: ServerProcesses, instances: int | None = None) -> None:
+    def __init__(self, template: ProcessSpec, supervisor: Supervisor, instances: int | None = None) -> None:
         """Prepare.
 
         Args:

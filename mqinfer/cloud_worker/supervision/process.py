@@ -39,7 +39,6 @@ from mqinfer.protocol.control import ModelStatistics
 from mqinfer.protocol.errors import (
     BrokerUnreachable,
     LinkError,
-    ModelNotFound,
     MqinferError,
     NameTaken,
     NotAuthorized,
@@ -50,7 +49,7 @@ from mqinfer.telemetry.exporting import make_tracer
 if TYPE_CHECKING:
     from mqinfer.telemetry.tracer import Tracer
 
-__all__ = ["Command", "DrainReport", "ProcessReport", "ProcessSpec", "find_version", "run_process", "serve"]
+__all__ = ["Command", "DrainReport", "ProcessReport", "ProcessSpec", "run_process", "serve"]
 
 log = logging.getLogger("mqinfer.cloud_worker")
 
@@ -151,19 +150,6 @@ class DrainReport:
     error: str = ""
 
 
-def find_version(repository: Repository, model: str, version: int) -> tuple[ModelVersion, list[int]]:
-    """Return one version of a model, and the numbers of all its served versions.
-
-    Raises:
-        ModelNotFound: The repository has no such version.
-    """
-    versions = [candidate for candidate in repository.models() if candidate.name == model]
-    for candidate in versions:
-        if candidate.version == version:
-            return candidate, [served.version for served in versions]
-    raise ModelNotFound(f"version {version} of model {model!r} is no longer in the repository")
-
-
 def serve(spec: ProcessSpec, tracer: Tracer | None = None) -> Worker:
     """Load a model, warm it up and start a worker for it; the caller stops the worker, and closes the tracer.
 
@@ -178,8 +164,8 @@ def _load(
     spec: ProcessSpec, running: RunningRequests | None = None, tracer: Tracer | None = None
 ) -> tuple[Callable[[], Worker], WarmedUp]:
     """Load a model and warm it up; return a function that starts a worker for it, and what the warm-up found."""
-    version, versions = _version_of(spec)
-    model = load_model(version, device=spec.device, versions=versions)
+    version = spec.found or Repository(spec.repository).find(spec.model, spec.version)
+    model = load_model(version, device=spec.device, versions=spec.versions or (version.version,))
     stated = model.config.model_warmup
     warmed_up = warm_up(model.backend, model.card, stated.count, stated.samples)
 
@@ -204,12 +190,6 @@ def _load(
         return worker
 
     return start, warmed_up
-
-
-def _version_of(spec: ProcessSpec) -> tuple[ModelVersion, list[int]]:
-    if spec.found:
-        return spec.found, list(spec.versions)
-    return find_version(Repository(spec.repository), spec.model, spec.version)
 
 
 def run_process(
