@@ -8,7 +8,7 @@ import re
 import signal
 import socket
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import Annotated
@@ -27,7 +27,7 @@ from mqinfer.cli.options import (
     with_connection,
     with_group,
 )
-from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.serving.options import ServingOptions, WorkerOptions
 from mqinfer.cloud_worker.supervision.control_server import ControlServer
 from mqinfer.cloud_worker.supervision.management import Management
 from mqinfer.cloud_worker.supervision.metrics import server_metrics
@@ -47,21 +47,11 @@ _END_S = 60
 """The system ends the command so long after SIGTERM, whatever it hangs in; its processes then drain by themselves."""
 
 
-_OPTIONS = {
-    "capacity": typer.Option(help="Requests that a process accepts at a time; it rejects further ones as busy.", min=1),
-    "threads": typer.Option(help="Threads in each process for decoding, inference and encoding.", min=1),
-    "group": typer.Option(
-        help="Group of workers that share requests. With access rules: a secret that only workers know."
-    ),
-}
-"""Options of the fields of `WorkerOptions`, which has their types and defaults."""
-
-
 @with_connection
-@with_group("options", WorkerOptions, _OPTIONS)
+@with_group("serving", ServingOptions)
 def worker(
     connection: ConnectionOptions,
-    options: WorkerOptions,
+    serving: ServingOptions,
     repository: Annotated[Path, typer.Option(help="Model repository: a folder of MODEL/VERSION/FILE.")],
     model: Annotated[list[str] | None, typer.Option(help="Model to serve; may be repeated. All by default.")] = None,
     instances: Annotated[
@@ -93,8 +83,8 @@ def worker(
     """Serve the models of a repository until Ctrl-C, each instance in its own process. See also: `mqinfer models`."""
     where = resolve(connection.address())
     name = connection.name or where.login_name or _host_name()
-    check_name("worker group", options.group)
-    options = replace(options, name=name, topics=Topics(connection.root))
+    check_name("worker group", serving.group)
+    options = WorkerOptions(name, Topics(connection.root), **asdict(serving))
     logs.rename_process(name)
     spec = ProcessSpec(
         repository=repository,

@@ -6,14 +6,16 @@ import re
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
+
+import typer
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.web.tls import TlsFiles
 
-__all__ = ["MOST_OF_LOGIN", "DashboardSettings", "LoginMode", "check_settings", "is_loopback"]
+__all__ = ["MOST_OF_LOGIN", "DashboardSettings", "LoginMode", "PageOptions", "check_settings", "is_loopback"]
 
 LoginMode = Literal["mqtt", "relay"]
 
@@ -26,22 +28,44 @@ MOST_OF_LOGIN = 16
 """Browsers of a relay with a login: the guard of `mqinfer broker` ends further connections of one login."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageOptions:
+    """How the page is served; each field is an option of `mqinfer dashboard`, with its help, here alone."""
+
+    port: Annotated[int, typer.Option(help="Port of the page; 0 chooses a free one.", min=0, max=65535)] = 8080
+    bind: Annotated[
+        str, typer.Option(help="Address to listen on. Any other than loopback needs --tls-cert and a login.")
+    ] = "127.0.0.1"
+    keys: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file of those who may open the page, with their keys and the right watch; it is read again "
+            "when changed."
+        ),
+    ] = None
+    direct: Annotated[
+        str | None,
+        typer.Option(
+            help="Address of the broker's own websockets, such as wss://broker.example.org/mqtt, to which browsers "
+            "then connect without the relay."
+        ),
+    ] = None
+    max_connections_per_address: Annotated[
+        int, typer.Option(help="Those of one address; loopback, where a proxy may be, is not bounded by it.", min=1)
+    ] = 32
+
+
 @dataclass(frozen=True, slots=True)
-class DashboardSettings:
+class DashboardSettings(PageOptions):
     """How a dashboard serves. Times in seconds.
 
     Attributes:
         address: Of the broker.
         root: Prefix of all topics.
-        bind: Address that it listens on.
-        port: Port that it listens on; 0 for any.
         tls: What the page is encrypted with; None: it is not.
-        keys: File of those who may open the page, and their keys; None: everybody may.
-        direct: Address of the broker that browsers connect to themselves, without the relay.
         hosts: Names under which the page is reached, with a port unless it is the usual one; empty for loopback's
             names where it listens there, and for any elsewhere.
         max_connections: Browsers that the relay connects at a time.
-        max_connections_per_address: Those of one address; not counted for loopback, where a proxy may be.
         first_packet: Time in which a browser has to send the first packet after the WebSocket is open.
         broker_patience: Time in which the broker has to accept a connection.
         heartbeat: Interval of the pings to a browser; one that answers none for half of it is disconnected.
@@ -50,14 +74,9 @@ class DashboardSettings:
 
     address: BrokerAddress
     root: str = "mqinfer/v1"
-    bind: str = "127.0.0.1"
-    port: int = 8080
     tls: TlsFiles | None = None
-    keys: Path | None = None
-    direct: str | None = None
     hosts: tuple[str, ...] = ()
     max_connections: int = 256
-    max_connections_per_address: int = 32
     first_packet: float = 10.0
     broker_patience: float = 10.0
     heartbeat: float = 60.0

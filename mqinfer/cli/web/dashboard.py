@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mqinfer.broker.connect import resolve
-from mqinfer.cli.options import ConnectionOptions, with_connection
-from mqinfer.dashboard.settings import MOST_OF_LOGIN, DashboardSettings, check_settings
+from mqinfer.cli.options import ConnectionOptions, with_connection, with_group
+from mqinfer.dashboard.settings import MOST_OF_LOGIN, DashboardSettings, PageOptions, check_settings
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.web.extras import check_packages
 from mqinfer.web.tls import TlsFiles
 
 __all__ = ["dashboard"]
 
-_PORT, _BIND, _MOST_OF_ONE = 8080, "127.0.0.1", 32
-
 
 @with_connection
+@with_group("page", PageOptions)
 def dashboard(
     connection: ConnectionOptions,
-    port: Annotated[int, typer.Option(help="Port of the page; 0 chooses a free one.", min=0, max=65535)] = _PORT,
-    bind: Annotated[
-        str, typer.Option(help="Address to listen on. Any other than loopback needs --tls-cert and a login.")
-    ] = _BIND,
+    page: PageOptions,
     host: Annotated[
         list[str] | None,
         typer.Option(
@@ -36,20 +32,6 @@ def dashboard(
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="PEM file of the certificate that browsers see.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM file of its private key.")] = None,
-    keys: Annotated[
-        Path | None,
-        typer.Option(
-            help="TOML file of those who may open the page, with their keys and the right watch; it is read again "
-            "when changed."
-        ),
-    ] = None,
-    direct: Annotated[
-        str | None,
-        typer.Option(
-            help="Address of the broker's own websockets, such as wss://broker.example.org/mqtt, to which browsers "
-            "then connect without the relay."
-        ),
-    ] = None,
     max_connections: Annotated[
         int | None,
         typer.Option(
@@ -58,9 +40,6 @@ def dashboard(
             min=1,
         ),
     ] = None,
-    max_connections_per_address: Annotated[
-        int, typer.Option(help="Those of one address; loopback, where a proxy may be, is not bounded by it.", min=1)
-    ] = _MOST_OF_ONE,
 ) -> None:
     """Serve a page with live pictures, results and workers to browsers until Ctrl-C.
 
@@ -73,13 +52,9 @@ def dashboard(
     settings = DashboardSettings(
         address=resolve(connection.address()),
         root=connection.root,
-        bind=bind,
-        port=port,
         hosts=tuple(host or ()),
         tls=TlsFiles(tls_cert, tls_key) if tls_cert and tls_key else None,
-        keys=keys,
-        direct=direct,
-        max_connections_per_address=max_connections_per_address,
+        **asdict(page),
     )
     check_settings(settings)
     if max_connections is None:

@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
+
+import typer
 
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.topics import Topics
 
-__all__ = ["WorkerOptions"]
+__all__ = ["ServingOptions", "WorkerOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingOptions:
+    """How each process serves; each field is an option of `mqinfer worker`, with its help, here alone."""
+
+    capacity: Annotated[
+        int, typer.Option(help="Requests that a process accepts at a time; it rejects further ones as busy.", min=1)
+    ] = 64
+    threads: Annotated[
+        int, typer.Option(help="Threads in each process for decoding, inference and encoding.", min=1)
+    ] = 2
+    group: Annotated[
+        str,
+        typer.Option(help="Group of workers that share requests. With access rules: a secret that only workers know."),
+    ] = "workers"
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerOptions:
+class WorkerOptions(ServingOptions):
     """One worker: one instance of one version of one model.
 
     Attributes:
-        name: Its name in topics and replies; unique on the broker. Empty in what a command line states.
+        name: Its name in topics and replies; unique on the broker.
         topics: The site's topics.
-        group: Share name of the competing consumers.
-        capacity: Requests accepted and not replied to, at most; one more is rejected at once.
-        capacity_bytes: The same for their payloads, all together; a single larger one is accepted.
-        threads: Threads that prepare, run and reply.
+        capacity_bytes: Bytes of the payloads that it accepts, all together; a single larger one is accepted.
         inline_s: An idle worker serves a request on the link's thread, without a switch of threads, while requests
             keep a thread busy for less than so many seconds; 0 for never.
         inline_bytes: Largest payload that is served so, in bytes.
@@ -28,12 +44,9 @@ class WorkerOptions:
         limits: Bounds for what requests hold.
     """
 
-    name: str = ""
+    name: str
     topics: Topics = field(default_factory=Topics)
-    group: str = "workers"
-    capacity: int = 64
     capacity_bytes: int = 256 << 20
-    threads: int = 2
     inline_s: float = 0.0005
     inline_bytes: int = 64 << 10
     memory_bytes: int = 64 << 20

@@ -51,7 +51,9 @@ def test_what_a_gateway_may_do(secured: Any, write_echo: Callable[..., Path], lo
     """Requests, questions and clients' states, under the name of each process; orders with an operator's login only."""
     topics = Topics()
     repository = write_echo("echo")
-    spec = ProcessSpec(repository, "", 0, secured.address("w"), WorkerOptions("w", topics, secured.folder.group()))
+    spec = ProcessSpec(
+        repository, "", 0, secured.address("w"), WorkerOptions("w", topics, group=secured.folder.group())
+    )
     supervisor = Supervisor(plan(Repository(repository), spec), may_idle=True)
     server = ControlServer(
         spec.options,
