@@ -655,6 +655,7 @@ def test_an_acknowledgement_of_an_earlier_attempt_changes_nothing() -> None:
     entry = send(dispatcher, "1")
     assert dispatcher.take(1.0).send is entry
     dispatcher.acked(entry, 1, ReasonCode.NOT_AUTHORIZED, 1.0)
+    dispatcher.unsent(entry, 1, MessageTooLarge("too large"), 1.0)
     assert not dispatcher.take(1.0).ended
     for attempt in (2, 3, 4):
         dispatcher.acked(entry, attempt, ReasonCode.NOT_AUTHORIZED, 3.0)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
@@ -17,9 +18,8 @@ from msgspec.structs import replace
 
 from mqinfer import Capture, ClientOptions, InferResult, Outcome
 from mqinfer.broker import make_link
-from mqinfer.broker.link import Link, Message, MessageHandler
+from mqinfer.broker.link import ConnectionHandler, Link, Message, MessageHandler
 from mqinfer.broker.memory import MemoryBroker, MemoryLink
-from mqinfer.client.connection import connect
 from mqinfer.client.dispatch.pending import Settle
 from mqinfer.client.request import make_request
 from mqinfer.client.requester import Requester
@@ -42,13 +42,6 @@ def request_to(model: str = "manual") -> InferRequest:
     return InferRequest("", model, (encode_tensor("x", X),))
 
 
-def make_requester(url: str, name: str, clock: Callable[[], float]) -> Requester:
-    """Make a requester that goes by a clock of the test's."""
-    return Requester(
-        lambda handler: make_link(url, client_id=name, on_connection=handler), name, Topics(), ClientOptions(), clock
-    )
-
-
 def link_of(requester: Requester) -> MemoryLink:
     """Return the in-memory link below a requester."""
     assert isinstance(requester.link, MemoryLink)
@@ -62,26 +55,48 @@ def ask(requester: Requester, timeout: float = 10.0, model: str = "manual", arra
     return result
 
 
+Make = Callable[..., Requester]
+
+
 @pytest.fixture
-def requester(url: str, unique: Callable[[str], str], check_books: Check) -> Iterator[Requester]:
+def make(unique: Callable[[str], str], check_books: Check) -> Iterator[Make]:
+    """Make requesters, at a URL or at a broker in memory; at the end they are closed, and their books are right."""
+    made: list[Requester] = []
+
+    def make(
+        at: str | MemoryBroker,
+        clock: Callable[[], float] = time.monotonic,
+        options: ClientOptions | None = None,
+        link: type[MemoryLink] = MemoryLink,
+        name: str = "",
+    ) -> Requester:
+        name = name or unique("client")
+
+        def connect(handler: ConnectionHandler) -> Link:
+            if isinstance(at, str):
+                return make_link(at, client_id=name, on_connection=handler)
+            return link(at, client_id=name, on_connection=handler)
+
+        made.append(Requester(connect, name, Topics(), options or ClientOptions(), clock))
+        made[-1].open()
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+        check_books(each.counters())
+
+
+@pytest.fixture
+def requester(url: str, make: Make) -> Requester:
     """What is below a client: its link can be cut, and its requests cancelled with a reason."""
-    made = connect(url, unique("client"))
-    yield made
-    made.close()
-    check_books(made.counters())
+    return make(url)
 
 
 @pytest.fixture
-def narrow(unique: Callable[[str], str], check_books: Check) -> Iterator[Requester]:
+def narrow(make: Make) -> Requester:
     """A requester at a broker with a small Maximum Packet Size."""
-    name, broker = unique("client"), MemoryBroker(max_packet_size=4096)
-    made = Requester(
-        lambda handler: MemoryLink(broker, client_id=name, on_connection=handler), name, Topics(), ClientOptions()
-    )
-    made.open()
-    yield made
-    made.close()
-    check_books(made.counters())
+    return make(MemoryBroker(max_packet_size=4096))
 
 
 def test_a_message_above_the_brokers_limit_is_refused_before_it_is_sent(narrow: Requester) -> None:
@@ -100,15 +115,10 @@ def test_a_message_that_can_never_be_sent_is_refused_also_without_a_connection(n
     assert narrow.counters().submitted == 1
 
 
-def test_many_queued_requests_that_can_not_be_sent_each_get_an_outcome(
-    unique: Callable[[str], str], check_books: Check
-) -> None:
+def test_many_queued_requests_that_can_not_be_sent_each_get_an_outcome(make: Make) -> None:
     """The broker's limit is smaller when the connection is back: a thousand end one after the other, later ones too."""
-    name, broker = unique("client"), MemoryBroker()
-    narrow = Requester(
-        lambda handler: MemoryLink(broker, client_id=name, on_connection=handler), name, Topics(), ClientOptions()
-    )
-    narrow.open()
+    broker = MemoryBroker()
+    narrow = make(broker)
     link_of(narrow).drop()
     results = [ask(narrow, 60, array=np.zeros((64, 64), np.float32)) for _ in range(1000)]
     broker.max_packet_size = 4096
@@ -120,8 +130,6 @@ def test_many_queued_requests_that_can_not_be_sent_each_get_an_outcome(
     with pytest.raises(MessageTooLarge):
         ask(narrow, array=np.zeros((64, 64), np.float32))
     assert ask(narrow, 0.01).result(10).outcome is Outcome.EXPIRED
-    narrow.close()
-    check_books(narrow.counters())
     assert narrow.counters().outcomes[Outcome.ERROR] == 1000
 
 
@@ -175,9 +183,7 @@ def test_text_that_a_payload_can_carry_is_sent(requester: Requester, hand: Any) 
     assert hand.next().capture.source == source
 
 
-def test_a_defect_on_the_timers_thread_leaves_nothing_pending(
-    url: str, unique: Callable[[str], str], check_books: Check
-) -> None:
+def test_a_defect_on_the_timers_thread_leaves_nothing_pending(url: str, make: Make) -> None:
     """It would keep no deadline any more: everything pending ends, and the client accepts no more, and says why."""
     threads: list[int] = []
 
@@ -186,8 +192,7 @@ def test_a_defect_on_the_timers_thread_leaves_nothing_pending(
             raise ZeroDivisionError("a defect")
         return 0.0
 
-    requester = make_requester(url, unique("client"), clock)
-    requester.open()
+    requester = make(url, clock)
     link_of(requester).drop()
     result = ask(requester, 60)
     threads.append(threading.get_ident())
@@ -196,17 +201,12 @@ def test_a_defect_on_the_timers_thread_leaves_nothing_pending(
     assert result.result(10).outcome is Outcome.CANCELLED
     with pytest.raises(LinkError, match=r"timer failed.*a defect.*make a new client"):
         ask(requester)
-    requester.close()
-    check_books(requester.counters())
 
 
 @pytest.fixture
-def timeless(url: str, unique: Callable[[str], str]) -> Iterator[Requester]:
+def timeless(url: str, make: Make) -> Requester:
     """A client whose clock stands still: nothing is sent again for want of a reply."""
-    requester = make_requester(url, unique("client"), lambda: 0.0)
-    requester.open()
-    yield requester
-    requester.close()
+    return make(url, lambda: 0.0)
 
 
 def test_a_damaged_reply_is_not_believed_and_the_request_is_sent_again(timeless: Requester, hand: Any) -> None:
@@ -305,12 +305,10 @@ def test_a_reply_is_decoded_where_no_thread_can_be_started(
         assert result.result(10).outcome is Outcome.OK
 
 
-def test_a_lost_connection_loses_no_request(
-    url: str, unique: Callable[[str], str], serve: Serve, write_echo: WriteEcho, check_books: Check
-) -> None:
+def test_a_lost_connection_loses_no_request(url: str, make: Make, serve: Serve, write_echo: WriteEcho) -> None:
     """The client's connection is cut ten times under load: every request ends as ok, exactly once."""
     serve(url, write_echo(delay_ms=1))
-    requester = connect(url, unique("client"), options=ClientOptions(window=8))
+    requester = make(url, options=ClientOptions(window=8))
     results = [ask(requester, 60, "echo", np.full((1, 4), n, np.float32)) for n in range(200)]
     for cut in range(10):
         results[cut * 20].result(60)
@@ -318,8 +316,6 @@ def test_a_lost_connection_loses_no_request(
         link_of(requester).restore()
     for number, result in enumerate(results):
         assert result.result(60).outputs["x"][0, 0] == number
-    requester.close()
-    check_books(requester.counters())
     assert requester.counters().outcomes[Outcome.OK] == 200
 
 
@@ -334,14 +330,11 @@ def test_requests_wait_for_the_connection(requester: Requester, hand: Any) -> No
     assert result.result(10).outcome is Outcome.OK
 
 
-def test_deadlines_and_retries_go_by_the_clock_that_was_given(url: str, unique: Callable[[str], str]) -> None:
+def test_deadlines_and_retries_go_by_the_clock_that_was_given(url: str, make: Make) -> None:
     """With a clock that stands still nothing expires; when it jumps, everything does."""
     now = [0.0]
-    requester = make_requester(url, unique("client"), lambda: now[0])
-    requester.open()
-    link = requester.link
-    assert isinstance(link, MemoryLink)
-    link.drop()
+    requester = make(url, lambda: now[0])
+    link_of(requester).drop()
     results: Future[InferResult] = Future()
     requester.submit(request_to(), 5.0, results.set_result)
     assert requester.counters().pending == 1
@@ -396,9 +389,7 @@ def publish_state(link: Link, of: str, payload: bytes) -> None:
     link.publish(Message(Topics().worker_state(of), payload, retain=True))
 
 
-def test_no_worker_speaks_for_another(
-    url: str, unique: Callable[[str], str], hand: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_worker_speaks_for_another(url: str, make: Make, hand: Any, caplog: pytest.LogCaptureFixture) -> None:
     """A state that names another than its topic removes no lane and makes none; what is no state changes nothing."""
     caplog.set_level(logging.WARNING, logger="mqinfer.client")
     ready = WorkerState("w-1", WorkerStatus.READY, 1, (ServedModel("manual"),), 8)
@@ -413,7 +404,7 @@ def test_no_worker_speaks_for_another(
     ]
     for payload in forged * 20:
         publish_state(hand.link, "w-2", payload)
-    requester = connect(url, unique("client"))
+    requester = make(url)
     for payload in forged * 20:
         publish_state(hand.link, "w-2", payload)
     for number in range(20):
@@ -426,12 +417,12 @@ def test_no_worker_speaks_for_another(
     assert len([record for record in caplog.records if "w-2" in record.getMessage()]) == 1
 
 
-def test_a_state_that_is_removed_takes_the_lane_with_it(url: str, unique: Callable[[str], str], hand: Any) -> None:
+def test_a_state_that_is_removed_takes_the_lane_with_it(url: str, make: Make, hand: Any) -> None:
     """An empty payload: what the worker had goes over the model's channel."""
     lane = lane_of(hand, "w-1")
     ready = WorkerState("w-1", WorkerStatus.READY, 1, (ServedModel("manual"),), 8)
     publish_state(hand.link, "w-1", ready.to_json())
-    requester = connect(url, unique("client"))
+    requester = make(url)
     result = ask(requester)
     lane.get(timeout=10)
     channel = type(hand)(hand.link, "manual")
@@ -442,14 +433,14 @@ def test_a_state_that_is_removed_takes_the_lane_with_it(url: str, unique: Callab
     assert requester.counters().bad_states == 0
 
 
-def test_no_number_in_a_state_stops_the_client(url: str, unique: Callable[[str], str], hand: Any) -> None:
+def test_no_number_in_a_state_stops_the_client(url: str, make: Make, hand: Any) -> None:
     """A service time of 300,000 years, and the largest of all else: the request is answered, and so is the next."""
     lane = lane_of(hand, "w-1")
     most = 2**63 - 1
     models = (ServedModel("manual"), *(ServedModel(f"m{number}") for number in range(1000)))
     state = WorkerState("w-1", WorkerStatus.READY, most, models, most, most, most, {"ok": most})
     publish_state(hand.link, "w-1", state.to_json())
-    requester = connect(url, unique("client"))
+    requester = make(url)
     for _ in range(2):
         result = ask(requester)
         hand.answer(lane.get(timeout=10), {"y": X}, worker="w-1")
@@ -484,19 +475,14 @@ class OldLink(MemoryLink):
         super().subscribe(topic_filter, handler, share=share, retained=retained or True)
 
 
-def test_replies_that_the_broker_kept_are_dropped(unique: Callable[[str], str], check_books: Check) -> None:
+def test_replies_that_the_broker_kept_are_dropped(make: Make) -> None:
     """Whoever publishes replies with RETAIN reaches nobody with them, also where the broker sends them."""
-    name, broker = unique("client"), MemoryBroker()
-    topic = Topics().result("manual", name, "ab" * 16)
+    broker = MemoryBroker()
+    topic = Topics().result("manual", "kept", "ab" * 16)
     sender = MemoryLink(broker, client_id="sender")
     sender.open()
     sender.publish(Message(topic, encode_response(InferResponse("ab" * 16, "manual")), retain=True))
-    requester = Requester(
-        lambda handler: OldLink(broker, client_id=name, on_connection=handler), name, Topics(), ClientOptions()
-    )
-    requester.open()
+    requester = make(broker, name="kept", link=OldLink)
     assert ask(requester, 0.01).result(10).outcome is Outcome.EXPIRED
-    requester.close()
     sender.close()
-    check_books(requester.counters())
     assert (requester.counters().retained, requester.counters().late) == (1, 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mqinfer.client.dispatch.lane import Lane
+from mqinfer.client.dispatch.lane import LONGEST_PAUSE_S, Lane
 from mqinfer.client.options import Silence
 from mqinfer.smoothing import smoothed
 
@@ -16,9 +16,6 @@ __all__ = ["Channel", "SharedChannels"]
 
 Channel = tuple[str, str | None]
 """Model and version asked for."""
-
-_LONGEST_PAUSE_S = 1.0
-"""A channel without subscribers is tried again after this at the latest."""
 
 
 @dataclass(slots=True)
@@ -75,7 +72,7 @@ class SharedChannels:
         """
         state = self._unserved.setdefault(channel, _Unserved(now, now, pause))
         state.closed_until = now + state.pause
-        state.pause = min(2 * state.pause, _LONGEST_PAUSE_S)
+        state.pause = min(2 * state.pause, LONGEST_PAUSE_S)
         return state.since
 
     def reopen(self, channel: Channel, at: float) -> None:

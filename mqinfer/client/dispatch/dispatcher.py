@@ -19,7 +19,7 @@ from mqinfer.broker.link import ReasonCode
 from mqinfer.client.dispatch.blame import Blame, poison
 from mqinfer.client.dispatch.channels import Channel
 from mqinfer.client.dispatch.fleet import Fleet, NoLane
-from mqinfer.client.dispatch.lane import CANARY, Lane, doubled
+from mqinfer.client.dispatch.lane import CANARY, LONGEST_PAUSE_S, Lane, doubled
 from mqinfer.client.dispatch.pending import PendingRequest, PendingTable, RequestPlace, RetryBudget
 from mqinfer.client.options import NAME_HINT, ClientOptions
 from mqinfer.client.result import Counters
@@ -42,8 +42,6 @@ __all__ = ["Dispatcher", "Ended", "NextStep"]
 
 _NO_BUDGET_S = 0.1
 """Pause before a request that the retry budget held back is tried again."""
-_LONGEST_PAUSE_S = 1.0
-"""A request that was turned away is sent again after this at the latest."""
 
 Ended = tuple[PendingRequest, MqinferError]
 """A request that got no reply, and why."""
@@ -364,7 +362,7 @@ class Dispatcher:
             entry.lane.pause(now, pause)
             self.table.requeue(entry)
         else:
-            backoff = doubled(self._options.backoff, entry.attempts - 1, _LONGEST_PAUSE_S)
+            backoff = doubled(self._options.backoff, entry.attempts - 1, LONGEST_PAUSE_S)
             self.table.back_off(entry, min(now + backoff, patient_until))
 
     def _retry_overdue(self, now: float) -> None:

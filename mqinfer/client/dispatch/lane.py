@@ -15,10 +15,13 @@ from mqinfer.protocol.types import Timings, WorkerLoad
 from mqinfer.recent_ids import RecentIds
 from mqinfer.smoothing import WEIGHT
 
-__all__ = ["CANARY", "Lane", "doubled"]
+__all__ = ["CANARY", "LONGEST_PAUSE_S", "Lane", "doubled"]
 
 CANARY = "canary"
 """Stands for a version where a request names none and goes to the canary."""
+LONGEST_PAUSE_S = 1.0
+"""A request that was turned away is sent again after this at the latest: a busy worker is asked again, whatever it
+states, and a channel without subscribers tried again."""
 
 _FIRST_LIMIT = 1
 """Requests in flight at a worker until its first reply, which states how many it allows this client."""
@@ -28,8 +31,6 @@ _MOST = 3.0
 """A reading counts as `_MOST * transit_s` at most: a worker that was halted was not far away."""
 _DOUBLINGS = 30
 """A pause is doubled so often at most."""
-_LONGEST_PAUSE_S = 1.0
-"""A busy worker is asked again after this, whatever it states."""
 _MOST_UNANSWERED = 64
 """Ids of requests that left a lane without a reply are kept up to this number; the oldest go first."""
 
@@ -178,7 +179,7 @@ class Lane:
 
     def pause(self, now: float, seconds: float = 0.0) -> None:
         """Send it nothing for `max(service, seconds)`, since it turned a request away; `seconds` is what it stated."""
-        seconds = max(self.times.service, min(seconds, _LONGEST_PAUSE_S), 0.001)
+        seconds = max(self.times.service, min(seconds, LONGEST_PAUSE_S), 0.001)
         self.closed_until = max(self.closed_until, now + seconds)
 
     def update(self, state: WorkerState) -> None:
