@@ -29,9 +29,9 @@ class InferCall:
         tracestate: W3C trace state beside `traceparent`, or empty.
     """
 
-    model: str
-    version: str | None
-    inputs: tuple[EncodedTensor, ...]
+    model: str = ""
+    version: str | None = None
+    inputs: tuple[EncodedTensor, ...] = ()
     outputs: tuple[RequestedOutput, ...] = field(default=())
     caller: str = ""
     deadline_s: float | None = None

@@ -53,6 +53,7 @@ class Core:
 
     Attributes:
         client: The client.
+        max_bytes: As the argument; the outputs of one call may take as much.
         inference: The calls for inference, with counters of what became of them and those that wait.
     """
 
@@ -67,7 +68,7 @@ class Core:
         max_pending: int = 1024,
         max_bytes: int = 1 << 30,
     ) -> None:
-        self.client, self._control = client, control
+        self.client, self._control, self.max_bytes = client, control, max_bytes
         self._is_strict = strict_readiness
         self._has_control = model_control
         self._is_draining = False

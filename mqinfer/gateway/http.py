@@ -67,6 +67,11 @@ class AdmittedCall:
     caller: str
     parts: tuple[str, ...]
 
+    @property
+    def trace(self) -> dict[str, Any]:
+        """The W3C trace context and state, empty where there are none."""
+        return {name: ",".join(self.request.headers.getall(name, ())) for name in ("traceparent", "tracestate")}
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:

@@ -8,10 +8,8 @@ from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.control import ModelStatistics
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["Models", "add_batches", "add_inference", "add_triton", "add_worker_load"]
+__all__ = ["add_inference"]
 
-Models = Mapping[tuple[str, str], ModelStatistics]
-"""Statistics by model and version."""
 _STAGES = {
     "success": ("request", "Time of successful requests, from receipt to reply."),
     "queue": ("queue", "Time that successful requests waited."),
@@ -19,6 +17,7 @@ _STAGES = {
     "compute_infer": ("compute_infer", "Time in the engine; each request of a batch counts that of the batch."),
     "compute_output": ("compute_output", "Time of post-processing and encoding of successful requests."),
 }
+_Labels = Mapping[str, str]
 _FAILED = tuple(outcome for outcome in Outcome if outcome is not Outcome.OK)
 _DROPPED, _SKIPPED = "dropped_", "skipped_"
 """What precedes a reason in the name of a counter; what was cancelled before it ran is skipped, and gets no reply."""
@@ -26,72 +25,68 @@ _LARGEST_BATCH = 10
 """Power of two of the last bound of batch sizes."""
 
 
-def add_inference(samples: Samples, models: Models) -> None:
-    """Add requests by outcome, and their time split.
+def add_inference(samples: Samples, models: Mapping[tuple[str, str], ModelStatistics], *, triton: bool = False) -> None:
+    """Add requests by outcome and their time split, batches, and what workers have accepted and dropped.
 
     Args:
         samples: Receives them.
-        models: Whose `counters` hold replies by outcome, and `failed_…` by error code where these are known.
+        models: Statistics by model and version; their `counters` hold replies by outcome, and `failed_…` by error code
+            where these are known.
+        triton: Whether to add the same under the names of Triton Inference Server.
     """
     for (model, version), found in models.items():
-        labels = {"model": model, "version": version}
-        samples.count(
-            "inference_request_success", "Requests that got a result.", found.counters.get(Outcome.OK, 0), **labels
-        )
-        for outcome in _FAILED:
-            count = _failed(found, outcome)
-            samples.count("inference_request_failure", "Requests without a result.", count, **labels, reason=outcome)
-        for stage, (name, text) in _STAGES.items():
-            counts = found.histograms.get(stage)
-            if counts:
-                samples.durations(f"inference_{name}_duration", text, counts, getattr(found.stages, stage).ns, **labels)
+        for add in (_add_requests, _add_batches, _add_load, *((_add_triton,) if triton else ())):
+            add(samples, found, {"model": model, "version": version})
+
+
+def _add_requests(samples: Samples, found: ModelStatistics, labels: _Labels) -> None:
+    text, count = "Requests that got a result.", found.counters.get(Outcome.OK, 0)
+    samples.count("inference_request_success", text, count, **labels)
+    for outcome in _FAILED:
+        count = _failed(found, outcome)
+        samples.count("inference_request_failure", "Requests without a result.", count, **labels, reason=outcome)
+    for stage, (name, text) in _STAGES.items():
+        counts = found.histograms.get(stage)
+        if counts:
+            samples.durations(f"inference_{name}_duration", text, counts, getattr(found.stages, stage).ns, **labels)
 
 
 def _failed(found: ModelStatistics, outcome: Outcome) -> int:
     return found.counters.get(outcome, 0) + found.counters.get(f"{_SKIPPED}{outcome}", 0)
 
 
-def add_batches(samples: Samples, models: Models) -> None:
-    """Add rows, runs and the sizes of batches."""
-    for (model, version), found in models.items():
-        labels, rows = {"model": model, "version": version}, found.inference_count
-        samples.count("inference_count", "Rows that the model inferred: a batch of 8 counts 8.", rows, **labels)
-        samples.count("inference_exec_count", "Runs: a batch counts 1.", found.execution_count, **labels)
-        runs = {size: batch.compute_infer.count for size, batch in found.batches.items()}
-        bounds = {
-            2**power: sum(count for size, count in runs.items() if size <= 2**power)
-            for power in range(_LARGEST_BATCH + 1)
-        }
-        samples.histogram("inference_batch_rows", "Rows of a run.", bounds, found.execution_count, rows, **labels)
+def _add_batches(samples: Samples, found: ModelStatistics, labels: _Labels) -> None:
+    rows = found.inference_count
+    samples.count("inference_count", "Rows that the model inferred: a batch of 8 counts 8.", rows, **labels)
+    samples.count("inference_exec_count", "Runs: a batch counts 1.", found.execution_count, **labels)
+    runs = {size: batch.compute_infer.count for size, batch in found.batches.items()}
+    bounds = {
+        2**power: sum(count for size, count in runs.items() if size <= 2**power) for power in range(_LARGEST_BATCH + 1)
+    }
+    samples.histogram("inference_batch_rows", "Rows of a run.", bounds, found.execution_count, rows, **labels)
 
 
-def add_worker_load(samples: Samples, models: Models) -> None:
-    """Add what workers have accepted, and what they dropped."""
-    for (model, version), found in models.items():
-        labels = {"model": model, "version": version}
-        samples.gauge("inference_pending_requests", "Requests accepted and not answered.", found.depth, **labels)
-        samples.gauge("inference_capacity_requests", "Requests accepted at a time.", found.capacity, **labels)
-        oldest = found.oldest_ns / 1e9
-        samples.gauge("inference_oldest_request_seconds", "Age of the oldest request that waits.", oldest, **labels)
-        samples.gauge("worker_resident_memory_bytes", "Memory of the processes.", found.memory_bytes, **labels)
-        for what, count in found.counters.items():
-            if what.startswith(_DROPPED):
-                reason = what.removeprefix(_DROPPED)
-                samples.count("inference_dropped", "Messages that were dropped.", count, **labels, reason=reason)
-            elif what.removeprefix(_SKIPPED) not in set(Outcome):
-                samples.count("inference_events", "What else a worker counts.", count, **labels, event=what)
+def _add_load(samples: Samples, found: ModelStatistics, labels: _Labels) -> None:
+    samples.gauge("inference_pending_requests", "Requests accepted and not answered.", found.depth, **labels)
+    samples.gauge("inference_capacity_requests", "Requests accepted at a time.", found.capacity, **labels)
+    oldest = found.oldest_ns / 1e9
+    samples.gauge("inference_oldest_request_seconds", "Age of the oldest request that waits.", oldest, **labels)
+    samples.gauge("worker_resident_memory_bytes", "Memory of the processes.", found.memory_bytes, **labels)
+    for what, count in found.counters.items():
+        if what.startswith(_DROPPED):
+            reason = what.removeprefix(_DROPPED)
+            samples.count("inference_dropped", "Messages that were dropped.", count, **labels, reason=reason)
+        elif what.removeprefix(_SKIPPED) not in set(Outcome):
+            samples.count("inference_events", "What else a worker counts.", count, **labels, event=what)
 
 
-def add_triton(samples: Samples, models: Models) -> None:
-    """Add the same under the names of Triton Inference Server."""
-    for (model, version), found in models.items():
-        labels = {"model": model, "version": version}
-        for name, (text, value) in _triton(found).items():
-            samples.foreign(f"nv_inference_{name}", text, value, **labels)
-        for reason in ("REJECTED", "CANCELED", "BACKEND", "OTHER"):
-            failed = sum(_failed(found, each) for each in _FAILED if _REASONS.get(each, "OTHER") == reason)
-            text = "Number of failed inference requests, all batch sizes"
-            samples.foreign("nv_inference_request_failure", text, failed, **labels, reason=reason)
+def _add_triton(samples: Samples, found: ModelStatistics, labels: _Labels) -> None:
+    for name, (text, value) in _triton(found).items():
+        samples.foreign(f"nv_inference_{name}", text, value, **labels)
+    for reason in ("REJECTED", "CANCELED", "BACKEND", "OTHER"):
+        failed = sum(_failed(found, each) for each in _FAILED if _REASONS.get(each, "OTHER") == reason)
+        text = "Number of failed inference requests, all batch sizes"
+        samples.foreign("nv_inference_request_failure", text, failed, **labels, reason=reason)
 
 
 _REASONS = {Outcome.REJECTED: "REJECTED", Outcome.CANCELLED: "CANCELED", Outcome.ERROR: "BACKEND"}

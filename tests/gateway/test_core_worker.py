@@ -110,14 +110,8 @@ async def test_a_cancelled_call_is_cancelled_at_the_worker(hold: Any) -> None:
         ({"deadline_s": 0.2}, 60.0, Expired, "DEADLINE_EXCEEDED", "model 'echo': no reply within 0.2 s"),
         ({"timeout_s": 0.2}, 60.0, TimeoutExpired, "UNAVAILABLE", "Request timeout expired"),
         ({"deadline_s": 50.0, "timeout_s": 0.2}, 60.0, TimeoutExpired, "UNAVAILABLE", "Request timeout expired"),
-        (
-            {"deadline_s": 0.2, "timeout_s": 50.0},
-            60.0,
-            Expired,
-            "DEADLINE_EXCEEDED",
-            "model 'echo': no reply within 0.2 s",
-        ),
-        ({}, 0.2, Expired, "DEADLINE_EXCEEDED", "model 'echo': no reply within 0.2 s"),
+        ({"deadline_s": 0.2, "timeout_s": 50.0}, 60.0, Expired, "DEADLINE_EXCEEDED", "model 'echo': no reply within"),
+        ({}, 2.0, Expired, "DEADLINE_EXCEEDED", "model 'echo': no reply within 2 s"),
         ({"deadline_s": 0.0}, 60.0, Expired, "DEADLINE_EXCEEDED", "the deadline has passed"),
         ({"timeout_s": -1.0}, 60.0, TimeoutExpired, "UNAVAILABLE", "Request timeout expired"),
     ],
@@ -131,7 +125,7 @@ async def test_the_first_of_the_times_ends_a_call(
             async with asyncio.timeout(20):
                 await held.core.infer(call(**options))
         assert type(found.value) is error
-        assert status_of(found.value).grpc is grpc
+        assert status_of(found.value).grpc == grpc
         assert str(found.value).startswith(words)
 
 

@@ -12,7 +12,7 @@ from prometheus_client import parser
 
 from mqinfer.metrics.endpoint import make_registry, serving_metrics
 from mqinfer.metrics.histogram import Histogram
-from mqinfer.metrics.inference import add_batches, add_inference, add_triton, add_worker_load
+from mqinfer.metrics.inference import add_inference
 from mqinfer.metrics.samples import BUCKETS, Samples
 from mqinfer.protocol.control import BatchStatistics, Duration, ModelStatistics, StageTimes
 from mqinfer.protocol.errors import ConfigError, MissingExtra
@@ -48,11 +48,7 @@ def test_samples_of_a_model() -> None:
     )
 
     def add(samples: Samples) -> None:
-        models = {("seg", "3"): found}
-        add_inference(samples, models)
-        add_batches(samples, models)
-        add_worker_load(samples, models)
-        add_triton(samples, models)
+        add_inference(samples, {("seg", "3"): found}, triton=True)
 
     with serving_metrics(add, 0) as port:
         got = values(read(port))

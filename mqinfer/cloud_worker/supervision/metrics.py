@@ -13,7 +13,7 @@ from mqinfer.cloud_worker.supervision.statistics import ServerStatistics
 from mqinfer.cloud_worker.supervision.supervisor import Supervisor
 from mqinfer.metrics.client import add_connection
 from mqinfer.metrics.endpoint import Read
-from mqinfer.metrics.inference import add_batches, add_inference, add_triton, add_worker_load
+from mqinfer.metrics.inference import add_inference
 from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.errors import Cancelled
 
@@ -61,11 +61,7 @@ def _add_labels(samples: Samples, processes: Iterable[ProcessView]) -> None:
 def _add(samples: Samples, asked: Future[ServerStatistics], *, triton: bool) -> None:
     found = asked.result(_PATIENCE_S)
     models = {(model, str(version)): each for (model, version), each in found.totals.items()}
-    add_inference(samples, models)
-    add_batches(samples, models)
-    add_worker_load(samples, models)
-    if triton:
-        add_triton(samples, models)
+    add_inference(samples, models, triton=triton)
     for model, version in found.totals:
         text, count = "Processes that have crashed.", found.crashes.get((model, version), 0)
         samples.count("worker_crashes", text, count, model=model, version=str(version))

@@ -147,8 +147,7 @@ class _Front:
                     caller=call.caller,
                     timeout_s=request.timeout_s,
                     priority=request.priority,
-                    traceparent=",".join(headers.getall("traceparent", ())),
-                    tracestate=",".join(headers.getall("tracestate", ())),
+                    **call.trace,
                 )
             )
         content, head = await self.bodies.run(outputs_size(result.outputs), write_reply, request, result)

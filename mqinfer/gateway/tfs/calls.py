@@ -19,7 +19,7 @@ from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import InvalidRequest, LimitExceeded, ModelFailed, ModelNotFound, NoWorker
 from mqinfer.protocol.types import RequestedOutput
 
-__all__ = ["CallResult", "NamedModel", "Spec", "TfsCaller", "find", "infer", "version_states"]
+__all__ = ["NamedModel", "Spec", "find", "infer", "version_states"]
 
 _NO_VERSION = "0"
 _PARTS = 32
@@ -43,38 +43,6 @@ class Spec:
     version: str | None = None
     label: str = ""
     signature: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TfsCaller:
-    """Who calls, and until when.
-
-    Attributes:
-        name: By which callers take turns.
-        deadline_s: Seconds that are left.
-        most_bytes: Bytes that the outputs of one call may take.
-        traceparent: W3C trace context, or empty.
-        tracestate: W3C trace state beside it, or empty.
-    """
-
-    name: str
-    deadline_s: float
-    most_bytes: int
-    traceparent: str = ""
-    tracestate: str = ""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CallResult:
-    """What came of a call.
-
-    Attributes:
-        outputs: By name.
-        version: The version that answered.
-    """
-
-    outputs: dict[str, Array]
-    version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +112,9 @@ async def version_states(core: Core, spec: Spec) -> dict[str, bool]:
 
 
 async def infer(
-    core: Core, target: NamedModel, inputs: Mapping[str, Array], caller: TfsCaller, wanted: Sequence[str] = ()
-) -> CallResult:
-    """Run a model on inputs of any number of rows.
+    core: Core, target: NamedModel, inputs: Mapping[str, Array], call: InferCall, wanted: Sequence[str] = ()
+) -> tuple[dict[str, Array], str]:
+    """Run a model on inputs of any number of rows; return the outputs, and the version that answered.
 
     Rows beyond `max_batch_size` are sent as several requests, `_PARTS` at a time. The version that answers the first
     answers all; one that fails fails the call, and the others are cancelled. Where a version went away meanwhile, and
@@ -156,7 +124,7 @@ async def infer(
         core: Of the gateway.
         target: From `find`.
         inputs: By name.
-        caller: Who calls.
+        call: Who calls, in what trace, and with what deadline.
         wanted: Names of the outputs; empty for all.
 
     Raises:
@@ -167,11 +135,11 @@ async def infer(
     check_inputs(signature, list(inputs))
     check_outputs(signature, wanted)
     arrays, axes = widened(signature, inputs)
-    run = _Run(core, target, caller, wanted)
+    run = _Run(core, target, call, wanted)
     rows, most = _rows(arrays), signature.max_batch_size
     if not 0 < most < rows:
         result = await run.one(arrays)
-        return CallResult(narrowed(signature, result.outputs, axes), result.model_version)
+        return narrowed(signature, result.outputs, axes), result.model_version
     if rows > most * _MOST_PARTS:
         raise LimitExceeded(
             f"{rows} rows, and model {target.spec.model!r} takes {most} at a time: at most {_MOST_PARTS} requests are "
@@ -185,7 +153,7 @@ async def infer(
             raise
         results = await run.all(arrays, parts)
     outputs = _joined([result.outputs for result in results], rows)
-    return CallResult(narrowed(signature, outputs, axes), results[0].model_version)
+    return narrowed(signature, outputs, axes), results[0].model_version
 
 
 def _rows(arrays: Mapping[str, Array]) -> int:
@@ -209,19 +177,16 @@ def _joined(parts: Sequence[Mapping[str, Array]], rows: int) -> dict[str, Array]
 class _Run:
     """The requests of one call."""
 
-    def __init__(self, core: Core, target: NamedModel, caller: TfsCaller, wanted: Sequence[str]) -> None:
-        self._core, self._caller = core, caller
+    def __init__(self, core: Core, target: NamedModel, call: InferCall, wanted: Sequence[str]) -> None:
+        self._core = core
         self._loop = asyncio.get_running_loop()
-        self._deadline = self._loop.time() + caller.deadline_s
-        self._call = InferCall(
-            target.spec.model,
-            target.spec.version,
-            (),
-            tuple(map(RequestedOutput, wanted)),
-            caller=caller.name,
+        self._deadline = self._loop.time() + (call.deadline_s or 0.0)
+        self._call = replace(
+            call,
+            model=target.spec.model,
+            version=target.spec.version,
+            outputs=tuple(map(RequestedOutput, wanted)),
             signature="" if is_own(target.card, target.signature) else target.signature.name,
-            traceparent=caller.traceparent,
-            tracestate=caller.tracestate,
         )
 
     async def one(self, arrays: Mapping[str, Array], version: str | None = None) -> InferResult:
@@ -241,7 +206,7 @@ class _Run:
         first = await self.one(of(parts[0]))
         results: list[Any] = [first, *[None] * (len(parts) - 1)]
         left = iter(range(1, len(parts)))
-        room = self._caller.most_bytes - outputs_size(first.outputs)
+        room = self._core.max_bytes - outputs_size(first.outputs)
 
         async def send() -> None:
             nonlocal room
@@ -250,7 +215,7 @@ class _Run:
                 room -= outputs_size(result.outputs)
                 if room < 0:
                     raise LimitExceeded(
-                        f"the outputs of {len(parts)} requests take more than {self._caller.most_bytes} bytes; send "
+                        f"the outputs of {len(parts)} requests take more than {self._core.max_bytes} bytes; send "
                         "less at once"
                     )
 

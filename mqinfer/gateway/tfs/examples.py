@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.core import Core
-from mqinfer.gateway.tfs.calls import NamedModel, TfsCaller, infer
+from mqinfer.gateway.tfs.calls import NamedModel, infer
 from mqinfer.gateway.tfs.json_tensors import is_base64, shown, to_binary
 from mqinfer.gateway.tfs.messages import tfs_class
 from mqinfer.protocol.card import Signature
@@ -225,12 +226,12 @@ TASKS = {CLASSIFY: Task(_check_classify, _classes_of), REGRESS: Task(_check_regr
 """Tasks by method name."""
 
 
-async def run_task(core: Core, target: NamedModel, task: Task, examples: Array, caller: TfsCaller) -> tuple[Any, str]:
+async def run_task(core: Core, target: NamedModel, task: Task, examples: Array, call: InferCall) -> tuple[Any, str]:
     """Classify or regress examples; return classes or value of each, and the version that answered.
 
     Raises:
         MqinferError: Whatever came of it.
     """
     task.check(target.signature)
-    answer = await infer(core, target, {target.signature.inputs[0].name: examples}, caller)
-    return task.read(answer.outputs, len(examples)), answer.version
+    outputs, version = await infer(core, target, {target.signature.inputs[0].name: examples}, call)
+    return task.read(outputs, len(examples)), version

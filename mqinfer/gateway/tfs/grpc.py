@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import grpc
 
 from mqinfer.gateway.access import Access, Right
-from mqinfer.gateway.calls import outputs_size
+from mqinfer.gateway.calls import InferCall, outputs_size
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import Unsupported
 from mqinfer.gateway.grpc_calls import GrpcCaller, unary
 from mqinfer.gateway.settings import GatewaySettings
-from mqinfer.gateway.tfs.calls import CallResult, Spec, TfsCaller, find, infer, version_states
+from mqinfer.gateway.tfs.calls import Spec, find, infer, version_states
 from mqinfer.gateway.tfs.examples import CLASSIFY, REGRESS, TASKS, examples_of, run_task
 from mqinfer.gateway.tfs.messages import SIGNATURE_DEF_URL, parse, tfs_class
 from mqinfer.gateway.tfs.signatures import DEFAULT, signatures_of
@@ -71,11 +71,11 @@ class _Front:
 
     async def predict(self, data: bytes, caller: GrpcCaller) -> bytes:
         request = await _run(len(data), parse, "PredictRequest", data)
-        own = self._caller(caller)
+        own = self._call(caller)
         target = await find(self._core, _spec(request))
         inputs = await _run(len(data), read_tensors, request.inputs, self._bounds.http_max_input_size)
-        answer = await infer(self._core, target, inputs, own, tuple(request.output_filter))
-        return await _run(outputs_size(answer.outputs), _predict_response, target.spec, answer)
+        outputs, version = await infer(self._core, target, inputs, own, tuple(request.output_filter))
+        return await _run(outputs_size(outputs), _predict_response, target.spec, outputs, version)
 
     async def classify(self, data: bytes, caller: GrpcCaller) -> bytes:
         response = tfs_class("ClassificationResponse")()
@@ -90,14 +90,14 @@ class _Front:
     async def _run_examples(self, kind: str, method: str, data: bytes, caller: GrpcCaller, response: Any) -> None:
         request = await _run(len(data), parse, kind, data)
         spec = _spec(request)
-        own = self._caller(caller)
+        own = self._call(caller)
         examples = await _run(len(data), examples_of, request.input)
         version = await self._run_task(spec, method, examples, own, response.result)
         _fill_spec(response.model_spec, spec, version)
 
-    async def _run_task(self, spec: Spec, method: str, examples: Array, caller: TfsCaller, result: Any) -> str:
+    async def _run_task(self, spec: Spec, method: str, examples: Array, call: InferCall, result: Any) -> str:
         """Classify or regress examples, and fill the result with what came of it; return the version."""
-        found, version = await run_task(self._core, await find(self._core, spec), TASKS[method], examples, caller)
+        found, version = await run_task(self._core, await find(self._core, spec), TASKS[method], examples, call)
         for each in found:
             if method == CLASSIFY:
                 classes = [{"label": label, "score": score} for label, score in each]
@@ -109,7 +109,7 @@ class _Front:
     async def multi_inference(self, data: bytes, caller: GrpcCaller) -> bytes:
         request = await _run(len(data), parse, "MultiInferenceRequest", data)
         _check_tasks(request.tasks)
-        own = self._caller(caller)
+        own = self._call(caller)
         examples = await _run(len(data), examples_of, request.input)
         response = tfs_class("MultiInferenceResponse")()
         version: str | None = None
@@ -154,10 +154,10 @@ class _Front:
             one.status.SetInParent()  # OK
         return _bytes(response)
 
-    def _caller(self, caller: GrpcCaller) -> TfsCaller:
+    def _call(self, caller: GrpcCaller) -> InferCall:
         deadline = self._bounds.timeout if caller.deadline_s is None else min(caller.deadline_s, self._bounds.timeout)
-        trace = [caller.headers.get(name, "") for name in ("traceparent", "tracestate")]
-        return TfsCaller(caller.name, deadline, self._bounds.max_bytes, *trace)
+        traceparent, tracestate = (caller.headers.get(name, "") for name in ("traceparent", "tracestate"))
+        return InferCall(caller=caller.name, deadline_s=deadline, traceparent=traceparent, tracestate=tracestate)
 
 
 async def _reload(_: bytes, __: GrpcCaller) -> bytes:
@@ -172,11 +172,11 @@ async def _run(size: int, function: Callable[..., _R], *args: Any) -> _R:
     return function(*args) if size <= _OFFLOAD_BYTES else await asyncio.to_thread(function, *args)
 
 
-def _predict_response(spec: Spec, answer: CallResult) -> bytes:
+def _predict_response(spec: Spec, outputs: Mapping[str, Array], version: str) -> bytes:
     response = tfs_class("PredictResponse")()
-    for name, array in answer.outputs.items():
+    for name, array in outputs.items():
         write_tensor(array, response.outputs[name])
-    _fill_spec(response.model_spec, spec, answer.version)
+    _fill_spec(response.model_spec, spec, version)
     return _bytes(response)
 
 

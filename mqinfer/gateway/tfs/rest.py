@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from mqinfer.gateway.access import Access, Right
-from mqinfer.gateway.calls import outputs_size
+from mqinfer.gateway.calls import InferCall, outputs_size
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import FailedPrecondition
 from mqinfer.gateway.http import (
@@ -25,12 +25,11 @@ from mqinfer.gateway.http import (
 )
 from mqinfer.gateway.metrics import make_metrics
 from mqinfer.gateway.settings import GatewaySettings
-from mqinfer.gateway.tfs.calls import NamedModel, Spec, TfsCaller, find, infer, version_states
+from mqinfer.gateway.tfs.calls import NamedModel, Spec, find, infer, version_states
 from mqinfer.gateway.tfs.examples import TASK_PREFIX, TASKS, Task, examples_from_json, run_task
-from mqinfer.gateway.tfs.json_tensors import parse, read_predict, shown, write_json, write_predictions
+from mqinfer.gateway.tfs.json_tensors import dtype_name, parse, read_predict, shown, write_json, write_predictions
 from mqinfer.gateway.tfs.signatures import signatures_of
 from mqinfer.protocol.card import Signature, SignatureTensor
-from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadEnvelope, InvalidRequest
 
 __all__ = ["make_rest_app"]
@@ -46,9 +45,6 @@ _CORS = {
     "Access-Control-Allow-Methods": "POST, GET",
     "Access-Control-Allow-Headers": "Content-Type",
 }
-_TYPES = {
-    Datatype.FP32: "DT_FLOAT", Datatype.FP64: "DT_DOUBLE", Datatype.FP16: "DT_HALF", Datatype.BYTES: "DT_STRING",
-}  # fmt: skip
 _MOST_VERSION = (1 << 63) - 1
 
 Handler = Callable[[AdmittedCall], Awaitable[web.Response]]
@@ -151,23 +147,22 @@ class _Front:
         async with self.bodies.read(call.request) as body:
             content = await self.bodies.run(len(body), parse, body)
             spec = Spec(spec.model, spec.version, spec.label, _signature_name(content))
-            headers = call.request.headers
             deadline = min(self._bounds.timeout, self._bounds.tfs_rest_timeout)
-            trace = [",".join(headers.getall(name, ())) for name in ("traceparent", "tracestate")]
-            caller = TfsCaller(call.caller, deadline, self._bounds.max_bytes, *trace)
-            reply = await run(spec, content, len(body), caller)
+            reply = await run(
+                spec, content, len(body), InferCall(caller=call.caller, deadline_s=deadline, **call.trace)
+            )
         return await self.bodies.reply(call.request, reply)
 
-    async def _predict(self, spec: Spec, content: dict[str, Any], size: int, caller: TfsCaller) -> bytes:
+    async def _predict(self, spec: Spec, content: dict[str, Any], size: int, call: InferCall) -> bytes:
         target = await self._find(spec)
         inputs, rows = await self.bodies.run(size, read_predict, content, target.signature.inputs)
         content.clear()  # the arrays are there; the lists take much more memory
-        answer = await infer(self._core, target, inputs, caller)
-        return await self.bodies.run(outputs_size(answer.outputs), write_predictions, answer.outputs, rows=rows)
+        outputs, _ = await infer(self._core, target, inputs, call)
+        return await self.bodies.run(outputs_size(outputs), write_predictions, outputs, rows=rows)
 
-    async def _run_task(self, task: Task, spec: Spec, content: dict[str, Any], size: int, caller: TfsCaller) -> bytes:
+    async def _run_task(self, task: Task, spec: Spec, content: dict[str, Any], size: int, call: InferCall) -> bytes:
         examples = await self.bodies.run(size, examples_from_json, content)
-        found, _ = await run_task(self._core, await self._find(spec), task, examples, caller)
+        found, _ = await run_task(self._core, await self._find(spec), task, examples, call)
         return write_json({"results": found})
 
     async def _find(self, spec: Spec) -> NamedModel:
@@ -205,7 +200,7 @@ def _signature(signature: Signature) -> dict[str, Any]:
 
 def _info(tensor: SignatureTensor) -> dict[str, Any]:
     return {
-        "dtype": _TYPES.get(tensor.datatype, f"DT_{tensor.datatype}"),
+        "dtype": f"DT_{dtype_name(tensor.datatype).upper()}",
         "tensor_shape": {
             "dim": [{"size": str(size), "name": ""} for size in tensor.shape or ()],
             "unknown_rank": tensor.shape is None,
