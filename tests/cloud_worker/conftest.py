@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Link, Message
+from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
 from mqinfer.models.backends.echo import EchoBackend
 from mqinfer.models.loading import LoadedModel, load_model
@@ -83,6 +83,19 @@ def gated(write_echo: Callable[..., Path]) -> Iterator[Callable[..., tuple[Loade
 
 
 @pytest.fixture
+def gated_worker(
+    url: str, gated: Callable[..., tuple[LoadedModel, GatedEcho]], serve: Callable[..., Worker]
+) -> Callable[..., tuple[Worker, GatedEcho]]:
+    """Serve a model with a gate on this test's own broker: `gated_worker("echo", ("x", …), config=…, threads=2)`."""
+
+    def start(*model: Any, config: str = "", **options: Any) -> tuple[Worker, GatedEcho]:
+        loaded, backend = gated(*model, config=config)
+        return serve(url, loaded, **options), backend
+
+    return start
+
+
+@pytest.fixture
 def url(unique: Callable[[str], str]) -> str:
     """URL of an in-memory broker of this test's own."""
     return f"memory://{unique('broker')}"
@@ -142,16 +155,3 @@ def bare(url: str, unique: Callable[[str], str]) -> Iterator[Bare]:
 def bare_on() -> Callable[[Link, str], Bare]:
     """Make a bare client of an open link."""
     return Bare
-
-
-@pytest.fixture
-def until() -> Callable[[Callable[[], bool]], None]:
-    """Wait for something that a worker's thread does and tells nobody: `until(lambda: ...)`."""
-
-    def wait(is_so: Callable[[], bool]) -> None:
-        end = time.monotonic() + 60
-        while not is_so():
-            assert time.monotonic() < end, "it did not come to pass"
-            threading.Event().wait(0.001)
-
-    return wait

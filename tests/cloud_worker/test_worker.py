@@ -27,12 +27,12 @@ from mqinfer.protocol.envelope import encode_request
 from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Capture, InferRequest
-from tests.patience import PATIENT
+from tests.patience import PATIENT, wait_until
 
+GatedWorker = Callable[..., tuple[Worker, Any]]
 Serve = Callable[..., Worker]
 WriteEcho = Callable[..., Path]
 Gated = Callable[..., tuple[LoadedModel, Any]]
-Until = Callable[[Callable[[], bool]], None]
 TOPICS = Topics()
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 
@@ -50,7 +50,7 @@ def seen(url: str, unique: Callable[[str], str]) -> Iterator[list[tuple[str, Mes
 
 
 def test_state_and_card_are_retained_in_their_order(
-    url: str, unique: Callable[[str], str], seen: list[tuple[str, Message]], gated: Gated, until: Until
+    url: str, unique: Callable[[str], str], seen: list[tuple[str, Message]], gated: Gated
 ) -> None:
     """Card and `ready` once requests can come in, then `draining`, `stopped` and the removal; one boot number."""
     model, _ = gated()
@@ -84,7 +84,7 @@ def test_state_and_card_are_retained_in_their_order(
     worker = Worker(model, connect, WorkerOptions(name))
     worker.start()
     worker.stop()
-    until(lambda: any(not message.payload for _, message in seen))
+    wait_until(lambda: any(not message.payload for _, message in seen))
     *payloads, removal = [message.payload for topic, message in seen if topic.endswith("/state")]
     assert removal == b""
     states = [WorkerState.from_json(payload) for payload in payloads]
@@ -104,26 +104,28 @@ def test_state_and_card_are_retained_in_their_order(
 
 
 def test_a_lost_worker_is_said_to_be_lost_and_comes_back(
-    url: str, serve: Serve, gated: Gated, seen: list[tuple[str, Message]], bare: Any, until: Until
+    gated_worker: GatedWorker, seen: list[tuple[str, Message]], bare: Any
 ) -> None:
     """The will says `lost` with the boot number of the state before; a reconnection says `ready` again."""
     links: list[Link] = []
-    serve(url, gated()[0], links=links)
+    gated_worker(links=links)
     (link,) = links
     assert isinstance(link, MemoryLink)
     link.drop()
     link.restore()
     assert bare.ask(bare.binary()).outcome is Outcome.OK
-    until(lambda: sum(topic.endswith("/state") for topic, _ in list(seen)) >= 3)  # the watcher has a thread of its own
+    wait_until(
+        lambda: sum(topic.endswith("/state") for topic, _ in list(seen)) >= 3
+    )  # the watcher has a thread of its own
     states = [WorkerState.from_json(message.payload) for topic, message in list(seen) if topic.endswith("/state")]
     assert [state.status for state in states][:3] == [WorkerStatus.READY, WorkerStatus.LOST, WorkerStatus.READY]
     assert len({state.incarnation for state in states}) == 1
 
 
 @pytest.mark.parametrize("where", ["shared", "version", "lane"])
-def test_every_channel_is_answered(url: str, serve: Serve, gated: Gated, bare: Any, where: str) -> None:
+def test_every_channel_is_answered(gated_worker: GatedWorker, bare: Any, where: str) -> None:
     """The model's channel, its version's channel and the worker's lane lead to the same model."""
-    worker = serve(url, gated()[0])
+    worker, _ = gated_worker()
     topic = {
         "shared": TOPICS.infer("echo", bare.name),
         "version": TOPICS.infer("echo", bare.name, "1"),
@@ -134,9 +136,9 @@ def test_every_channel_is_answered(url: str, serve: Serve, gated: Gated, bare: A
     np.testing.assert_array_equal(np.frombuffer(reply.outputs[0].data, np.float32), X[0])
 
 
-def test_a_lane_asked_for_another_model_or_version(url: str, serve: Serve, gated: Gated, bare: Any) -> None:
+def test_a_lane_asked_for_another_model_or_version(gated_worker: GatedWorker, bare: Any) -> None:
     """What a lane's worker does not serve is said by name."""
-    worker = serve(url, gated()[0])
+    worker, _ = gated_worker()
     for model, version in (("other", None), ("echo", "7")):
         message = bare.binary(model=model, model_version=version)
         reply = bare.ask(structs.replace(message, topic=TOPICS.lane(worker.name, model, bare.name)))
@@ -144,10 +146,11 @@ def test_a_lane_asked_for_another_model_or_version(url: str, serve: Serve, gated
         assert reply.error.code == "model_not_found"
 
 
-def test_a_reply_counts_no_request_that_was_replied_to(url: str, serve: Serve, gated: Gated, bare: Any) -> None:
+def test_a_reply_counts_no_request_that_was_replied_to(gated_worker: GatedWorker, bare: Any) -> None:
     """Of a batch each reply reports one less in depth: clients choose their worker by it."""
-    model, backend = gated(config="[dynamic_batching]\nmax_queue_delay_microseconds = 0\npreferred_batch_size = [4]\n")
-    worker = serve(url, model)
+    worker, backend = gated_worker(
+        config="[dynamic_batching]\nmax_queue_delay_microseconds = 0\npreferred_batch_size = [4]\n"
+    )
     backend.gate.clear()
     bare.link.publish(bare.binary(f"{0:032x}"))
     assert backend.entered.acquire(timeout=10)
@@ -172,17 +175,10 @@ def test_a_reply_counts_no_request_that_was_replied_to(url: str, serve: Serve, g
     ],
 )
 def test_nobody_can_make_a_worker_write_elsewhere(
-    url: str,
-    serve: Serve,
-    gated: Gated,
-    bare: Any,
-    response_topic: str | None,
-    caplog: pytest.LogCaptureFixture,
-    until: Until,
+    gated_worker: GatedWorker, bare: Any, response_topic: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A reply topic that is missing or not the sender's own is not answered, and counted; the next request works."""
-    model, backend = gated()
-    worker = serve(url, model)
+    worker, backend = gated_worker()
     topic = response_topic and response_topic.replace("BARE", bare.name)
     strange: list[Message] = []
     for topic_filter in ("mqinfer/v1/results/+/somebody/+", "evil"):
@@ -193,47 +189,43 @@ def test_nobody_can_make_a_worker_write_elsewhere(
         stated = None if topic and "+" in topic else topic  # no link sends that as a property; it stands in the header
         bare.link.publish(structs.replace(message, response_topic=stated, payload=encode_request(request)))
         assert bare.ask(bare.binary("cd" * 16)).outcome is Outcome.OK
-    until(lambda: worker.statistics().counters == {"dropped_bad_topic": 1, "ok": 1})
+    wait_until(lambda: worker.statistics().counters == {"dropped_bad_topic": 1, "ok": 1})
     assert len(backend.runs) == 1
     assert strange == []
 
 
-def test_the_headers_reply_topic_serves_a_link_without_properties(
-    url: str, serve: Serve, gated: Gated, bare: Any
-) -> None:
+def test_the_headers_reply_topic_serves_a_link_without_properties(gated_worker: GatedWorker, bare: Any) -> None:
     """Over MQTT 3.1.1 everything stands in the header."""
-    serve(url, gated()[0])
+    gated_worker()
     message = bare.binary()
     plain = Message(message.topic, message.payload)
     assert bare.ask(plain).outcome is Outcome.OK
 
 
-def test_a_request_that_comes_twice_runs_once(url: str, serve: Serve, gated: Gated, bare: Any, until: Until) -> None:
+def test_a_request_that_comes_twice_runs_once(gated_worker: GatedWorker, bare: Any) -> None:
     """While it runs the second copy is ignored; afterwards it gets the same reply from memory."""
-    model, backend = gated()
-    worker = serve(url, model)
+    worker, backend = gated_worker()
     backend.gate.clear()
     message = bare.binary()
     bare.link.publish(message)
     assert backend.entered.acquire(timeout=10)
     bare.link.publish(message)
     bare.link.publish(bare.binary("cd" * 16))
-    until(lambda: worker.statistics().counters.get("duplicates") == 1)
+    wait_until(lambda: worker.statistics().counters.get("duplicates") == 1)
     backend.gate.set()
     first = bare.next()
     assert bare.read().id == "cd" * 16
     bare.link.publish(message)
     assert bytes(bare.next().payload) == bytes(first.payload)
     assert backend.runs == [1, 1]
-    until(lambda: worker.statistics().counters == {"ok": 2, "duplicates": 2})
+    wait_until(lambda: worker.statistics().counters == {"ok": 2, "duplicates": 2})
 
 
 def test_ids_of_different_clients_are_different(
-    url: str, serve: Serve, gated: Gated, bare: Any, unique: Callable[[str], str]
+    url: str, gated_worker: GatedWorker, bare: Any, unique: Callable[[str], str]
 ) -> None:
     """The same id from another client is another request."""
-    model, backend = gated()
-    serve(url, model)
+    _, backend = gated_worker()
     assert bare.ask(bare.binary()).outcome is Outcome.OK
     other = make_link(url, client_id=unique("other"))
     other.open()
@@ -244,11 +236,10 @@ def test_ids_of_different_clients_are_different(
 
 
 def test_a_busy_worker_refuses_at_once_and_the_client_tries_again(
-    url: str, serve: Serve, gated: Gated, bare: Any, unique: Callable[[str], str]
+    url: str, gated_worker: GatedWorker, bare: Any, unique: Callable[[str], str]
 ) -> None:
     """Above its capacity a worker answers `rejected` without a run; a client's request comes again and is served."""
-    model, backend = gated()
-    worker = serve(url, model, capacity=1)
+    worker, backend = gated_worker(capacity=1)
     backend.gate.clear()
     with Client(url, name=unique("client")) as client:
         running = client.submit("echo", {"x": X})
@@ -267,10 +258,9 @@ def test_a_busy_worker_refuses_at_once_and_the_client_tries_again(
         assert bare.ask(bare.binary()).outcome is Outcome.OK
 
 
-def test_expired_requests_are_not_run(url: str, serve: Serve, gated: Gated, bare: Any) -> None:
+def test_expired_requests_are_not_run(gated_worker: GatedWorker, bare: Any) -> None:
     """A request whose time is over is answered before it is decoded."""
-    model, backend = gated()
-    serve(url, model)
+    _, backend = gated_worker()
     broken = structs.replace(encode_tensor("x", X, "lz4"), data=b"broken")
     reply = bare.ask(bare.binary(timeout_us=0, inputs=(broken,)))
     assert reply.outcome is Outcome.EXPIRED
@@ -279,7 +269,7 @@ def test_expired_requests_are_not_run(url: str, serve: Serve, gated: Gated, bare
 
 
 def test_requests_that_expire_in_the_queue_are_not_run(
-    url: str, gated: Gated, bare: Any, unique: Callable[[str], str], until: Until
+    url: str, gated: Gated, bare: Any, unique: Callable[[str], str]
 ) -> None:
     """The deadline is looked at again when the batch is about to run."""
     model, backend = gated()
@@ -294,7 +284,7 @@ def test_requests_that_expire_in_the_queue_are_not_run(
     bare.link.publish(bare.binary())
     assert backend.entered.acquire(timeout=10)
     bare.link.publish(bare.binary("cd" * 16, timeout_us=1_000_000))
-    until(lambda: worker.pipeline.prepared == 1)
+    wait_until(lambda: worker.pipeline.prepared == 1)
     now[0] = 2.0
     backend.gate.set()
     outcomes = {reply.id: reply for reply in (bare.read(), bare.read())}
@@ -307,10 +297,9 @@ def test_requests_that_expire_in_the_queue_are_not_run(
     worker.stop()
 
 
-def test_waiting_requests_share_a_run(url: str, serve: Serve, gated: Gated, bare: Any, until: Until) -> None:
+def test_waiting_requests_share_a_run(gated_worker: GatedWorker, bare: Any) -> None:
     """What comes while one batch runs is the next batch, and each request gets its own rows."""
-    model, backend = gated(config="[dynamic_batching]\nmax_queue_delay_microseconds = 0")
-    worker = serve(url, model)
+    worker, backend = gated_worker(config="[dynamic_batching]\nmax_queue_delay_microseconds = 0")
     backend.gate.clear()
     bare.link.publish(bare.binary())
     assert backend.entered.acquire(timeout=10)
@@ -318,7 +307,7 @@ def test_waiting_requests_share_a_run(url: str, serve: Serve, gated: Gated, bare
     for number, request_id in enumerate(ids):
         mine = encode_tensor("x", np.full((1, 4), number, np.float32))
         bare.link.publish(bare.binary(request_id, inputs=(mine,)))
-    until(lambda: worker.pipeline.prepared == 5)
+    wait_until(lambda: worker.pipeline.prepared == 5)
     backend.gate.set()
     replies = {reply.id: reply for reply in (bare.read() for _ in range(6))}
     for number, request_id in enumerate(ids):
@@ -338,17 +327,16 @@ def test_a_delay_gathers_a_batch(url: str, serve: Serve, gated: Gated, bare: Any
 
 
 def test_a_flood_leaves_room_for_another_client(
-    url: str, serve: Serve, gated: Gated, bare: Any, unique: Callable[[str], str], until: Until
+    url: str, gated_worker: GatedWorker, bare: Any, unique: Callable[[str], str]
 ) -> None:
     """When the worker is full, a client that has less than its share is taken in, and the flood's last is refused."""
-    model, backend = gated(config="max_batch_size = 1")
-    worker = serve(url, model, capacity=6)
+    worker, backend = gated_worker(config="max_batch_size = 1", capacity=6)
     backend.gate.clear()
     flood = [f"{number:032x}" for number in range(6)]
     for request_id in flood:
         bare.link.publish(bare.binary(request_id))
     assert backend.entered.acquire(timeout=10)
-    until(lambda: worker.depth == 6)
+    wait_until(lambda: worker.depth == 6)
     with Client(url, name=unique("client")) as client:
         mine = client.submit("echo", {"x": X}, timeout=30)
         refused = bare.read()
@@ -362,33 +350,29 @@ def test_a_flood_leaves_room_for_another_client(
 @pytest.mark.parametrize(
     ("levels", "order"), [("priority_levels = 3\ndefault_priority_level = 2", [3, 1, 2]), ("", [1, 2, 3])]
 )
-def test_priorities_as_configured(
-    url: str, serve: Serve, gated: Gated, bare: Any, levels: str, order: list[int], until: Until
-) -> None:
+def test_priorities_as_configured(gated_worker: GatedWorker, bare: Any, levels: str, order: list[int]) -> None:
     """With levels, 1 goes first and 0 is the default level; without them `priority` changes nothing."""
-    model, backend = gated(config=f"max_batch_size = 1\n[dynamic_batching]\n{levels}")
-    worker = serve(url, model)
+    worker, backend = gated_worker(config=f"max_batch_size = 1\n[dynamic_batching]\n{levels}")
     backend.gate.clear()
     bare.link.publish(bare.binary())
     assert backend.entered.acquire(timeout=10)
     for number, priority in ((1, 0), (2, 3), (3, 1)):
         bare.link.publish(bare.binary(f"{number:032x}", priority=priority))
-    until(lambda: worker.pipeline.prepared == 3)
+    wait_until(lambda: worker.pipeline.prepared == 3)
     backend.gate.set()
     assert [int(bare.read().id, 16) for _ in range(4)][1:] == order
 
 
-def test_a_queue_is_as_long_as_configured(url: str, serve: Serve, gated: Gated, bare: Any, until: Until) -> None:
+def test_a_queue_is_as_long_as_configured(gated_worker: GatedWorker, bare: Any) -> None:
     """Beside the one that runs `max_queue_size` wait; one more is refused."""
     policy = "default_queue_policy = { max_queue_size = 2 }"
-    model, backend = gated(config=f"max_batch_size = 1\n[dynamic_batching]\n{policy}")
-    worker = serve(url, model)
+    worker, backend = gated_worker(config=f"max_batch_size = 1\n[dynamic_batching]\n{policy}")
     backend.gate.clear()
     bare.link.publish(bare.binary())
     assert backend.entered.acquire(timeout=10)
     for number in range(2):
         bare.link.publish(bare.binary(f"{number:032x}"))
-    until(lambda: worker.pipeline.prepared == 2)
+    wait_until(lambda: worker.pipeline.prepared == 2)
     reply = bare.ask(bare.binary("cd" * 16))
     assert (reply.outcome, reply.id) == (Outcome.REJECTED, "cd" * 16)
     assert reply.error
@@ -397,20 +381,18 @@ def test_a_queue_is_as_long_as_configured(url: str, serve: Serve, gated: Gated, 
     assert {bare.read().outcome for _ in range(3)} == {Outcome.OK}
 
 
-def test_a_queue_gives_a_deadline(url: str, serve: Serve, gated: Gated, bare: Any) -> None:
+def test_a_queue_gives_a_deadline(gated_worker: GatedWorker, bare: Any) -> None:
     """`default_timeout_microseconds` holds for requests without a deadline, and for those that would wait longer."""
     policy = "default_queue_policy = { default_timeout_microseconds = 1 }"
-    model, backend = gated(config=f"[dynamic_batching]\n{policy}")
-    serve(url, model)
+    _, backend = gated_worker(config=f"[dynamic_batching]\n{policy}")
     assert bare.ask(bare.binary()).outcome is Outcome.EXPIRED
     assert bare.ask(bare.binary("cd" * 16, timeout_us=10_000_000)).outcome is Outcome.EXPIRED
     assert backend.runs == []
 
 
-def test_replies_of_a_stream_keep_its_order(url: str, serve: Serve, gated: Gated, bare: Any) -> None:
+def test_replies_of_a_stream_keep_its_order(gated_worker: GatedWorker, bare: Any) -> None:
     """With `preserve_ordering` and frames of one source, replies come as the frames were sent, whatever is quicker."""
-    model, _ = gated(config="max_batch_size = 2\n[dynamic_batching]\npreserve_ordering = true")
-    serve(url, model, threads=4)
+    gated_worker(config="max_batch_size = 2\n[dynamic_batching]\npreserve_ordering = true", threads=4)
     ids = [f"{number:032x}" for number in range(40)]
     for number, request_id in enumerate(ids):
         capture = Capture(source="camera", sequence=number)
@@ -435,12 +417,9 @@ def test_four_workers_share_the_work_over_mosquitto(
         assert client.counters().late == 0
 
 
-def test_the_state_follows_the_work(
-    url: str, gated: Gated, serve: Serve, bare: Any, seen: list[tuple[str, Message]], until: Until
-) -> None:
+def test_the_state_follows_the_work(gated_worker: GatedWorker, bare: Any, seen: list[tuple[str, Message]]) -> None:
     """Depth and counters are published while they change, at most every two seconds, and not while nothing happens."""
-    model, backend = gated()
-    worker = serve(url, model)
+    worker, backend = gated_worker()
     now = 100.0
     worker._announcer._clock = lambda: now
 
@@ -450,20 +429,20 @@ def test_the_state_follows_the_work(
         return [(state.depth, state.counters.get("ok", 0)) for state in states]
 
     worker.refresh()
-    until(lambda: figures() == [(0, 0)])  # as it started
+    wait_until(lambda: figures() == [(0, 0)])  # as it started
     backend.gate.clear()
     bare.link.publish(bare.binary("1" * 32))
     assert backend.entered.acquire(timeout=10)
     worker.refresh()
-    until(lambda: figures() == [(0, 0), (1, 0)])
+    wait_until(lambda: figures() == [(0, 0), (1, 0)])
     backend.gate.set()
     assert bare.read().outcome is Outcome.OK
-    until(lambda: worker.depth == 0)
+    wait_until(lambda: worker.depth == 0)
     now += 1.9
     worker.refresh()  # too early
     now += 0.2
     worker.refresh()
-    until(lambda: len(figures()) > 2)
+    wait_until(lambda: len(figures()) > 2)
     assert figures()[2:] == [(0, 1)]
     now += 100
     worker.refresh()  # nothing has changed

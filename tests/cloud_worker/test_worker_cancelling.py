@@ -24,10 +24,11 @@ from mqinfer.protocol.control import Cancellation
 from mqinfer.protocol.errors import Superseded
 from mqinfer.protocol.states import WorkerState
 from mqinfer.protocol.topics import Topics
+from tests.patience import wait_until
 
+GatedWorker = Callable[..., tuple[Worker, Any]]
 Serve = Callable[..., Worker]
 Gated = Callable[..., tuple[LoadedModel, Any]]
-Until = Callable[[Callable[[], bool]], None]
 Cancel = Callable[..., None]
 TOPICS = Topics()
 ONE, TWO, THREE, FOUR = (f"{number:032x}" for number in range(1, 5))
@@ -49,14 +50,14 @@ def outcome(request: pytest.FixtureRequest) -> Outcome:
 
 
 @pytest.fixture
-def cancel(bare: Any, until: Until) -> Cancel:
+def cancel(bare: Any) -> Cancel:
     """Cancel requests, `cancel(worker, *ids, outcome=…)`, and wait until the worker's link has read it."""
 
     def send(worker: Worker, *ids: str, **how: Outcome) -> None:
         before = worker.statistics().counters.get(UNREADABLE, 0)
         bare.link.publish(cancellation(bare.name, *ids, **how))
         bare.link.publish(replace(cancellation(bare.name), payload=b"{"))  # counted once what came before is read
-        until(lambda: worker.statistics().counters.get(UNREADABLE, 0) > before)
+        wait_until(lambda: worker.statistics().counters.get(UNREADABLE, 0) > before)
 
     return send
 
@@ -77,82 +78,62 @@ class HeldDecoding:
 
 @pytest.mark.parametrize("options", [{"inline_s": 0.0}, INLINE], ids=["pipeline", "inline"])
 def test_a_cancellation_that_overtakes_its_request(
-    url: str, serve: Serve, gated: Gated, bare: Any, outcome: Outcome, options: dict[str, Any], until: Until
+    gated_worker: GatedWorker, bare: Any, outcome: Outcome, options: dict[str, Any]
 ) -> None:
     """The request is skipped when it comes, without a run and a reply; it is counted once and leaves nothing behind."""
-    model, backend = gated()
-    worker = serve(url, model, capacity_bytes=len(bare.binary().payload) * 3 // 2, **options)
+    worker, backend = gated_worker(capacity_bytes=len(bare.binary().payload) * 3 // 2, **options)
     for number in range(1, 5):  # each has more than half of the bytes that the worker may hold
         request_id = f"{number:032x}"
         bare.link.publish(cancellation(bare.name, request_id, outcome=outcome))
         bare.link.publish(bare.binary(request_id))
         counted = {f"skipped_{outcome}": number}
-        until(lambda counted=counted: (worker.statistics().counters, worker.depth) == (counted, 0))  # type: ignore[misc]
+        wait_until(lambda counted=counted: (worker.statistics().counters, worker.depth) == (counted, 0))  # type: ignore[misc]
     request_id = "ab" * 16
     assert bare.ask(bare.binary(request_id)).id == request_id
     assert backend.runs == [1]
-    until(lambda: worker.statistics().counters == {f"skipped_{outcome}": 4, "ok": 1})
-    until(lambda: worker.depth == 0)
+    wait_until(lambda: worker.statistics().counters == {f"skipped_{outcome}": 4, "ok": 1})
+    wait_until(lambda: worker.depth == 0)
 
 
 def test_a_request_that_waits_for_a_thread(
-    url: str,
-    serve: Serve,
-    gated: Gated,
-    bare: Any,
-    cancel: Cancel,
-    outcome: Outcome,
-    monkeypatch: pytest.MonkeyPatch,
-    until: Until,
+    gated_worker: GatedWorker, bare: Any, cancel: Cancel, outcome: Outcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cancelled while all threads are busy, it is skipped by the one that takes it up, before it is decoded."""
-    model, backend = gated(config="max_batch_size = 1")
-    worker = serve(url, model, threads=2)
+    worker, backend = gated_worker(config="max_batch_size = 1", threads=2)
     decoding = HeldDecoding(monkeypatch)
     for request_id in (ONE, TWO):
         bare.link.publish(bare.binary(request_id))
         assert decoding.entered.acquire(timeout=10)
     bare.link.publish(bare.binary(THREE))
-    until(lambda: worker.depth == 3)
+    wait_until(lambda: worker.depth == 3)
     cancel(worker, THREE, outcome=outcome)
     decoding.gate.set()
     assert {bare.read().id for _ in range(2)} == {ONE, TWO}
-    until(lambda: worker.depth == 0)
+    wait_until(lambda: worker.depth == 0)
     assert backend.runs == [1, 1]
     assert not decoding.entered.acquire(blocking=False)
     assert worker.statistics().counters == {f"skipped_{outcome}": 1, "ok": 2, UNREADABLE: 1}
 
 
 def test_a_request_that_is_being_prepared(
-    url: str,
-    serve: Serve,
-    gated: Gated,
-    bare: Any,
-    cancel: Cancel,
-    outcome: Outcome,
-    monkeypatch: pytest.MonkeyPatch,
-    until: Until,
+    gated_worker: GatedWorker, bare: Any, cancel: Cancel, outcome: Outcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cancelled while it is decoded, it is skipped before it runs."""
-    model, backend = gated()
-    worker = serve(url, model)
+    worker, backend = gated_worker()
     decoding = HeldDecoding(monkeypatch)
     bare.link.publish(bare.binary(ONE))
     assert decoding.entered.acquire(timeout=10)
     cancel(worker, ONE, outcome=outcome)
     decoding.gate.set()
-    until(lambda: worker.depth == 0)
+    wait_until(lambda: worker.depth == 0)
     assert bare.ask(bare.binary(TWO)).id == TWO
     assert backend.runs == [1]
-    until(lambda: worker.statistics().counters == {f"skipped_{outcome}": 1, "ok": 1, UNREADABLE: 1})
+    wait_until(lambda: worker.statistics().counters == {f"skipped_{outcome}": 1, "ok": 1, UNREADABLE: 1})
 
 
-def test_a_prepared_request(
-    url: str, serve: Serve, gated: Gated, bare: Any, cancel: Cancel, outcome: Outcome, until: Until
-) -> None:
+def test_a_prepared_request(gated_worker: GatedWorker, bare: Any, cancel: Cancel, outcome: Outcome) -> None:
     """Cancelled while it waits for the model, it is left out of its batch; the others run and have replies."""
-    model, backend = gated(config=BATCHES)
-    worker = serve(url, model, capacity_bytes=len(bare.binary().payload) * 6)
+    worker, backend = gated_worker(config=BATCHES, capacity_bytes=len(bare.binary().payload) * 6)
     for turn in (100, 200):  # twice: the bytes of what was skipped are free again
         backend.gate.clear()
         bare.link.publish(bare.binary(f"{turn:032x}"))
@@ -160,41 +141,35 @@ def test_a_prepared_request(
         ids = [f"{turn + number:032x}" for number in range(1, 5)]
         for request_id in ids:
             bare.link.publish(bare.binary(request_id))
-        until(lambda: worker.pipeline.prepared == 4)
+        wait_until(lambda: worker.pipeline.prepared == 4)
         cancel(worker, ids[1], ids[2], outcome=outcome)
         backend.gate.set()
         assert {bare.read().id for _ in range(3)} >= {ids[0], ids[3]}
-        until(lambda: worker.depth == 0)
+        wait_until(lambda: worker.depth == 0)
     assert backend.runs == [1, 2, 1, 2]
     assert worker.statistics().counters == {f"skipped_{outcome}": 4, "ok": 6, UNREADABLE: 2}
 
 
-def test_a_request_that_runs(
-    url: str, serve: Serve, gated: Gated, bare: Any, cancel: Cancel, outcome: Outcome, until: Until
-) -> None:
+def test_a_request_that_runs(gated_worker: GatedWorker, bare: Any, cancel: Cancel, outcome: Outcome) -> None:
     """Cancelled in a running batch, it has no reply, and the others have theirs."""
-    model, backend = gated(config=BATCHES)
-    worker = serve(url, model)
+    worker, backend = gated_worker(config=BATCHES)
     backend.gate.clear()
     bare.link.publish(bare.binary(ONE))
     assert backend.entered.acquire(timeout=10)
     for request_id in (TWO, THREE, FOUR):
         bare.link.publish(bare.binary(request_id))
-    until(lambda: worker.pipeline.prepared == 3)
+    wait_until(lambda: worker.pipeline.prepared == 3)
     cancel(worker, ONE, outcome=outcome)
     backend.gate.set()
     assert {bare.read().id for _ in range(3)} == {TWO, THREE, FOUR}
-    until(lambda: worker.depth == 0)
+    wait_until(lambda: worker.depth == 0)
     assert backend.runs == [1, 3]
     assert worker.statistics().counters == {f"skipped_{outcome}": 1, "ok": 3, UNREADABLE: 1}
 
 
-def test_a_request_that_is_served_inline(
-    url: str, serve: Serve, gated: Gated, bare: Any, outcome: Outcome, until: Until
-) -> None:
+def test_a_request_that_is_served_inline(gated_worker: GatedWorker, bare: Any, outcome: Outcome) -> None:
     """Its cancellation is read after the reply: the client drops that as late, and the worker is not held up."""
-    model, backend = gated()
-    worker = serve(url, model, **INLINE)
+    worker, backend = gated_worker(**INLINE)
     backend.gate.clear()
     bare.link.publish(bare.binary(ONE))
     assert backend.entered.acquire(timeout=10)
@@ -202,47 +177,42 @@ def test_a_request_that_is_served_inline(
     backend.gate.set()
     assert bare.read().id == ONE
     assert bare.ask(bare.binary(TWO)).id == TWO
-    until(lambda: worker.statistics().counters == {"ok": 2})
+    wait_until(lambda: worker.statistics().counters == {"ok": 2})
 
 
-def test_a_request_that_was_replied_to(
-    url: str, serve: Serve, gated: Gated, bare: Any, cancel: Cancel, outcome: Outcome, until: Until
-) -> None:
+def test_a_request_that_was_replied_to(gated_worker: GatedWorker, bare: Any, cancel: Cancel, outcome: Outcome) -> None:
     """A cancellation after the reply changes nothing: sent again it gets the same reply without a run."""
-    model, backend = gated()
-    worker = serve(url, model)
+    worker, backend = gated_worker()
     first = bare.ask(bare.binary(ONE))
     cancel(worker, ONE, outcome=outcome)
     again = bare.ask(bare.binary(ONE))
     assert (again.id, again.timings, again.outcome) == (ONE, first.timings, Outcome.OK)
     assert backend.runs == [1]
-    until(lambda: worker.statistics().counters == {"ok": 1, "duplicates": 1, UNREADABLE: 1})
+    wait_until(lambda: worker.statistics().counters == {"ok": 1, "duplicates": 1, UNREADABLE: 1})
 
 
 def test_a_cancelled_request_that_comes_again_is_not_taken_for_one_that_runs(
-    url: str, serve: Serve, gated: Gated, bare: Any, cancel: Cancel, until: Until
+    gated_worker: GatedWorker, bare: Any, cancel: Cancel
 ) -> None:
     """It is skipped once, and then forgotten: nothing keeps its id."""
-    model, backend = gated()
-    worker = serve(url, model)
+    worker, backend = gated_worker()
     cancel(worker, ONE)
     bare.link.publish(bare.binary(ONE))
-    until(lambda: worker.statistics().counters.get("skipped_cancelled") == 1)
+    wait_until(lambda: worker.statistics().counters.get("skipped_cancelled") == 1)
     assert bare.ask(bare.binary(ONE)).outcome is Outcome.OK
     assert backend.runs == [1]
 
 
 def test_nobody_cancels_the_request_of_another_client(
-    url: str, serve: Serve, gated: Gated, bare: Any, cancel: Cancel, unique: Callable[[str], str], until: Until
+    url: str, gated_worker: GatedWorker, bare: Any, cancel: Cancel, unique: Callable[[str], str]
 ) -> None:
     """Ids are those of the client in the topic, which the broker's access rules vouch for."""
-    model, backend = gated()
-    worker = serve(url, model)
+    worker, backend = gated_worker()
     backend.gate.clear()
     bare.link.publish(bare.binary(ONE))
     assert backend.entered.acquire(timeout=10)
     bare.link.publish(bare.binary(TWO))
-    until(lambda: worker.pipeline.prepared == 1)
+    wait_until(lambda: worker.pipeline.prepared == 1)
     other = make_link(url, client_id=unique("other"))
     other.open()
     other.publish(cancellation("other", ONE, TWO, THREE))
@@ -251,15 +221,12 @@ def test_nobody_cancels_the_request_of_another_client(
     backend.gate.set()
     bare.link.publish(bare.binary(THREE))
     assert {bare.read().id for _ in range(3)} == {ONE, TWO, THREE}
-    until(lambda: worker.statistics().counters == {"ok": 3, UNREADABLE: 1})
+    wait_until(lambda: worker.statistics().counters == {"ok": 3, UNREADABLE: 1})
 
 
-def test_a_worker_that_drains_honours_cancellations(
-    url: str, serve: Serve, gated: Gated, bare: Any, outcome: Outcome, until: Until
-) -> None:
+def test_a_worker_that_drains_honours_cancellations(gated_worker: GatedWorker, bare: Any, outcome: Outcome) -> None:
     """What is cancelled meanwhile is not run, and the drain does not wait for it."""
-    model, backend = gated(config="max_batch_size = 1")
-    worker = serve(url, model)
+    worker, backend = gated_worker(config="max_batch_size = 1")
     states: list[WorkerState] = []
     bare.link.subscribe(
         TOPICS.worker_state(worker.name),
@@ -270,25 +237,25 @@ def test_a_worker_that_drains_honours_cancellations(
     assert backend.entered.acquire(timeout=10)
     for request_id in (TWO, THREE):
         bare.link.publish(bare.binary(request_id))
-    until(lambda: worker.pipeline.prepared == 2)
+    wait_until(lambda: worker.pipeline.prepared == 2)
     stopper = threading.Thread(target=worker.stop)
     stopper.start()
-    until(lambda: any(state.status == "draining" for state in states))
+    wait_until(lambda: any(state.status == "draining" for state in states))
     bare.link.publish(cancellation(bare.name, TWO, outcome=outcome))
     bare.link.publish(replace(cancellation(bare.name), payload=b"{"))
-    until(lambda: UNREADABLE in worker.statistics().counters)
+    wait_until(lambda: UNREADABLE in worker.statistics().counters)
     backend.gate.set()
     stopper.join(30)
     assert {bare.read().id for _ in range(2)} == {ONE, THREE}
     assert backend.runs == [1, 1]
-    until(lambda: states[-1].status == "stopped")
+    wait_until(lambda: states[-1].status == "stopped")
     assert states[-1].counters == {f"skipped_{outcome}": 1, "ok": 2, UNREADABLE: 1}  # what a dashboard sees
 
 
 @pytest.mark.broker
 @pytest.mark.parametrize("why", [None, Superseded("a newer frame took its place")])
 def test_each_side_counts_a_cancelled_request_once(
-    broker_url: str, serve: Serve, gated: Gated, unique: Callable[[str], str], why: Superseded | None, until: Until
+    broker_url: str, serve: Serve, gated: Gated, unique: Callable[[str], str], why: Superseded | None
 ) -> None:
     """Over Mosquitto, with the real client: one outcome there, one skip here, no reply that would be late."""
     model, backend = gated(unique("echo"), config="max_batch_size = 1")
@@ -302,17 +269,17 @@ def test_each_side_counts_a_cancelled_request_once(
 
     try:
         submit()
-        until(lambda: len(outcomes) == 1)  # from now on the client knows how many the worker takes
+        wait_until(lambda: len(outcomes) == 1)  # from now on the client knows how many the worker takes
         backend.gate.clear()
         ids = [submit() for _ in range(3)]
-        until(lambda: worker.pipeline.prepared == 2)
+        wait_until(lambda: worker.pipeline.prepared == 2)
         assert requester.cancel(ids[1], why)
         assert not requester.cancel(ids[1], why)
         requester.link.publish(Message(TOPICS.cancel(model.card.name, requester.name), b"{"))
-        until(lambda: UNREADABLE in worker.statistics().counters)
+        wait_until(lambda: UNREADABLE in worker.statistics().counters)
         assert len(outcomes) == 2
         backend.gate.set()
-        until(lambda: len(outcomes) == 4 and worker.depth == 0)
+        wait_until(lambda: len(outcomes) == 4 and worker.depth == 0)
         expected = Outcome.SUPERSEDED if why else Outcome.CANCELLED
         assert outcomes == [Outcome.OK, expected, Outcome.OK, Outcome.OK]
         counters = requester.counters()

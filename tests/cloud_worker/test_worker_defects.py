@@ -18,12 +18,10 @@ from msgspec.structs import replace
 from mqinfer import Outcome
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
-from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.types import Capture
+from tests.patience import wait_until
 
-Serve = Callable[..., Worker]
-Gated = Callable[..., tuple[LoadedModel, Any]]
-Until = Callable[[Callable[[], bool]], None]
+GatedWorker = Callable[..., tuple[Worker, Any]]
 ERRORS = [MemoryError(), RecursionError("too deep"), SystemExit(3), KeyboardInterrupt(), GeneratorExit()]
 BAD = encode_tensor("x", np.full((1, 4), 7, np.float32))
 INLINE = {"inline_s": 10.0, "service_s": 0.0001}
@@ -38,17 +36,10 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("options", [{}, INLINE], ids=["pipeline", "inline"])
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_whatever_a_back_end_raises_is_one_requests_error(
-    url: str,
-    serve: Serve,
-    gated: Gated,
-    bare: Any,
-    error: BaseException,
-    options: dict[str, Any],
-    until: Until,
+    gated_worker: GatedWorker, bare: Any, error: BaseException, options: dict[str, Any]
 ) -> None:
     """More often than there are threads; the threads stay, and the next request is served."""
-    model, backend = gated()
-    worker = serve(url, model, **options)
+    worker, backend = gated_worker(**options)
     backend.fails = lambda inputs: error if inputs["x"][0, 0] == 7 else None
     threads = {thread.name for thread in threading.enumerate()}
     for number in range(4):
@@ -57,24 +48,23 @@ def test_whatever_a_back_end_raises_is_one_requests_error(
         assert (reply.outcome, reply.error.code) == (Outcome.ERROR, "model_failed")
         assert type(error).__name__ in reply.error.message
     assert bare.ask(bare.binary()).outcome is Outcome.OK
-    until(lambda: worker.depth == 0)
+    wait_until(lambda: worker.depth == 0)
     assert {thread.name for thread in threading.enumerate()} == threads
     assert worker.failure is None
 
 
-def test_one_such_error_in_a_batch_spoils_no_other_request(
-    url: str, serve: Serve, gated: Gated, bare: Any, until: Until
-) -> None:
+def test_one_such_error_in_a_batch_spoils_no_other_request(gated_worker: GatedWorker, bare: Any) -> None:
     """The batch comes apart, and each member runs alone."""
-    model, backend = gated(config="[dynamic_batching]\nmax_queue_delay_microseconds = 0\npreferred_batch_size = [4]\n")
-    worker = serve(url, model)
+    worker, backend = gated_worker(
+        config="[dynamic_batching]\nmax_queue_delay_microseconds = 0\npreferred_batch_size = [4]\n"
+    )
     backend.fails = lambda inputs: SystemExit(1) if 7 in inputs["x"] else None
     backend.gate.clear()
     bare.link.publish(bare.binary(f"{0:032x}"))
     assert backend.entered.acquire(timeout=10)
     for number in range(1, 4):
         bare.link.publish(bare.binary(f"{number:032x}", **({"inputs": (BAD,)} if number == 2 else {})))
-    until(lambda: worker.pipeline.prepared == 3)
+    wait_until(lambda: worker.pipeline.prepared == 3)
     backend.gate.set()
     outcomes = {int(reply.id, 16): reply.outcome for reply in (bare.read() for _ in range(4))}
     assert outcomes == {0: Outcome.OK, 1: Outcome.OK, 2: Outcome.ERROR, 3: Outcome.OK}
@@ -85,18 +75,15 @@ def test_one_such_error_in_a_batch_spoils_no_other_request(
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("step", ["processing.read_request", "service.decode_tensor", "service.encode_tensor"])
 def test_whatever_a_step_raises_is_one_requests_error(
-    url: str,
-    serve: Serve,
-    gated: Gated,
+    gated_worker: GatedWorker,
     bare: Any,
     error: BaseException,
     step: str,
     options: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
-    until: Until,
 ) -> None:
     """It is replied to, so that its client need not wait; sent again it ends the same, and its bytes are free."""
-    worker = serve(url, gated()[0], capacity_bytes=1000, **options)
+    worker, _ = gated_worker(capacity_bytes=1000, **options)
 
     def broken(*_: object) -> Any:
         raise error
@@ -108,16 +95,16 @@ def test_whatever_a_step_raises_is_one_requests_error(
             assert reply.error
             assert (reply.id, reply.error.code) == (f"{number:032x}", "internal")
             assert type(error).__name__ in reply.error.message
-    until(lambda: worker.depth == 0)
+    wait_until(lambda: worker.depth == 0)
     assert [bare.ask(bare.binary(f"{number:032x}")).outcome for number in (10, 11, 12)] == [Outcome.OK] * 3
     assert worker.failure is None
 
 
 def test_a_request_for_which_not_even_an_error_can_be_sent_is_counted_and_may_come_again(
-    url: str, serve: Serve, gated: Gated, bare: Any, monkeypatch: pytest.MonkeyPatch, until: Until
+    gated_worker: GatedWorker, bare: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its id is not taken for one that runs, and the other requests go on."""
-    worker = serve(url, gated()[0], capacity_bytes=1000)
+    worker, _ = gated_worker(capacity_bytes=1000)
 
     def broken(*_: object) -> Any:
         raise MemoryError
@@ -128,23 +115,17 @@ def test_a_request_for_which_not_even_an_error_can_be_sent_is_counted_and_may_co
         for _ in range(3):
             bare.link.publish(message)
         bare.link.publish(replace(message, payload=b"MQI1"))
-        until(lambda: worker.statistics().counters == {"dropped_internal": 4})
+        wait_until(lambda: worker.statistics().counters == {"dropped_internal": 4})
     assert bare.ask(message).outcome is Outcome.OK
-    until(lambda: worker.depth == 0)
+    wait_until(lambda: worker.depth == 0)
 
 
 @pytest.mark.parametrize("options", [{}, INLINE], ids=["pipeline", "inline"])
 def test_a_defect_between_the_steps_ends_the_worker(
-    url: str,
-    serve: Serve,
-    gated: Gated,
-    bare: Any,
-    options: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-    until: Until,
+    gated_worker: GatedWorker, bare: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is reported as the worker's failure, on which its process ends; what it goes on to serve is served."""
-    worker = serve(url, gated()[0], **options)
+    worker, _ = gated_worker(**options)
 
     def broken(*_: object) -> Any:
         raise MemoryError
@@ -152,7 +133,7 @@ def test_a_defect_between_the_steps_ends_the_worker(
     with monkeypatch.context() as patch:
         patch.setattr("mqinfer.cloud_worker.serving.processing.Ready", broken)
         bare.link.publish(bare.binary("01" * 16))
-        until(lambda: worker.failure is not None)
+        wait_until(lambda: worker.failure is not None)
     assert "MemoryError" in str(worker.failure)
     assert bare.ask(bare.binary("02" * 16)).outcome is Outcome.OK
 
@@ -160,10 +141,10 @@ def test_a_defect_between_the_steps_ends_the_worker(
 @pytest.mark.parametrize("depth", [100, 10_000, 1_000_000])
 @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
 def test_deeply_nested_requests_are_bad_requests(
-    url: str, serve: Serve, gated: Gated, bare: Any, depth: int, opening: bytes
+    gated_worker: GatedWorker, bare: Any, depth: int, opening: bytes
 ) -> None:
     """In JSON and in MessagePack: a typed error, whatever the parser's recursion does."""
-    worker = serve(url, gated()[0])
+    worker, _ = gated_worker()
     body = b'{"inputs":' + opening * depth
     bare.link.publish(replace(bare.text(""), payload=body))
     assert b"bad_envelope" in bytes(bare.next().payload)

@@ -13,9 +13,9 @@ from mqinfer.broker.link import Link, Message
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.models.loading import LoadedModel
+from tests.patience import wait_until
 
 Gated = Callable[..., tuple[LoadedModel, Any]]
-Until = Callable[[Callable[[], bool]], None]
 CAPACITY, FLOOD = 4, 100
 
 
@@ -62,20 +62,20 @@ def other(url: str, bare_on: Callable[[Link, str], Any], unique: Callable[[str],
 
 
 def test_a_client_that_heeds_no_refusal_is_dropped_and_takes_no_others_place(
-    timed: Callable[..., Any], bare: Any, other: Any, until: Until
+    timed: Callable[..., Any], bare: Any, other: Any
 ) -> None:
     """It is refused a hundred times within a second, and then dropped, whatever it sends; others have room."""
     worker, backend, clock = timed(inline_s=0.0)
     backend.gate.clear()
     for number in range(CAPACITY):
         bare.link.publish(bare.binary(f"{number:032x}"))
-    until(lambda: worker.pipeline.prepared == CAPACITY - 1)
+    wait_until(lambda: worker.pipeline.prepared == CAPACITY - 1)
     for sent in range(1, 2001):
         bare.link.publish(bare.binary(f"{CAPACITY + sent:032x}") if sent % 2 else bare.text("{", str(sent)))
         if sent % 100 == 0:  # more than a broker queues
-            until(lambda sent=sent: sum(worker.statistics().counters.values()) == sent)  # type: ignore[misc]
+            wait_until(lambda sent=sent: sum(worker.statistics().counters.values()) == sent)  # type: ignore[misc]
     assert all(b"rejected" in bytes(bare.next().payload) for _ in range(FLOOD))
-    until(lambda: worker.statistics().counters == {"rejected": FLOOD, "dropped_flood": 2000 - FLOOD})
+    wait_until(lambda: worker.statistics().counters == {"rejected": FLOOD, "dropped_flood": 2000 - FLOOD})
 
     other.link.publish(other.binary())  # takes the place of the flood's last request, which has its reply
     assert bare.read().outcome is Outcome.REJECTED
@@ -86,13 +86,11 @@ def test_a_client_that_heeds_no_refusal_is_dropped_and_takes_no_others_place(
     backend.gate.set()
     assert other.read().outcome is Outcome.OK
     assert {bare.read().outcome for _ in range(CAPACITY - 1)} == {Outcome.OK}
-    until(lambda: worker.depth == 0)
+    wait_until(lambda: worker.depth == 0)
     assert bare.ask(bare.binary("cd" * 16)).outcome is Outcome.OK
 
 
-def test_large_requests_of_one_client_leave_room_for_another(
-    timed: Callable[..., Any], bare: Any, other: Any, until: Until
-) -> None:
+def test_large_requests_of_one_client_leave_room_for_another(timed: Callable[..., Any], bare: Any, other: Any) -> None:
     """Where the bytes are used up, the client with most queued makes room for one that has less."""
     size = len(bare.binary().payload)
     worker, backend, _ = timed(inline_s=0.0, capacity=64, capacity_bytes=7 * size // 2)
@@ -100,7 +98,7 @@ def test_large_requests_of_one_client_leave_room_for_another(
     for number in range(4):
         bare.link.publish(bare.binary(f"{number:032x}"))
     assert bare.read().id == f"{3:032x}"
-    until(lambda: worker.pipeline.prepared == 2)
+    wait_until(lambda: worker.pipeline.prepared == 2)
     other.link.publish(other.binary("ab" * 16))
     refused = bare.read()
     assert (refused.id, refused.outcome) == (f"{2:032x}", Outcome.REJECTED)

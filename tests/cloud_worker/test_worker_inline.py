@@ -14,10 +14,11 @@ from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
 from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.datatypes import Array
+from tests.patience import wait_until
 
+GatedWorker = Callable[..., tuple[Worker, Any]]
 Serve = Callable[..., Worker]
 Gated = Callable[..., tuple[LoadedModel, Any]]
-Until = Callable[[Callable[[], bool]], None]
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 ALWAYS = 10.0
 """Seconds below which work is short: every run of these tests."""
@@ -28,18 +29,15 @@ def is_inline(thread: str) -> bool:
     return thread.startswith(("mqinfer-memory-", "mqinfer-link-"))
 
 
-def test_an_idle_worker_serves_short_work_on_the_links_thread(
-    url: str, serve: Serve, gated: Gated, bare: Any, until: Until
-) -> None:
+def test_an_idle_worker_serves_short_work_on_the_links_thread(gated_worker: GatedWorker, bare: Any) -> None:
     """The first request measures; those after it stay on the thread that received them."""
-    model, backend = gated()
-    worker = serve(url, model, inline_s=ALWAYS)
+    worker, backend = gated_worker(inline_s=ALWAYS)
     for number in range(5):
         reply = bare.ask(bare.binary(f"{number:032x}"))
         assert (reply.outcome, reply.load.depth) == (Outcome.OK, 1)
     assert [is_inline(thread) for thread in backend.threads] == [False, True, True, True, True]
     assert worker.depth == 0
-    until(lambda: worker.statistics().counters == {"ok": 5})
+    wait_until(lambda: worker.statistics().counters == {"ok": 5})
 
 
 def test_a_worker_that_knows_its_models_time_serves_the_first_request_inline(
@@ -63,20 +61,18 @@ def test_a_worker_that_knows_its_models_time_serves_the_first_request_inline(
     ],
 )
 def test_other_work_keeps_its_threads(
-    url: str, serve: Serve, gated: Gated, bare: Any, config: str, options: dict[str, Any]
+    gated_worker: GatedWorker, bare: Any, config: str, options: dict[str, Any]
 ) -> None:
     """Never inline: where it is off, a payload is large, or the operator stated how batches gather."""
-    model, backend = gated(config=config)
-    serve(url, model, **options)
+    _, backend = gated_worker(config=config, **options)
     for number in range(3):
         assert bare.ask(bare.binary(f"{number:032x}")).outcome is Outcome.OK
     assert not any(map(is_inline, backend.threads))
 
 
-def test_one_slow_run_sends_the_next_request_to_the_threads(url: str, serve: Serve, gated: Gated, bare: Any) -> None:
+def test_one_slow_run_sends_the_next_request_to_the_threads(gated_worker: GatedWorker, bare: Any) -> None:
     """The estimate rises at once, and falls again with runs that are short."""
-    model, backend = gated()
-    serve(url, model, inline_s=0.05)
+    _, backend = gated_worker(inline_s=0.05)
     delays = [0.0, 0.0, 0.2, 0.0, 0.0]
 
     def wait(_: Mapping[str, Array]) -> None:
@@ -90,10 +86,16 @@ def test_one_slow_run_sends_the_next_request_to_the_threads(url: str, serve: Ser
     assert places[-1]
 
 
-def test_a_worker_that_is_busy_hands_over(url: str, serve: Serve, gated: Gated, bare: Any) -> None:
+def test_a_worker_that_is_busy_hands_over(gated_worker: GatedWorker, bare: Any) -> None:
     """While a large request runs on a thread, a short one is queued behind it, and the link goes on receiving."""
-    model, backend = gated("echo", ("x", "FP32", [-1, 1000]), config="max_batch_size = 4")
-    worker = serve(url, model, inline_s=ALWAYS, inline_bytes=5000, service_s=0.0001)
+    worker, backend = gated_worker(
+        "echo",
+        ("x", "FP32", [-1, 1000]),
+        config="max_batch_size = 4",
+        inline_s=ALWAYS,
+        inline_bytes=5000,
+        service_s=0.0001,
+    )
     large = encode_tensor("x", np.zeros((3, 1000), np.float32))
     small = encode_tensor("x", np.zeros((1, 1000), np.float32))
     backend.gate.clear()
@@ -110,10 +112,9 @@ def test_a_worker_that_is_busy_hands_over(url: str, serve: Serve, gated: Gated, 
     assert is_inline(backend.threads[-1])
 
 
-def test_requests_that_fail_inline_get_replies(url: str, serve: Serve, gated: Gated, bare: Any) -> None:
+def test_requests_that_fail_inline_get_replies(gated_worker: GatedWorker, bare: Any) -> None:
     """An unreadable request, a wrong one and one that makes the model fail get replies and leave nothing behind."""
-    model, backend = gated()
-    worker = serve(url, model, inline_s=ALWAYS, service_s=0.0001)
+    worker, backend = gated_worker(inline_s=ALWAYS, service_s=0.0001)
     backend.fails = lambda inputs: ValueError("a defect") if inputs["x"][0, 0] == 7 else None
     seven = encode_tensor("x", np.full((1, 4), 7, np.float32))
     codes = []

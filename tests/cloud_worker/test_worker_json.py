@@ -11,19 +11,17 @@ import pytest
 from msgspec.structs import replace
 
 from mqinfer.cloud_worker.serving.worker import Worker
-from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.oip_json import HEADER_LENGTH
 
-Serve = Callable[..., Worker]
-Gated = Callable[..., tuple[LoadedModel, Any]]
+GatedWorker = Callable[..., tuple[Worker, Any]]
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 DATA = '"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [0, 1, 2, 3]}]'
 
 
 @pytest.mark.parametrize("content_type", [None, "application/json", "application/json; charset=utf-8"])
-def test_json_is_answered_in_json(url: str, serve: Serve, gated: Gated, bare: Any, content_type: str | None) -> None:
+def test_json_is_answered_in_json(gated_worker: GatedWorker, bare: Any, content_type: str | None) -> None:
     """A plain publication with the Open Inference Protocol's JSON, with and without its Content Type."""
-    serve(url, gated()[0])
+    gated_worker()
     bare.link.publish(bare.text("  {" + DATA + ', "id": "7"}', content_type=content_type, correlation_data=b"mine"))
     reply = bare.next()
     body = json.loads(bytes(reply.payload))
@@ -31,9 +29,9 @@ def test_json_is_answered_in_json(url: str, serve: Serve, gated: Gated, bare: An
     assert (body["id"], body["model_name"], body["outputs"][0]["data"]) == ("7", "echo", [0, 1, 2, 3])
 
 
-def test_json_asks_for_top_classes(url: str, serve: Serve, gated: Gated, bare: Any) -> None:
+def test_json_asks_for_top_classes(gated_worker: GatedWorker, bare: Any) -> None:
     """The Open Inference Protocol's own place for it: a parameter of the requested output."""
-    serve(url, gated()[0])
+    gated_worker()
     wanted = '"outputs": [{"name": "x", "parameters": {"classification": 2}}]'
     bare.link.publish(bare.text("{" + DATA + ", " + wanted + "}"))
     (output,) = json.loads(bytes(bare.next().payload))["outputs"]
@@ -41,20 +39,18 @@ def test_json_asks_for_top_classes(url: str, serve: Serve, gated: Gated, bare: A
 
 
 @pytest.mark.parametrize("identity", ['"id": "1", ', ""])
-def test_json_under_the_same_id_is_answered_anew(
-    url: str, serve: Serve, gated: Gated, bare: Any, identity: str
-) -> None:
+def test_json_under_the_same_id_is_answered_anew(gated_worker: GatedWorker, bare: Any, identity: str) -> None:
     """A script that uses one id, or none, for everything gets an answer to each of its questions."""
-    serve(url, gated()[0])
+    gated_worker()
     for number in (1, 2):
         bare.link.publish(bare.text("{" + identity + DATA.replace("[0, 1", f"[{number}, 1") + "}"))
         body = json.loads(bytes(bare.next().payload))
         assert body["outputs"][0]["data"] == [number, 1, 2, 3]
 
 
-def test_json_with_a_binary_tail(url: str, serve: Serve, gated: Gated, bare: Any) -> None:
+def test_json_with_a_binary_tail(gated_worker: GatedWorker, bare: Any) -> None:
     """The tensor stands behind the JSON, in the request and in the reply."""
-    serve(url, gated()[0])
+    gated_worker()
     head = json.dumps(
         {
             "id": "1",
@@ -86,10 +82,10 @@ def test_json_with_a_binary_tail(url: str, serve: Serve, gated: Gated, bare: Any
     ],
 )
 def test_bad_json_is_answered_by_its_error(
-    url: str, serve: Serve, gated: Gated, bare: Any, body: str, length: str | None, code: str
+    gated_worker: GatedWorker, bare: Any, body: str, length: str | None, code: str
 ) -> None:
     """The reply says in JSON what is wrong, and the next request works."""
-    serve(url, gated()[0])
+    gated_worker()
     properties = () if length is None else ((HEADER_LENGTH, length),)
     bare.link.publish(bare.text(body, user_properties=properties, content_type="application/json"))
     reply = json.loads(bytes(bare.next().payload))

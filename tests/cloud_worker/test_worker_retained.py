@@ -22,9 +22,9 @@ from mqinfer.codecs import encode_tensor
 from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.control import Cancellation
 from mqinfer.protocol.topics import Topics
+from tests.patience import wait_until
 
 Gated = Callable[..., tuple[LoadedModel, Any]]
-Until = Callable[[Callable[[], bool]], None]
 Connect = Callable[[str, Message, ConnectionHandler], Link]
 TOPICS = Topics()
 RETAINED = "dropped_retained"
@@ -107,7 +107,7 @@ def topics_of(worker: Worker, client: str) -> list[str]:
 
 @pytest.mark.broker
 def test_what_the_broker_kept_is_counted_and_never_run(
-    serves: Any, bare_on: Callable[[Link, str], Any], unique: Callable[[str], str], until: Until
+    serves: Any, bare_on: Callable[[Link, str], Any], unique: Callable[[str], str]
 ) -> None:
     """Published before the worker connects, while it is connected and across its reconnect: each runs once at most.
 
@@ -139,10 +139,10 @@ def test_what_the_broker_kept_is_counted_and_never_run(
     assert backend.runs == [1] * 4
 
     drop(workers_link)
-    until(lambda: connections == [True, False, True])
+    wait_until(lambda: connections == [True, False, True])
     assert bare.ask(bare.binary("cd" * 16, model=model)).outcome is Outcome.OK
     assert backend.runs == [1] * 5
     assert worker.statistics().counters["ok"] == 5
     if kept:  # a broker that does not leave them out: the same again, each counted
         assert kept >= 2  # the lane and the cancel topic at least; share members get them from some brokers
-        until(lambda: worker.statistics().counters[RETAINED] == 2 * kept)
+        wait_until(lambda: worker.statistics().counters[RETAINED] == 2 * kept)

@@ -19,21 +19,21 @@ from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.errors import BrokerUnreachable
 from tests.cloud_worker.conftest import TOPICS
+from tests.patience import wait_until
 
+GatedWorker = Callable[..., tuple[Worker, Any]]
 Serve = Callable[..., Worker]
 Gated = Callable[..., tuple[LoadedModel, Any]]
-Until = Callable[[Callable[[], bool]], None]
 
 
-def test_draining_replies_to_everything_accepted(url: str, serve: Serve, gated: Gated, bare: Any, until: Until) -> None:
+def test_draining_replies_to_everything_accepted(gated_worker: GatedWorker, bare: Any) -> None:
     """Stopping waits for the run and for all that is queued behind it."""
-    model, backend = gated()
-    worker = serve(url, model)
+    worker, backend = gated_worker()
     backend.gate.clear()
     for number in range(5):
         bare.link.publish(bare.binary(f"{number:032x}"))
     assert backend.entered.acquire(timeout=10)
-    until(lambda: worker.depth == 5)
+    wait_until(lambda: worker.depth == 5)
     stopper = threading.Thread(target=worker.stop)
     stopper.start()
     backend.gate.set()
@@ -42,7 +42,7 @@ def test_draining_replies_to_everything_accepted(url: str, serve: Serve, gated: 
 
 
 def test_a_drained_worker_comes_back(
-    url: str, serve: Serve, gated: Gated, bare: Any, until: Until, monkeypatch: pytest.MonkeyPatch
+    url: str, serve: Serve, gated: Gated, bare: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It answers what it has, leaves all request topics and stays connected; then it serves again."""
     monkeypatch.setattr("mqinfer.cloud_worker.serving.intake._QUIET_S", 0.0)
@@ -56,12 +56,12 @@ def test_a_drained_worker_comes_back(
     assert not worker.is_drained()
     backend.gate.set()
     assert bare.read().outcome is Outcome.OK
-    until(worker.is_drained)
+    wait_until(worker.is_drained)
     codes: list[int] = []
     lane = replace(bare.binary("1" * 32), topic=TOPICS.lane(worker.name, "echo", bare.name))
     for message in (bare.binary("2" * 32), lane):
         bare.link.publish(message, codes.append)
-    until(lambda: len(codes) == 2)
+    wait_until(lambda: len(codes) == 2)
     assert codes == 2 * [ReasonCode.NO_MATCHING_SUBSCRIBERS]
     assert links[0].connected
     worker.drain(on=False)
@@ -70,29 +70,26 @@ def test_a_drained_worker_comes_back(
 
 
 def test_what_can_not_be_drained_in_time_is_turned_away(
-    url: str, serve: Serve, gated: Gated, bare: Any, caplog: pytest.LogCaptureFixture, until: Until
+    gated_worker: GatedWorker, bare: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After the time-out the run in hand is still finished, and the rest is answered `rejected`."""
-    model, backend = gated(config="max_batch_size = 1")
-    worker = serve(url, model, threads=1)
+    worker, backend = gated_worker(config="max_batch_size = 1", threads=1)
     backend.gate.clear()
     for number in range(4):
         bare.link.publish(bare.binary(f"{number:032x}"))
     assert backend.entered.acquire(timeout=10)
-    until(lambda: worker.depth == 4)
+    wait_until(lambda: worker.depth == 4)
     with caplog.at_level(logging.CRITICAL, "mqinfer"):
         stopper = threading.Thread(target=worker.stop, args=(0.0,))
         stopper.start()
-        until(lambda: worker.pipeline.closing)
+        wait_until(lambda: worker.pipeline.closing)
         backend.gate.set()
         stopper.join(10)
     outcomes = [bare.read().outcome for _ in range(4)]
     assert sorted(outcomes) == [Outcome.OK, *3 * [Outcome.REJECTED]]
 
 
-def test_a_reply_that_can_not_be_sent_is_kept_for_the_retry(
-    url: str, serve: Serve, gated: Gated, bare: Any, until: Until
-) -> None:
+def test_a_reply_that_can_not_be_sent_is_kept_for_the_retry(url: str, serve: Serve, gated: Gated, bare: Any) -> None:
     """A worker that lost its connection while it ran replies to the retry from memory."""
     model, backend = gated()
     links: list[Link] = []
@@ -104,7 +101,7 @@ def test_a_reply_that_can_not_be_sent_is_kept_for_the_retry(
     assert backend.entered.acquire(timeout=10)
     link.drop()
     backend.gate.set()
-    until(lambda: worker.depth == 0)
+    wait_until(lambda: worker.depth == 0)
     link.restore()
     assert bare.ask(bare.binary()).outcome is Outcome.OK
     assert backend.runs == [1]
