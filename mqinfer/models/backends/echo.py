@@ -12,10 +12,10 @@ from pathlib import Path
 from mqinfer._version import __version__
 from mqinfer.models.backend import Backend
 from mqinfer.models.load_options import LoadOptions
-from mqinfer.models.repository.tables import array, choice, integer, number, read_toml, table, text
-from mqinfer.protocol.datatypes import Array, Datatype
+from mqinfer.models.repository.tables import read_toml, table_of
+from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError, ModelFailed, ModelNotLoadable
-from mqinfer.protocol.types import TensorSpec
+from mqinfer.protocol.types import Count, TensorSpec
 
 __all__ = ["EchoBackend", "load"]
 
@@ -79,25 +79,11 @@ def _first(inputs: Mapping[str, Array]) -> object:
 class _EchoFile:
     input: tuple[TensorSpec, ...] = ()
     delay_ms: float = 0.0
-    fail_every: int = 0
-    die_on: int = 0
+    fail_every: Count = 0
+    die_on: Count = 0
 
 
-_DESCRIPTION = table(
-    {
-        "input": array(
-            table(
-                {"name": text, "datatype": choice(Datatype, "TYPE_"), "shape": array(integer(-1))},
-                TensorSpec,
-                required=("name", "datatype", "shape"),
-            )
-        ),
-        "delay_ms": number,
-        "fail_every": integer(0),
-        "die_on": integer(0),
-    },
-    _EchoFile,
-)
+_DESCRIPTION = table_of(_EchoFile)
 
 
 def load(path: Path, options: LoadOptions) -> Backend:  # noqa: ARG001 - every loader gets the options

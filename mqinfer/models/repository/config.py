@@ -12,11 +12,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import cycle, islice
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
 
 from mqinfer.models.repository.output_tables import Classification, Detection, Segmentation
 from mqinfer.protocol.card import ClassInfo, ImageContract, Layout
 from mqinfer.protocol.datatypes import Datatype
-from mqinfer.protocol.types import Scalar
+from mqinfer.protocol.types import Count, Positive, Scalar
 
 __all__ = [
     "Accelerator",
@@ -35,6 +38,9 @@ __all__ = [
     "WarmUpInput",
     "WarmUpSample",
 ]
+
+
+Size = Annotated[int, Meta(ge=-1)]
 
 
 class InstanceKind(StrEnum):
@@ -65,9 +71,9 @@ class QueuePolicy:
     """
 
     timeout_action: TimeoutAction = TimeoutAction.REJECT
-    default_timeout_microseconds: int = 0
+    default_timeout_microseconds: Count = 0
     allow_timeout_override: bool = False
-    max_queue_size: int = 0
+    max_queue_size: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +92,12 @@ class DynamicBatching:
         priority_queue_policy: Policies by level.
     """
 
-    preferred_batch_size: tuple[int, ...] = ()
-    max_queue_delay_microseconds: int | None = None
-    latency_target_microseconds: int | None = None
+    preferred_batch_size: tuple[Positive, ...] = ()
+    max_queue_delay_microseconds: Count | None = None
+    latency_target_microseconds: Positive | None = None
     preserve_ordering: bool = False
-    priority_levels: int = 0
-    default_priority_level: int = 0
+    priority_levels: Count = 0
+    default_priority_level: Count = 0
     default_queue_policy: QueuePolicy = field(default_factory=QueuePolicy)
     priority_queue_policy: Mapping[int, QueuePolicy] = field(default_factory=dict)
 
@@ -106,9 +112,9 @@ class InstanceGroup:
         gpus: Numbers of the GPUs; empty: the first.
     """
 
-    count: int = 1
+    count: Positive = 1
     kind: InstanceKind = InstanceKind.AUTO
-    gpus: tuple[int, ...] = ()
+    gpus: tuple[Count, ...] = ()
 
     def devices(self) -> tuple[str, ...]:
         """Return the device of every instance: `cpu`, `cuda:N`, or `auto`."""
@@ -153,7 +159,7 @@ class WarmUpInput:
     """
 
     data_type: Datatype
-    dims: tuple[int, ...]
+    dims: tuple[Count, ...]
     random_data: bool = False
     input_data_file: Path | None = None
 
@@ -163,8 +169,8 @@ class WarmUpSample:
     """A request that the model runs before it serves: `count` times `batch_size` rows of the same inputs."""
 
     inputs: Mapping[str, WarmUpInput] = field(default_factory=dict)
-    batch_size: int = 1
-    count: int = 1
+    batch_size: Positive = 1
+    count: Count = 1
     name: str = ""
 
 
@@ -191,15 +197,15 @@ class TensorConfig:
             (Triton's rule).
         data_type: Must match the file's.
         reshape: The shape that the model has in place of `dims`, with as many elements; None: the same.
-        layout: Triton's `format` of a picture.
+        format: Order of a picture's axes.
         label_filename: A file in the model's folder with the labels of the output's classes, one a line.
     """
 
     name: str
-    dims: tuple[int, ...] | None = None
+    dims: tuple[Size, ...] | None = None
     data_type: Datatype | None = None
     reshape: tuple[int, ...] | None = None
-    layout: Layout | None = None
+    format: Layout | None = None
     label_filename: str | None = None
 
     @property
@@ -220,7 +226,7 @@ class EnsembleStep:
     """
 
     model_name: str
-    model_version: int = -1
+    model_version: Size = -1
     input_map: Mapping[str, str] = field(default_factory=dict)
     output_map: Mapping[str, str] = field(default_factory=dict)
 

@@ -69,14 +69,14 @@ def combine(layers: Iterable[Layer]) -> ModelConfig:
 
 def _image_by_format(config: ModelConfig) -> ImageContract | None:
     """Return an image contract from Triton's `format`, if one input has it and its channels determine the colour."""
-    pictures = [each for each in config.input if each.layout and each.dims and len(each.dims) >= 3]
-    if len(pictures) != 1 or pictures[0].layout is None or pictures[0].dims is None:
+    pictures = [each for each in config.input if each.format and each.dims and len(each.dims) >= 3]
+    if len(pictures) != 1 or pictures[0].format is None or pictures[0].dims is None:
         return None
-    channels = pictures[0].dims[-1 if pictures[0].layout is Layout.NHWC else -3]
+    channels = pictures[0].dims[-1 if pictures[0].format is Layout.NHWC else -3]
     colours = {1: ColourOrder.MONO, 3: ColourOrder.RGB}
     if channels not in colours:
         return None
-    return ImageContract(pictures[0].name, colour=colours[channels], layout=pictures[0].layout)
+    return ImageContract(pictures[0].name, colour=colours[channels], layout=pictures[0].format)
 
 
 def _check_image(layer: Layer, path: Path) -> None:

@@ -16,21 +16,15 @@ from mqinfer.models.repository.config import (
     DynamicBatching,
     EnsembleStep,
     InstanceGroup,
-    InstanceKind,
     QueuePolicy,
     TensorConfig,
-    TimeoutAction,
     VersionPolicy,
     WarmUp,
     WarmUpInput,
     WarmUpSample,
 )
 from mqinfer.models.repository.output_tables import (
-    Activation,
-    Background,
-    BoxFormat,
     Classification,
-    Column,
     Detection,
     Segmentation,
 )
@@ -42,14 +36,13 @@ from mqinfer.models.repository.tables import (
     flag,
     integer,
     mapping,
-    number,
-    numbers,
     one_or_more,
     scalar,
     table,
+    table_of,
     text,
 )
-from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Layout, Resize
+from mqinfer.protocol.card import ClassInfo, ImageContract, Layout
 from mqinfer.protocol.datatypes import Datatype
 
 __all__ = ["DESCRIPTION", "OPTIMIZATION", "Layer", "class_colour"]
@@ -85,13 +78,9 @@ def _layout(value: object, place: Place) -> Layout | None:
     return None if value == "FORMAT_NONE" else Layout(choice(Layout, "FORMAT_")(value, place))
 
 
-def _tensor(*, format: Layout | None = None, **rest: object) -> TensorConfig:  # noqa: A002 - the key's name in the file
-    return TensorConfig(layout=format, **rest)  # type: ignore[arg-type] # each was converted by its check
-
-
 def _group(*, name: str = "", **rest: object) -> InstanceGroup:
     del name  # Triton's own label of the group
-    return InstanceGroup(**rest)  # type: ignore[arg-type] # as above
+    return InstanceGroup(**rest)  # type: ignore[arg-type] # each was converted by its check
 
 
 def _levels(value: object, place: Place) -> Mapping[int, QueuePolicy]:
@@ -145,84 +134,23 @@ _VERSIONS: dict[str, Check] = {
         {"versions": array(integer(0))}, lambda versions: VersionPolicy(specific=versions), required=("versions",)
     ),
 }
-_TENSOR = table(
-    {
-        "name": text,
-        "dims": array(integer(-1)),
-        "data_type": _triton_datatype,
-        "reshape": table({"shape": array(integer(-1))}, lambda shape=(): shape),
-        "format": _layout,
-        "label_filename": text,
-    },
-    _tensor,
-    required=("name",),
+_TENSOR = table_of(
+    TensorConfig,
+    data_type=_triton_datatype,
+    reshape=table({"shape": array(integer(-1))}, lambda shape=(): shape),
+    format=_layout,
     ignored=("optional", "is_shape_tensor", "allow_ragged_batch", "is_non_linear_format_io"),
 )
-_QUEUE_POLICY = table(
-    {
-        "timeout_action": choice(TimeoutAction),
-        "default_timeout_microseconds": integer(0),
-        "allow_timeout_override": flag,
-        "max_queue_size": integer(0),
-    },
-    QueuePolicy,
-)
-_DYNAMIC_BATCHING = table(
-    {
-        "preferred_batch_size": array(integer(1)),
-        "max_queue_delay_microseconds": integer(0),
-        "latency_target_microseconds": integer(1),
-        "preserve_ordering": flag,
-        "priority_levels": integer(0),
-        "default_priority_level": integer(0),
-        "default_queue_policy": _QUEUE_POLICY,
-        "priority_queue_policy": _levels,
-    },
-    DynamicBatching,
-)
-_INSTANCE_GROUP = table(
-    {"name": text, "count": integer(1), "kind": choice(InstanceKind), "gpus": array(integer(0))},
+_QUEUE_POLICY = table_of(QueuePolicy)
+_INSTANCE_GROUP = table_of(
+    InstanceGroup,
     _group,
+    name=text,
     ignored=("rate_limiter", "secondary_devices", "profile", "passive", "host_policy"),
 )
-_WARM_UP_SAMPLE = table(
-    {
-        "name": text,
-        "batch_size": integer(1),
-        "count": integer(0),
-        "inputs": mapping(
-            table(
-                {
-                    "data_type": _triton_datatype,
-                    "dims": array(integer(0)),
-                    "zero_data": flag,
-                    "random_data": flag,
-                    "input_data_file": text,
-                },
-                _warm_up_input,
-                required=("data_type", "dims"),
-            )
-        ),
-    },
-    WarmUpSample,
-)
-_STEP = table(
-    {"model_name": text, "model_version": integer(-1), "input_map": _NAMES, "output_map": _NAMES},
-    EnsembleStep,
-    required=("model_name", "input_map", "output_map"),
-)
-_IMAGE: dict[str, Check] = {
-    "input": text,
-    "width": integer(1),
-    "height": integer(1),
-    "colour": choice(ColourOrder),
-    "layout": choice(Layout, "FORMAT_"),
-    "scale": number,
-    "mean": numbers,
-    "std": numbers,
-    "resize": choice(Resize),
-    "fill": integer(0, 255),
-}
+_WARM_UP_INPUT = table_of(WarmUpInput, _warm_up_input, data_type=_triton_datatype, zero_data=flag, input_data_file=text)
+_WARM_UP_SAMPLE = table_of(WarmUpSample, inputs=mapping(_WARM_UP_INPUT))
+_STEP = table_of(EnsembleStep, required=("model_name", "input_map", "output_map"))
 _CLASS = table({"name": text, "colour": _colour}, dict, required=("name",))
 
 
@@ -232,7 +160,7 @@ def _accelerators(
     return Accelerators(gpu_execution_accelerator, cpu_execution_accelerator)
 
 
-_LIST = array(table({"name": text, "parameters": mapping(scalar)}, Accelerator, required=("name",)))
+_LIST = array(table_of(Accelerator))
 
 OPTIMIZATION = table(
     {
@@ -253,39 +181,12 @@ OPTIMIZATION = table(
 )
 """The check of `optimization`."""
 
-SEGMENTATION: Check = table({"output": text, "layout": choice(Layout, "FORMAT_")}, Segmentation, required=("output",))
-"""The check of `[segmentation]`."""
-
-CLASSIFICATION: Check = table({"output": text, "activation": choice(Activation)}, Classification, required=("output",))
-"""The check of `[classification]`."""
-
-DETECTION: Check = table(
-    {
-        "boxes": text,
-        "scores": text,
-        "classes": text,
-        "masks": text,
-        "columns": array(choice(Column)),
-        "objectness": flag,
-        "background": choice(Background),
-        "activation": choice(Activation),
-        "box_format": choice(BoxFormat),
-        "normalised": flag,
-        "score_threshold": number,
-        "iou_threshold": number,
-        "max_detections": integer(1, 10_000),
-    },
-    Detection,
-    required=("boxes",),
-)
-"""The check of `[detection]`."""
-
 _MODEL: dict[str, Check] = {
     "name": text,
     "backend": text,
     "platform": text,
     "max_batch_size": integer(0),
-    "dynamic_batching": _DYNAMIC_BATCHING,
+    "dynamic_batching": table_of(DynamicBatching, priority_queue_policy=_levels),
     "instance_group": one_or_more(_INSTANCE_GROUP),
     "version_policy": table(_VERSIONS, _policy),
     "model_warmup": _warm_up,
@@ -295,11 +196,11 @@ _MODEL: dict[str, Check] = {
     "output": array(_TENSOR),
     "optimization": OPTIMIZATION,
     "ensemble_scheduling": table({"step": array(_STEP)}, lambda step: step, required=("step",)),
-    "image": one_or_more(table(_IMAGE, _image)),
+    "image": one_or_more(table_of(ImageContract, _image, required=())),
     "classes": _classes,
-    "segmentation": SEGMENTATION,
-    "classification": CLASSIFICATION,
-    "detection": DETECTION,
+    "segmentation": table_of(Segmentation),
+    "classification": table_of(Classification),
+    "detection": table_of(Detection),
 }
 
 

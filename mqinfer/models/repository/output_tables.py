@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta
 
 from mqinfer.protocol.card import Layout
 
@@ -117,7 +120,7 @@ class Detection:
     normalised: bool = False
     score_threshold: float = 0.25
     iou_threshold: float = 0.45
-    max_detections: int = 100
+    max_detections: Annotated[int, Meta(ge=1, le=10_000)] = 100
 
     def __post_init__(self) -> None:
         if not (0 <= self.score_threshold <= 1 and 0 <= self.iou_threshold <= 1):

@@ -1,7 +1,7 @@
 """Check configuration values against a description: which keys there are, and what each may hold.
 
 A description is built of checks. A check takes a value and its place, and returns the converted value or raises
-ConfigError with file, key, value and what is expected.
+ConfigError with file, key, value and what is expected. `table_of` makes the checks of a class from its fields.
 """
 
 from __future__ import annotations
@@ -10,16 +10,21 @@ import logging
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from sys import float_info
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+from msgspec import Meta, Struct, structs
 
 from mqinfer.logs import log_once
+from mqinfer.protocol.card import Layout
+from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.nesting import MAX_NESTING, is_deep
+from mqinfer.protocol.types import Scalar
 
 __all__ = [
     "Check",
@@ -35,12 +40,17 @@ __all__ = [
     "read_toml",
     "scalar",
     "table",
+    "table_of",
     "text",
 ]
 
 log = logging.getLogger("mqinfer.models")
 
 _T = TypeVar("_T")
+_PREFIXES: Mapping[type, str] = {Layout: "FORMAT_", Datatype: "TYPE_"}
+"""What Triton writes before an enumeration's values."""
+_UNBOUNDED = 1 << 32
+"""A bound above this is that of the number's type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +220,61 @@ def table(
             raise ConfigError(f"{place}: {error}") from error
 
     return check
+
+
+def table_of(
+    kind: type[_T],
+    make: Callable[..., _T] | None = None,
+    *,
+    required: Iterable[str] | None = None,
+    ignored: Iterable[str] = (),
+    **own: Check,
+) -> Check:
+    """Check for a table with a key for each field of a class, by the fields' types.
+
+    Args:
+        kind: A dataclass or Struct.
+        make: Called in place of the class.
+        required: Keys that must be there; None for the fields without a default.
+        ignored: As of `table`.
+        own: Checks of fields that have rules of their own, and of further keys for `make`.
+    """
+    hints, needed = get_type_hints(kind, include_extras=True), _fields(kind)
+    keys = {name: own.pop(name, None) or _check_of(hints[name]) for name in needed}
+    wanted = [name for name, is_needed in needed.items() if is_needed] if required is None else required
+    return table(keys | own, make or kind, required=wanted, ignored=ignored)
+
+
+def _fields(kind: type) -> dict[str, bool]:
+    """Return the names of a class's fields, and whether each has no default."""
+    if issubclass(kind, Struct):
+        return {each.name: each.required for each in structs.fields(kind)}
+    return {each.name: each.default is MISSING is each.default_factory for each in fields(kind)}
+
+
+def _check_of(hint: Any) -> Check:
+    """Return the check of a field's type."""
+    plain, bounds = get_args(hint) if get_origin(hint) is Annotated else (hint, Meta())
+    if plain is int:
+        high = bounds.le if bounds.le is not None and bounds.le < _UNBOUNDED else None
+        return integer(bounds.ge or 0, high)
+    if plain in _SIMPLE:
+        return _SIMPLE[plain]
+    if inner := get_args(plain):
+        return _check_of_parts(get_origin(plain), inner, is_filled=bounds.min_length is not None)
+    return choice(plain, _PREFIXES.get(plain, "")) if issubclass(plain, StrEnum) else table_of(plain)
+
+
+def _check_of_parts(origin: Any, inner: tuple[Any, ...], *, is_filled: bool) -> Check:
+    """Return the check of several values, or of one that may be None; a list that is never empty may be a number."""
+    if origin is tuple:
+        return numbers if is_filled else array(_check_of(inner[0]))
+    if origin is Mapping:
+        return mapping(_check_of(inner[1]))
+    return _check_of(next(each for each in inner if each is not type(None)))
+
+
+_SIMPLE: Mapping[Any, Check] = {bool: flag, float: number, str: text, Scalar: scalar}
 
 
 def _refuse_unknown(

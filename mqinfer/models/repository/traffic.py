@@ -11,9 +11,13 @@ import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Annotated
 
-from mqinfer.models.repository.tables import integer, read_toml, table
+from msgspec import Meta
+
+from mqinfer.models.repository.tables import read_toml, table_of
 from mqinfer.protocol.errors import ConfigError, InvalidRequest
+from mqinfer.protocol.types import Count
 
 __all__ = ["TRAFFIC_FILE", "Traffic", "read_traffic", "write_traffic"]
 
@@ -32,10 +36,10 @@ class Traffic:
         previous: The stable version before this one, for a rollback.
     """
 
-    stable: int | None = None
-    canary: int | None = None
-    share: int = 0
-    previous: int | None = None
+    stable: Count | None = None
+    canary: Count | None = None
+    share: Annotated[int, Meta(ge=0, le=100)] = 0
+    previous: Count | None = None
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -111,8 +115,7 @@ class Traffic:
         return Traffic(stable=self.previous)
 
 
-_NUMBER = integer(0)
-_CHECK = table({"stable": _NUMBER, "canary": _NUMBER, "share": integer(0, 100), "previous": _NUMBER}, Traffic)
+_CHECK = table_of(Traffic)
 
 
 def read_traffic(folder: Path) -> Traffic:

@@ -12,13 +12,14 @@ import numpy.typing as npt
 import pytest
 
 from mqinfer.models.postprocess.boxes import KeptBoxes
-from mqinfer.models.repository.config_keys import DETECTION
-from mqinfer.models.repository.tables import Place
+from mqinfer.models.repository.output_tables import Detection
+from mqinfer.models.repository.tables import Place, table_of
 from mqinfer.protocol.datatypes import Array, Datatype, datatype_of
 from mqinfer.protocol.errors import BadTensor, ConfigError, ModelFailed
 from mqinfer.protocol.types import TensorSpec
 
 Floats = npt.NDArray[np.float32]
+DETECTION = table_of(Detection)
 SIZE = WIDTH, HEIGHT = 64, 48
 CORNERS = np.array([[8, 4, 24, 20], [30, 10, 50, 40]], np.float32)
 """Two objects, in pixels of the picture: of class 1, and of class 0."""
