@@ -1,4 +1,6 @@
-"""A server loads seeded damaged copies of a model of each format; MQINFER_DAMAGED_COPIES=40 makes more of them.
+"""Seeded damaged copies of a model of each format; MQINFER_DAMAGED_COPIES=40 makes more of them.
+
+A server loads the first copy of each format, one process of the tests the others: an engine is imported once there.
 
 `--log-level=INFO --log-cli-level=INFO` lists what was done to each copy, and what became of it.
 """
@@ -10,11 +12,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
-from queue import SimpleQueue
 from threading import Event
 from typing import Any
 
@@ -24,6 +27,9 @@ import pytest
 from mqinfer import Client
 from mqinfer.client.control import ControlClient
 from mqinfer.errors import MqinferError
+from mqinfer.models.loading import load_model
+from mqinfer.models.repository import Repository
+from mqinfer.models.warmup import warm_up
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.control import Call, Operation
 from tests.system.small_models import BUILDERS, INPUTS, build, damage, truth
@@ -32,7 +38,6 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 log = logging.getLogger(__name__)
 COPIES = int(os.environ.get("MQINFER_DAMAGED_COPIES", "5"))
-AT_A_TIME = 2
 _LOAD_S = 300
 
 
@@ -85,15 +90,60 @@ def _is_running(group: int) -> bool:
     return True
 
 
-def answer(client: Client, model: str) -> str:
-    """Send a request that fits the card; check the shapes of the answer, and return what the model turned out to be."""
-    card = client.card(model)
+@pytest.fixture(scope="module")
+def trial(server: Server) -> Iterator[Callable[[str], str]]:
+    """Return a function that tries a copy in one process, and in another one where a copy has ended it."""
+
+    def start() -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(1, get_context("spawn"), _use_temporary, (str(server.temporary),))
+
+    def attempt(model: str) -> str:
+        try:
+            return pools[-1].submit(tried, server.repository, model).result(timeout=_LOAD_S)
+        except BrokenProcessPool:
+            pools.append(start())
+            return "given up: it ended the process"
+
+    pools = [start()]
+    yield attempt
+    for pool in pools:
+        pool.shutdown()
+
+
+def _use_temporary(folder: str) -> None:
+    os.environ["TMPDIR"] = folder
+
+
+def tried(repository: Path, model: str) -> str:
+    """Load a copy in this process and run it; return what it turned out to be, or the error, as a server states it."""
+    try:
+        found = Repository(repository).find(model)
+        loaded = load_model(found, device="cpu")
+        warm_up(loaded.backend, loaded.card, found.config.model_warmup.count)
+        became = judged(loaded.card, loaded.backend.infer(ones(loaded.card)))
+        loaded.backend.close()
+    except MqinferError as error:
+        return f"{error.code}: {error}"
+    return became
+
+
+def ones(card: ModelCard) -> dict[str, np.ndarray[Any, Any]]:
+    """Make inputs that fit a card."""
     shapes = [tuple(1 if size == -1 else size for size in spec.shape) for spec in card.inputs]
-    inputs = {
+    return {
         spec.name: np.ones(shape, spec.datatype.name.lower().replace("fp", "float"))
         for spec, shape in zip(card.inputs, shapes, strict=True)
     }
-    outputs = client.infer(model, inputs, timeout=120).outputs
+
+
+def answer(client: Client, model: str) -> str:
+    """Send a request that fits the card, and return what the model turned out to be."""
+    card = client.card(model)
+    return judged(card, client.infer(model, ones(card), timeout=120).outputs)
+
+
+def judged(card: ModelCard, outputs: Mapping[str, np.ndarray[Any, Any]]) -> str:
+    """Check the shapes of an answer, and return what the model turned out to be."""
     for spec in card.outputs:
         found = outputs[spec.name].shape
         assert len(found) == len(spec.shape), (spec, found)
@@ -117,9 +167,8 @@ def settled(control: ControlClient, model: str) -> str:
         Event().wait(0.5)
 
 
-def outcome(server: Server, controls: SimpleQueue[ControlClient], client: Client, model: str) -> str:
+def outcome(server: Server, control: ControlClient, client: Client, model: str) -> str:
     """Load a copy, use it and unload it, or learn why it is not served; return what became of it."""
-    control = controls.get()
     try:
         control.load(model, timeout=_LOAD_S)
         ended = answer(client, model)
@@ -127,32 +176,30 @@ def outcome(server: Server, controls: SimpleQueue[ControlClient], client: Client
         ended = settled(control, model) or str(error)
     if ended.startswith("ready"):
         control.unload(model)
-    controls.put(control)
     shutil.rmtree(server.repository / model)
     return ended
 
 
 @pytest.mark.parametrize("kind", BUILDERS)
-def test_each_copy_is_ready_or_has_failed_with_a_reason(server: Server, tmp_path: Path, kind: str) -> None:
+def test_each_copy_is_ready_or_has_failed_with_a_reason(
+    server: Server, trial: Callable[[str], str], tmp_path: Path, kind: str
+) -> None:
     """A whole model serves and answers right; a damaged one too, or it says why not; other models serve meanwhile."""
     model = build(tmp_path, kind, kind)
     shutil.copytree(model, server.repository / kind)
     names = [f"{kind}-{seed}" for seed in range(COPIES)]
     damages = [damage(model, server.repository / name, seed) for seed, name in enumerate(names)]
-    controls: SimpleQueue[ControlClient] = SimpleQueue()
     with (
-        ControlClient(server.url, root=server.root) as one,
-        ControlClient(server.url, root=server.root) as other,
+        ControlClient(server.url, root=server.root) as control,
         Client(server.url, root=server.root) as client,
-        ThreadPoolExecutor(AT_A_TIME) as pool,
+        ThreadPoolExecutor(2) as pool,
     ):
-        controls.put(one)
-        controls.put(other)
-        assert outcome(server, controls, client, kind) == "ready and right"
-        futures = [pool.submit(outcome, server, controls, client, name) for name in names]
-        while wait(futures, timeout=0.5).not_done:
+        assert outcome(server, control, client, kind) == "ready and right"
+        first = pool.submit(outcome, server, control, client, names[0])
+        rest = pool.submit(lambda: [trial(name) for name in names[1:]])
+        while wait([first, rest], timeout=0.5).not_done:
             assert answer(client, "whole") == "ready and right"
-        ended = [future.result() for future in futures]
+        ended = [first.result(), *rest.result()]
     for did, became in zip(damages, ended, strict=True):
         log.info("%s: %s", did, became)
         assert became.startswith(("ready", "model_not_loadable: ", "config_error: ")) or "given up" in became, did
