@@ -1,7 +1,6 @@
-"""Triton's `model_warmup`: samples of zeros, random numbers and files, there before a model is ready."""
+"""The runs before `ready`: zeros, and Triton's `model_warmup` with samples of zeros, random numbers and files."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,31 +11,92 @@ from mqinfer.models.loading import load_model
 from mqinfer.models.repository import Repository
 from mqinfer.models.repository.config import WarmUpInput, WarmUpSample
 from mqinfer.models.warmup import sample_inputs, warm_up
-from mqinfer.protocol.card import CardParameters, ModelCard
+from mqinfer.protocol.card import CardParameters, ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
 from mqinfer.protocol.types import TensorSpec
 
 NUMBERS = [datatype for datatype in Datatype if datatype is not Datatype.BYTES]
+FRAME, LABEL = TensorSpec("frame", Datatype.UINT8, (-1, 4, 4, 3)), TensorSpec("label", Datatype.BYTES, (-1,))
 SPECS = (TensorSpec("x", Datatype.FP32, (-1, 2)), TensorSpec("s", Datatype.BYTES, (-1, -1)))
 X, S = WarmUpInput(Datatype.FP32, (2,)), WarmUpInput(Datatype.BYTES, (1,))
 
 
-def card(*specs: TensorSpec, max_batch_size: int = 4) -> ModelCard:
+class Recording(EchoBackend):
+    """An echo that records its inputs and may return a preset output."""
+
+    def __init__(self, specs: tuple[TensorSpec, ...], answer: Array | None = None) -> None:
+        super().__init__(specs)
+        self.seen: list[dict[str, Array]] = []
+        self._answer = answer
+
+    @property
+    def shapes(self) -> list[dict[str, tuple[int, ...]]]:
+        """The shapes of the inputs."""
+        return [{name: array.shape for name, array in each.items()} for each in self.seen]
+
+    def infer(self, inputs, outputs=()):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201, D102 - as above it
+        self.seen.append(dict(inputs))
+        return super().infer(inputs, outputs) if self._answer is None else {"y": self._answer}
+
+
+def card(*specs: TensorSpec, max_batch_size: int = 4, image: ImageContract | None = None) -> ModelCard:
     """Make the card of an echo."""
-    known = CardParameters(max_batch_size=max_batch_size)
+    known = CardParameters(max_batch_size=max_batch_size, image=image)
     return ModelCard(name="m", versions=("1",), platform="mqinfer_echo", inputs=specs, outputs=specs, parameters=known)
 
 
-class Recording(EchoBackend):
-    """An echo that records its inputs."""
+@pytest.mark.parametrize(("max_batch_size", "batches"), [(0, [1]), (1, [1]), (4, [1, 4])])
+def test_warm_up_runs_both_batch_sizes(max_batch_size: int, batches: list[int]) -> None:
+    """`count` runs at batch 1 and at the largest; open axes beyond the batch are 1."""
+    specs = (TensorSpec("a", Datatype.FP32, (-1, 3, -1)), TensorSpec("b", Datatype.BYTES, (-1,)))
+    backend = Recording(specs)
+    warm_up(backend, card(*specs, max_batch_size=max_batch_size), 2)
+    assert backend.shapes == [{"a": (batch, 3, 1), "b": (batch,)} for batch in batches for _ in range(2)]
+    warm_up(backend, card(*specs, max_batch_size=max_batch_size), 0)
+    assert len(backend.seen) == 2 * len(batches)
 
-    def __init__(self, specs: tuple[TensorSpec, ...], **settings: Any) -> None:
-        super().__init__(specs, **settings)
-        self.seen: list[dict[str, list[Any]]] = []
 
-    def infer(self, inputs, outputs=()):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201, D102 - as above it
-        self.seen.append({name: array.tolist() for name, array in inputs.items()})
-        return super().infer(inputs, outputs)
+def test_open_pictures_get_a_size() -> None:
+    """A convolution would refuse a picture of one pixel; an unbatched input keeps its shape."""
+    specs = (TensorSpec("x", Datatype.UINT8, (1, -1, -1, 3)), TensorSpec("s", Datatype.BOOL, ()))
+    backend = Recording(specs)
+    warm_up(backend, card(*specs, max_batch_size=0, image=ImageContract("x")), 1)
+    assert backend.shapes == [{"x": (1, 256, 256, 3), "s": ()}]
+
+
+def test_a_model_that_fails_is_not_ready() -> None:
+    """Better at the start than at the first request."""
+    specs = (FRAME,)
+    with pytest.raises(ModelNotLoadable, match=r"model m version 1: warm-up on zeros with batch 1 failed.*count = 0"):
+        warm_up(EchoBackend(specs, fail_every=1), card(*specs, max_batch_size=8), 1)
+
+
+@pytest.mark.parametrize("specs", [(TensorSpec("x", Datatype.FP32, (-1, -1)),), (FRAME, LABEL)])
+def test_open_shapes_and_strings_may_refuse_zeros(specs: tuple[TensorSpec, ...]) -> None:
+    """Nobody knows which sizes or words such a model takes: it serves, and what stays unproven is stated."""
+    refused = warm_up(EchoBackend(specs, fail_every=1), card(*specs, max_batch_size=8), 1)
+    assert "no request was tried" in refused.untried
+    assert "[[model_warmup]]" in refused.untried
+    assert not warm_up(EchoBackend(specs), card(*specs, max_batch_size=8), 1).untried
+
+
+def test_outputs_must_keep_the_batch() -> None:
+    """A model whose output does not grow with the batch can't share a run between requests."""
+    specs = (TensorSpec("x", Datatype.FP32, (-1, 2)),)
+    backend = Recording(specs, np.zeros(3, np.float32))
+    with pytest.raises(ModelNotLoadable, match="max_batch_size = 0"):
+        warm_up(backend, card(*specs, max_batch_size=4), 1)
+    warm_up(backend, card(*specs, max_batch_size=0), 1)
+
+
+def test_memory_is_short_for_the_largest_batch() -> None:
+    """The reason is that of a model that can't be loaded, and leads to another try."""
+    specs = (TensorSpec("x", Datatype.FP32, (-1, 2**20)),)
+    with pytest.raises(
+        ModelNotLoadable, match=r"no memory for the warm-up with batch \d+: .*Unable to allocate"
+    ) as found:
+        warm_up(EchoBackend(specs), card(*specs, max_batch_size=2**30))
+    assert isinstance(found.value.__cause__, MemoryError)
 
 
 def test_one_row_is_repeated_for_the_batch(tmp_path: Path) -> None:
@@ -58,7 +118,7 @@ def test_dims_may_hold_the_batch_axis() -> None:
     specs = (TensorSpec("x", Datatype.FP32, (-1, 2)),)
     backend = Recording(specs)
     warm_up(backend, card(*specs), 0, [WarmUpSample({"x": WarmUpInput(Datatype.FP32, (3, 2))})])
-    assert [np.shape(seen["x"]) for seen in backend.seen] == [(3, 2)]
+    assert backend.shapes == [{"x": (3, 2)}]
 
 
 @pytest.mark.parametrize("datatype", NUMBERS)
@@ -151,7 +211,5 @@ def test_a_repository_with_warm_up_data(tmp_path: Path) -> None:
     requested = model.config.model_warmup
     recording = Recording(model.card.inputs)
     warm_up(recording, model.card, requested.count, requested.samples)
-    assert recording.seen[:2] == [{"x": [[7, 9], [7, 9]]}] * 2
-    assert len(recording.seen) == 3
-    noise: Array = np.array(recording.seen[2]["x"])
-    assert noise.shape == (1, 2)
+    assert [seen["x"].tolist() for seen in recording.seen[:2]] == [[[7, 9], [7, 9]]] * 2
+    assert recording.shapes[2:] == [{"x": (1, 2)}]
