@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from mqinfer.codecs import decode_tensor, encode_tensor, parse_encoding
+from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.codecs.chain import ChainDecoder, sealed
 from mqinfer.codecs.h264 import H264Decoder, H264Encoder
 from mqinfer.lab.drives.synthetic import SyntheticDrive
@@ -86,13 +86,6 @@ def test_kbits_are_kept() -> None:
         sizes.append(sum(map(len, data[15:])))  # the first second may be spent on the key frame
     assert sizes[1] * 8 < 1.5 * 200_000
     assert sizes[1] < sizes[0] / 3
-
-
-@pytest.mark.parametrize("text", ["h264:100001", "h264:-1", "h264:x", "h264:"])
-def test_levels_outside_the_rules_are_refused(text: str) -> None:
-    """With the range in the message."""
-    with pytest.raises(BadEncoding, match=r"levels of h264: 0 to 100000"):
-        parse_encoding(text)
 
 
 @pytest.mark.parametrize(

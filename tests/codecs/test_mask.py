@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 import lz4.block
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from msgspec.structs import replace
@@ -138,20 +138,8 @@ def test_the_limits_hold() -> None:
         decode_tensor(tensor, Limits(tensor_bytes=999))
 
 
-@given(st.booleans(), st.data())
-@settings(max_examples=500)
-def test_mutated_masks_give_an_array_or_bad_encoding(packed: bool, data: st.DataObject) -> None:  # noqa: FBT001 -- drawn by Hypothesis
-    """Flipped bytes and cut ends of both forms."""
-    array = (np.arange(500) // (3 if packed else 50)).astype(np.uint8)
-    tensor = encode_tensor("x", array, "mask")
-    changed = bytearray(tensor.data)
-    for _ in range(data.draw(st.integers(1, 4))):
-        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
-    _try(tensor, bytes(changed[: data.draw(st.sampled_from([len(changed), data.draw(st.integers(0, len(changed)))]))]))
-
-
 def test_ten_thousand_mutated_masks_give_an_array_or_bad_encoding() -> None:
-    """Many more than Hypothesis has time for, with a fixed seed: flipped, cut, and content changed before packing."""
+    """With a fixed seed, runs and packed pixels: flipped, cut, and content changed before packing."""
     rng = np.random.default_rng(11)
     originals = [encode_tensor("x", (np.arange(500) // part).astype(np.uint8), "mask") for part in (3, 50, 260)]
     refused = 0
@@ -167,6 +155,8 @@ def test_ten_thousand_mutated_masks_give_an_array_or_bad_encoding() -> None:
         else:
             for place in rng.integers(0, len(changed), 1 + number % 5):
                 changed[place] = rng.integers(256)
+            if number % 4:
+                del changed[rng.integers(len(changed) + 1) :]
         refused += _try(tensor, bytes(changed))
     assert refused > 1000
 

@@ -48,11 +48,18 @@ def test_encodings_are_read(text: str, encoding: Encoding) -> None:
         "lz4:1:2",
         ":9",
         "lz4:" + "9" * 5000,
+        "h264:100001",
+        "h264:-1",
+        "h264:x",
+        "h264:",
     ],
 )
 def test_bad_encodings_are_refused(text: str) -> None:
     """The message names what there is."""
-    with pytest.raises(BadEncoding, match=r"known are raw, lz4, shuffle-lz4, mask, jpeg, png|levels of"):
+    with pytest.raises(
+        BadEncoding,
+        match=r"known are raw, lz4, shuffle-lz4, mask, jpeg, png|levels of (h264: 0 to 100000|[^h])",
+    ):
         parse_encoding(text)
 
 

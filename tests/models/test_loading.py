@@ -113,15 +113,6 @@ def test_onnx_runtimes_own_format(write_onnx: WriteOnnx, tmp_path: Path) -> None
         load_model(ModelVersion("m", 1, tmp_path / "model.ort"))
 
 
-@pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
-def test_truncated_onnx(write_onnx: WriteOnnx, tmp_path: Path, part: float) -> None:
-    """A file that was copied in part is refused, with its size."""
-    path = write_onnx(tmp_path / "model.onnx")
-    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * part)])
-    with pytest.raises(ModelNotLoadable, match=rf"{path}.*{path.stat().st_size} bytes"):
-        load_model(ModelVersion("m", 1, path))
-
-
 def test_lfs_pointer_among_a_folders_files(tmp_path: Path) -> None:
     """A SavedModel whose variables are pointers is recognised before TensorFlow is started."""
     (tmp_path / "variables").mkdir()

@@ -175,17 +175,6 @@ def test_weights_elsewhere_are_refused(write_ir: WriteIr, tmp_path: Path) -> Non
         loaded(moved)
 
 
-@pytest.mark.parametrize("location", ["../weights.bin", "absolute", "link.bin"])
-def test_external_data_elsewhere_is_refused(write_onnx: WriteOnnx, tmp_path: Path, location: str) -> None:
-    """Nor can an ONNX file that OpenVINO reads."""
-    outside = tmp_path / "weights.bin"
-    outside.write_bytes(np.ones(4, np.float32).tobytes())
-    path = write_onnx(tmp_path / "m" / "model.onnx", external=str(outside) if location == "absolute" else location)
-    (path.parent / "link.bin").symlink_to(outside)
-    with pytest.raises(ModelNotLoadable, match="outside"):
-        loaded(path)
-
-
 def test_what_is_no_model(write_ir: WriteIr, write_onnx: WriteOnnx, tmp_path: Path) -> None:
     """Text, a truncated IR, a truncated ONNX file: each with its reason."""
     text = tmp_path / "text.xml"

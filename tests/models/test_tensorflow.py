@@ -29,14 +29,6 @@ Freeze = Callable[..., Path]
 DTYPES = {"FP16": "float16", "FP32": "float32", "FP64": "float64", "BYTES": "string"}
 
 
-@pytest.fixture(scope="module")
-def tf() -> Any:
-    """TensorFlow, imported as the product imports it."""
-    from mqinfer.models.backends.tensorflow.runtime import import_tensorflow
-
-    return import_tensorflow()
-
-
 @pytest.fixture
 def freeze(tf: Any, tmp_path: Path) -> Freeze:
     """Write the graph that a function builds as a frozen graph."""
