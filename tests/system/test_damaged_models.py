@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -197,7 +197,8 @@ def test_each_copy_is_ready_or_has_failed_with_a_reason(
         assert outcome(server, control, client, kind) == "ready and right"
         first = pool.submit(outcome, server, control, client, names[0])
         rest = pool.submit(lambda: [trial(name) for name in names[1:]])
-        while wait([first, rest], timeout=0.5).not_done:
+        under_way: list[Future[Any]] = [first, rest]
+        while wait(under_way, timeout=0.5).not_done:
             assert answer(client, "whole") == "ready and right"
         ended = [first.result(), *rest.result()]
     for did, became in zip(damages, ended, strict=True):

@@ -240,12 +240,12 @@ def table_of(
         own: Checks of fields that have rules of their own, and of further keys for `make`.
     """
     hints, needed = get_type_hints(kind, include_extras=True), _fields(kind)
-    keys = {name: own.pop(name, None) or _check_of(hints[name]) for name in needed}
+    keys = {name: own.pop(name) if name in own else _check_of(hints[name]) for name in needed}
     wanted = [name for name, is_needed in needed.items() if is_needed] if required is None else required
     return table(keys | own, make or kind, required=wanted, ignored=ignored)
 
 
-def _fields(kind: type) -> dict[str, bool]:
+def _fields(kind: Any) -> dict[str, bool]:
     """Return the names of a class's fields, and whether each has no default."""
     if issubclass(kind, Struct):
         return {each.name: each.required for each in structs.fields(kind)}
