@@ -22,7 +22,7 @@ from mqinfer.client.options import check_timeout
 from mqinfer.client.request import InferOptions, Input, make_request
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
-from mqinfer.client.window import NEWER_FRAME, DelayWindow, Policy, StreamWindow
+from mqinfer.client.window import NEWER_FRAME, Policy, StreamWindow
 from mqinfer.protocol.errors import Cancelled, ConfigError, MqinferError, Rejected, Superseded
 from mqinfer.protocol.types import Capture, ErrorInfo, InferRequest, Outcome
 
@@ -111,7 +111,7 @@ class Feed(Notifier):
         self.maker = requester.maker
         self._requester = requester
         policy = Policy(settings.policy)
-        self._window: StreamWindow[_Frame] = StreamWindow(policy, DelayWindow.of(policy, settings.window))
+        self._window: StreamWindow[_Frame] = StreamWindow(policy, settings.window)
         self._frames: deque[_Frame] = deque()  # in the order of putting; bounded by `has_room`
         self._most = _MOST_UNREAD if policy is Policy.LATEST else 2 * settings.window
         self._number = 0  # of the next frame

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.types import Outcome, Timings
@@ -76,16 +76,6 @@ class DelayWindow:
         self._answered_at = -1e9
         self._interval = 0.0
 
-    @classmethod
-    def of(cls, policy: Policy, most: int) -> Self:
-        """Return the window of a stream.
-
-        Args:
-            policy: Of the stream.
-            most: Upper bound of the window.
-        """
-        return cls(most, _FRESH_SHARE if policy is Policy.LATEST else 1.0)
-
     @property
     def limit(self) -> int:
         """Number of frames that may be in flight now."""
@@ -131,17 +121,17 @@ class DelayWindow:
 class StreamWindow(Generic[T]):
     """The frames of one stream that have no outcome yet: a queue, and the frames in flight. Not thread-safe."""
 
-    def __init__(self, policy: Policy, window: DelayWindow) -> None:
+    def __init__(self, policy: Policy, most: int) -> None:
         """Start with an empty queue.
 
         Args:
             policy: What happens to a frame that finds the window full.
-            window: Limits the frames in flight.
+            most: Upper bound of the frames in flight.
         """
         self.in_flight = 0
         """Frames that have left the queue, until their outcome."""
-        self._window = window
         self._keeps_newest = policy is Policy.LATEST
+        self._window = DelayWindow(most, _FRESH_SHARE if self._keeps_newest else 1.0)
         self._queue: deque[T] = deque()  # one frame with the policy `latest`; bounded by the reader otherwise
 
     @property

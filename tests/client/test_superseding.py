@@ -15,7 +15,7 @@ from mqinfer.broker.link import ReasonCode
 from mqinfer.client.dispatch.dispatcher import Dispatcher
 from mqinfer.client.dispatch.pending import PendingRequest
 from mqinfer.client.result import InferResult
-from mqinfer.client.window import DelayWindow, Policy, StreamWindow
+from mqinfer.client.window import Policy, StreamWindow
 from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.types import InferRequest, InferResponse, Outcome, Timings, WorkerLoad
 
@@ -51,7 +51,7 @@ class Drive:
         self._numbers = count()
         self._connected = True
         self._dispatcher = Dispatcher("car")
-        self._stream: StreamWindow[float] = StreamWindow(Policy.LATEST, DelayWindow.of(Policy.LATEST, 8))
+        self._stream: StreamWindow[float] = StreamWindow(Policy.LATEST, 8)
         self._sent: dict[str, float] = {}  # when each frame without an outcome was taken, the oldest first
         self._workers = {f"w{number}": Worker(f"w{number}") for number in range(workers)}
         self._announce()

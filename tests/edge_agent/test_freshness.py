@@ -24,8 +24,7 @@ class Served:
 
 def live(frames: int, interval: float, service: float, workers: int = 1, most: int = 8) -> Served:
     """Simulate a stream of the policy `latest` against workers that share one queue, without any network."""
-    window = DelayWindow(most, 0.5)
-    stream: StreamWindow[float] = StreamWindow(Policy.LATEST, window)
+    stream: StreamWindow[float] = StreamWindow(Policy.LATEST, most)
     free = [0.0] * workers
     events: list[tuple[float, int, float, Timings]] = []
     served = Served([], 0, [])
@@ -40,7 +39,7 @@ def live(frames: int, interval: float, service: float, workers: int = 1, most: i
         while events and events[0][0] <= until:
             now, _, taken, timings = heapq.heappop(events)
             served.ages.append(now - taken)
-            served.windows.append(window.limit)
+            served.windows.append(stream.limit)
             stream.finish(InferResult("", Outcome.OK, "m", timings=timings), now)
             for following in stream.take():
                 send(following, now)

@@ -20,7 +20,7 @@ from functools import partial
 
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
-from mqinfer.client.window import NEWER_FRAME, DelayWindow, Policy, StreamWindow
+from mqinfer.client.window import NEWER_FRAME, Policy, StreamWindow
 from mqinfer.edge_agent.cascade.entry import CascadeFrame, SmallAnswer
 from mqinfer.edge_agent.cascade.small import shown_as, size_of
 from mqinfer.edge_agent.cascade.stage import SmallStage
@@ -188,8 +188,8 @@ class Cascade:
     def _stream(self, source: str) -> _StreamState:
         if source not in self._streams:  # the reader's first frame of it; others come later
             options = self._options
-            window = DelayWindow.of(options.policy, max(options.window, self._stage.threads))
-            self._streams[source] = _StreamState(self._picture, StreamWindow(options.policy, window))
+            most = max(options.window, self._stage.threads)
+            self._streams[source] = _StreamState(self._picture, StreamWindow(options.policy, most))
         return self._streams[source]
 
     def _thumbnail(self, pending: PendingFrame, settings: CascadeSettings) -> Thumbnail | None:

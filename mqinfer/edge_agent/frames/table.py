@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from mqinfer.client.result import InferResult
-from mqinfer.client.window import DelayWindow, Policy, StreamWindow
+from mqinfer.client.window import Policy, StreamWindow
 from mqinfer.edge_agent.frames.pending import PendingFrame
 from mqinfer.edge_agent.frames.reach import Reach, because
 from mqinfer.protocol.errors import MqinferError, ReferenceLost
@@ -47,7 +47,7 @@ class FrameTable:
     def stream(self, source: str) -> StreamWindow[PendingFrame]:
         """Return the window of a stream, from its first frame on."""
         if source not in self.streams:
-            self.streams[source] = StreamWindow(self._policy, DelayWindow.of(self._policy, self._window))
+            self.streams[source] = StreamWindow(self._policy, self._window)
         return self.streams[source]
 
     def read(self, frame: PendingFrame) -> None:
