@@ -122,6 +122,12 @@ class Bare:
         self.link.publish(message)
         return self.read()
 
+    def hold(self, backend: GatedEcho, request_id: str = "ab" * 16, **changes: Any) -> None:
+        """Close a back end's gate, send a request, and wait until it is held there."""
+        backend.gate.clear()
+        self.link.publish(self.binary(request_id, **changes))
+        assert backend.entered.acquire(timeout=60)
+
     def binary(self, request_id: str = "ab" * 16, *, model: str = "echo", **changes: Any) -> Message:
         """Make a request in the binary form, as mqinfer's own clients send it."""
         tensors = changes.pop("inputs", (encode_tensor("x", X),))

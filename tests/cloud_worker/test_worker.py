@@ -151,9 +151,7 @@ def test_a_reply_counts_no_request_that_was_replied_to(gated_worker: GatedWorker
     worker, backend = gated_worker(
         config="[dynamic_batching]\nmax_queue_delay_microseconds = 0\npreferred_batch_size = [4]\n"
     )
-    backend.gate.clear()
-    bare.link.publish(bare.binary(f"{0:032x}"))
-    assert backend.entered.acquire(timeout=10)
+    bare.hold(backend, f"{0:032x}")
     for number in range(1, 4):
         bare.link.publish(bare.binary(f"{number:032x}"))
     while worker.pipeline.prepared < 3:
@@ -280,9 +278,7 @@ def test_requests_that_expire_in_the_queue_are_not_run(
 
     worker = Worker(model, connect, WorkerOptions(unique("worker")), clock=lambda: now[0])
     worker.start()
-    backend.gate.clear()
-    bare.link.publish(bare.binary())
-    assert backend.entered.acquire(timeout=10)
+    bare.hold(backend)
     bare.link.publish(bare.binary("cd" * 16, timeout_us=1_000_000))
     wait_until(lambda: worker.pipeline.prepared == 1)
     now[0] = 2.0
@@ -300,9 +296,7 @@ def test_requests_that_expire_in_the_queue_are_not_run(
 def test_waiting_requests_share_a_run(gated_worker: GatedWorker, bare: Any) -> None:
     """What comes while one batch runs is the next batch, and each request gets its own rows."""
     worker, backend = gated_worker(config="[dynamic_batching]\nmax_queue_delay_microseconds = 0")
-    backend.gate.clear()
-    bare.link.publish(bare.binary())
-    assert backend.entered.acquire(timeout=10)
+    bare.hold(backend)
     ids = [f"{number:032x}" for number in range(1, 6)]
     for number, request_id in enumerate(ids):
         mine = encode_tensor("x", np.full((1, 4), number, np.float32))
@@ -353,9 +347,7 @@ def test_a_flood_leaves_room_for_another_client(
 def test_priorities_as_configured(gated_worker: GatedWorker, bare: Any, levels: str, order: list[int]) -> None:
     """With levels, 1 goes first and 0 is the default level; without them `priority` changes nothing."""
     worker, backend = gated_worker(config=f"max_batch_size = 1\n[dynamic_batching]\n{levels}")
-    backend.gate.clear()
-    bare.link.publish(bare.binary())
-    assert backend.entered.acquire(timeout=10)
+    bare.hold(backend)
     for number, priority in ((1, 0), (2, 3), (3, 1)):
         bare.link.publish(bare.binary(f"{number:032x}", priority=priority))
     wait_until(lambda: worker.pipeline.prepared == 3)
@@ -367,9 +359,7 @@ def test_a_queue_is_as_long_as_configured(gated_worker: GatedWorker, bare: Any) 
     """Beside the one that runs `max_queue_size` wait; one more is refused."""
     policy = "default_queue_policy = { max_queue_size = 2 }"
     worker, backend = gated_worker(config=f"max_batch_size = 1\n[dynamic_batching]\n{policy}")
-    backend.gate.clear()
-    bare.link.publish(bare.binary())
-    assert backend.entered.acquire(timeout=10)
+    bare.hold(backend)
     for number in range(2):
         bare.link.publish(bare.binary(f"{number:032x}"))
     wait_until(lambda: worker.pipeline.prepared == 2)
@@ -430,9 +420,7 @@ def test_the_state_follows_the_work(gated_worker: GatedWorker, bare: Any, seen: 
 
     worker.refresh()
     wait_until(lambda: figures() == [(0, 0)])  # as it started
-    backend.gate.clear()
-    bare.link.publish(bare.binary("1" * 32))
-    assert backend.entered.acquire(timeout=10)
+    bare.hold(backend, "1" * 32)
     worker.refresh()
     wait_until(lambda: figures() == [(0, 0), (1, 0)])
     backend.gate.set()

@@ -134,9 +134,7 @@ def test_an_answer_that_does_not_fit_at_all_is_counted(
 ) -> None:
     """Where not even the error fits through, the worker says so to its log and goes on."""
     worker, backend = gated_worker()
-    backend.gate.clear()
-    bare.link.publish(bare.binary())
-    assert backend.entered.acquire(timeout=10)
+    bare.hold(backend)
     limit, bare.link._broker.max_packet_size = bare.link._broker.max_packet_size, 200
     with caplog.at_level(logging.CRITICAL, "mqinfer"):
         backend.gate.set()

@@ -135,9 +135,7 @@ def test_a_prepared_request(gated_worker: GatedWorker, bare: Any, cancel: Cancel
     """Cancelled while it waits for the model, it is left out of its batch; the others run and have replies."""
     worker, backend = gated_worker(config=BATCHES, capacity_bytes=len(bare.binary().payload) * 6)
     for turn in (100, 200):  # twice: the bytes of what was skipped are free again
-        backend.gate.clear()
-        bare.link.publish(bare.binary(f"{turn:032x}"))
-        assert backend.entered.acquire(timeout=10)
+        bare.hold(backend, f"{turn:032x}")
         ids = [f"{turn + number:032x}" for number in range(1, 5)]
         for request_id in ids:
             bare.link.publish(bare.binary(request_id))
@@ -153,9 +151,7 @@ def test_a_prepared_request(gated_worker: GatedWorker, bare: Any, cancel: Cancel
 def test_a_request_that_runs(gated_worker: GatedWorker, bare: Any, cancel: Cancel, outcome: Outcome) -> None:
     """Cancelled in a running batch, it has no reply, and the others have theirs."""
     worker, backend = gated_worker(config=BATCHES)
-    backend.gate.clear()
-    bare.link.publish(bare.binary(ONE))
-    assert backend.entered.acquire(timeout=10)
+    bare.hold(backend, ONE)
     for request_id in (TWO, THREE, FOUR):
         bare.link.publish(bare.binary(request_id))
     wait_until(lambda: worker.pipeline.prepared == 3)
@@ -170,9 +166,7 @@ def test_a_request_that_runs(gated_worker: GatedWorker, bare: Any, cancel: Cance
 def test_a_request_that_is_served_inline(gated_worker: GatedWorker, bare: Any, outcome: Outcome) -> None:
     """Its cancellation is read after the reply: the client drops that as late, and the worker is not held up."""
     worker, backend = gated_worker(**INLINE)
-    backend.gate.clear()
-    bare.link.publish(bare.binary(ONE))
-    assert backend.entered.acquire(timeout=10)
+    bare.hold(backend, ONE)
     bare.link.publish(cancellation(bare.name, ONE, outcome=outcome))
     backend.gate.set()
     assert bare.read().id == ONE
@@ -208,9 +202,7 @@ def test_nobody_cancels_the_request_of_another_client(
 ) -> None:
     """Ids are those of the client in the topic, which the broker's access rules vouch for."""
     worker, backend = gated_worker()
-    backend.gate.clear()
-    bare.link.publish(bare.binary(ONE))
-    assert backend.entered.acquire(timeout=10)
+    bare.hold(backend, ONE)
     bare.link.publish(bare.binary(TWO))
     wait_until(lambda: worker.pipeline.prepared == 1)
     other = make_link(url, client_id=unique("other"))
@@ -232,9 +224,7 @@ def test_a_worker_that_drains_honours_cancellations(gated_worker: GatedWorker, b
         TOPICS.worker_state(worker.name),
         lambda m: states.append(WorkerState.from_json(m.payload)) if m.payload else None,
     )
-    backend.gate.clear()
-    bare.link.publish(bare.binary(ONE))
-    assert backend.entered.acquire(timeout=10)
+    bare.hold(backend, ONE)
     for request_id in (TWO, THREE):
         bare.link.publish(bare.binary(request_id))
     wait_until(lambda: worker.pipeline.prepared == 2)

@@ -59,9 +59,7 @@ def test_one_such_error_in_a_batch_spoils_no_other_request(gated_worker: GatedWo
         config="[dynamic_batching]\nmax_queue_delay_microseconds = 0\npreferred_batch_size = [4]\n"
     )
     backend.fails = lambda inputs: SystemExit(1) if 7 in inputs["x"] else None
-    backend.gate.clear()
-    bare.link.publish(bare.binary(f"{0:032x}"))
-    assert backend.entered.acquire(timeout=10)
+    bare.hold(backend, f"{0:032x}")
     for number in range(1, 4):
         bare.link.publish(bare.binary(f"{number:032x}", **({"inputs": (BAD,)} if number == 2 else {})))
     wait_until(lambda: worker.pipeline.prepared == 3)

@@ -98,9 +98,7 @@ def test_a_worker_that_is_busy_hands_over(gated_worker: GatedWorker, bare: Any) 
     )
     large = encode_tensor("x", np.zeros((3, 1000), np.float32))
     small = encode_tensor("x", np.zeros((1, 1000), np.float32))
-    backend.gate.clear()
-    bare.link.publish(bare.binary(inputs=(large,)))
-    assert backend.entered.acquire(timeout=10)
+    bare.hold(backend, inputs=(large,))
     for number in range(3):
         bare.link.publish(bare.binary(f"{number:032x}", inputs=(small,)))
     while worker.pipeline.prepared < 3:

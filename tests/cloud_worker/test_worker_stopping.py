@@ -49,9 +49,7 @@ def test_a_drained_worker_comes_back(
     model, backend = gated()
     links: list[Link] = []
     worker = serve(url, model, links=links)
-    backend.gate.clear()
-    bare.link.publish(bare.binary())
-    assert backend.entered.acquire(timeout=10)
+    bare.hold(backend)
     worker.drain()
     assert not worker.is_drained()
     backend.gate.set()
@@ -96,9 +94,7 @@ def test_a_reply_that_can_not_be_sent_is_kept_for_the_retry(url: str, serve: Ser
     worker = serve(url, model, links=links)
     (link,) = links
     assert isinstance(link, MemoryLink)
-    backend.gate.clear()
-    bare.link.publish(bare.binary())
-    assert backend.entered.acquire(timeout=10)
+    bare.hold(backend)
     link.drop()
     backend.gate.set()
     wait_until(lambda: worker.depth == 0)

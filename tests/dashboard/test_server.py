@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from mqinfer.dashboard.page import PageFile, read_page
 from mqinfer.dashboard.settings import DashboardSettings, check_settings, is_loopback
 from mqinfer.protocol.errors import ConfigError, MqinferError
 from mqinfer.web.tls import TlsFiles
-from tests.dashboard.served import SCRIPT, page_in, served, settings_of, tls_files
+from tests.dashboard.served import SCRIPT, Served, page_in, served, settings_of, tls_files
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
@@ -55,22 +55,28 @@ def ask(url: str, *requests: tuple[str, str, Mapping[str, str]], **options: Any)
     return asyncio.run(main())
 
 
-@pytest.fixture
-def page(tmp_path: Path) -> Mapping[str, PageFile]:
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, PageFile]:
     """A page as the build makes it."""
-    return page_in(tmp_path / "page")
+    return page_in(tmp_path_factory.mktemp("page") / "page")
 
 
-def test_files(page: Mapping[str, PageFile]) -> None:
+@pytest.fixture(scope="module", name="dashboard")
+def plain(page: Mapping[str, PageFile]) -> Iterator[Served]:
+    """A dashboard that serves it on loopback."""
+    with served(PLAIN, page) as found:
+        yield found
+
+
+def test_files(dashboard: Served) -> None:
     """Each has its type; what has a hash in its name is kept for ever, the rest is asked for each time."""
-    with served(PLAIN, page) as dashboard:
-        index, script, style, icon = ask(
-            dashboard.url,
-            ("GET", "/", {}),
-            ("GET", "/assets/index-1a2b.js", {}),
-            ("GET", "/assets/index-3c4d.css", {}),
-            ("GET", "/icon.svg", {}),
-        )
+    index, script, style, icon = ask(
+        dashboard.url,
+        ("GET", "/", {}),
+        ("GET", "/assets/index-1a2b.js", {}),
+        ("GET", "/assets/index-3c4d.css", {}),
+        ("GET", "/icon.svg", {}),
+    )
     types = [reply[1]["Content-Type"] for reply in (index, script, style, icon)]
     assert types == [
         "text/html; charset=utf-8",
@@ -84,27 +90,25 @@ def test_files(page: Mapping[str, PageFile]) -> None:
     assert gzip.decompress(script[2]) == SCRIPT
 
 
-def test_what_the_browser_has_is_not_sent_again(page: Mapping[str, PageFile]) -> None:
+def test_what_the_browser_has_is_not_sent_again(dashboard: Served) -> None:
     """The ETag comes back, and the reply is 304; another one gets the file."""
-    with served(PLAIN, page) as dashboard:
-        ((_, headers, _),) = ask(dashboard.url, ("GET", "/", {}))
-        same, other = ask(
-            dashboard.url,
-            ("GET", "/", {"If-None-Match": f'"x", {headers["ETag"]}'}),
-            ("GET", "/", {"If-None-Match": '"x"'}),
-        )
+    ((_, headers, _),) = ask(dashboard.url, ("GET", "/", {}))
+    same, other = ask(
+        dashboard.url,
+        ("GET", "/", {"If-None-Match": f'"x", {headers["ETag"]}'}),
+        ("GET", "/", {"If-None-Match": '"x"'}),
+    )
     assert (same[0], same[1]["ETag"], same[2]) == (304, headers["ETag"], b"")
     assert other[0] == 200
 
 
-def test_compression(page: Mapping[str, PageFile]) -> None:
+def test_compression(dashboard: Served) -> None:
     """A script is compressed for those who say that they take it."""
-    with served(PLAIN, page) as dashboard:
-        zipped, plain = ask(
-            dashboard.url,
-            ("GET", "/assets/index-1a2b.js", {"Accept-Encoding": "gzip, br"}),
-            ("GET", "/assets/index-1a2b.js", {"Accept-Encoding": "identity"}),
-        )
+    zipped, plain = ask(
+        dashboard.url,
+        ("GET", "/assets/index-1a2b.js", {"Accept-Encoding": "gzip, br"}),
+        ("GET", "/assets/index-1a2b.js", {"Accept-Encoding": "identity"}),
+    )
     assert zipped[1]["Content-Encoding"] == "gzip"
     assert gzip.decompress(zipped[2]) == plain[2] == SCRIPT
     assert "Content-Encoding" not in plain[1]
@@ -123,10 +127,9 @@ def test_compression(page: Mapping[str, PageFile]) -> None:
         ("GET", "/mqtt", {}),
     ],
 )
-def test_each_reply_protects_the_page(page: Mapping[str, PageFile], request_of: Any) -> None:
+def test_each_reply_protects_the_page(dashboard: Served, request_of: Any) -> None:
     """Policy and the other headers are on every reply, errors too."""
-    with served(PLAIN, page) as dashboard:
-        ((_, headers, _),) = ask(dashboard.url, request_of)
+    ((_, headers, _),) = ask(dashboard.url, request_of)
     assert {name: headers.get(name) for name in PROTECTION} == PROTECTION
     assert "Strict-Transport-Security" not in headers
     assert "camera=()" in headers["Permissions-Policy"]
@@ -156,7 +159,7 @@ def test_a_broker_that_browsers_reach_themselves(page: Mapping[str, PageFile]) -
     "path",
     ["/nothing", "/assets/", "/../settings.py", "/%2e%2e/settings.py", "/assets/../../app.py", "//etc/passwd", "/\x00"],
 )
-def test_there_is_nothing_else(page: Mapping[str, PageFile], path: str) -> None:
+def test_there_is_nothing_else(dashboard: Served, path: str) -> None:
     """A path is one of the page's, or there is nothing: none is looked for on the disk."""
 
     async def get() -> bytes:
@@ -166,25 +169,23 @@ def test_there_is_nothing_else(page: Mapping[str, PageFile], path: str) -> None:
         writer.close()
         return reply
 
-    with served(PLAIN, page) as dashboard:
-        assert asyncio.run(get()).split(b" ")[1] in {b"404", b"400"}
+    assert asyncio.run(get()).split(b" ")[1] in {b"404", b"400"}
 
 
-def test_other_methods(page: Mapping[str, PageFile]) -> None:
+def test_other_methods(dashboard: Served) -> None:
     """What writes is refused: for other pages at once, and for the own one since there is nothing to write to."""
-    with served(PLAIN, page) as dashboard:
-        strange, own = ask(
-            dashboard.url,
-            ("POST", "/", {"Origin": "http://evil.example"}),
-            ("DELETE", "/", {"Origin": dashboard.url}),
-        )
+    strange, own = ask(
+        dashboard.url,
+        ("POST", "/", {"Origin": "http://evil.example"}),
+        ("DELETE", "/", {"Origin": dashboard.url}),
+    )
     assert (strange[0], own[0]) == (403, 405)
 
 
 @pytest.mark.parametrize(
     "octets", [b"\x16\x03\x01\x00\xa5\x01", b"GET / HTTP/1.1\r\n\r\n", b"\x10\x0c\x00\x04MQTT\x05\x02\x00\x00\r\n\r\n"]
 )
-def test_garbage(page: Mapping[str, PageFile], octets: bytes) -> None:
+def test_garbage(dashboard: Served, octets: bytes) -> None:
     """What is no HTTP, such as TLS or MQTT, gets an error and its connection's end."""
 
     async def main() -> bytes:
@@ -197,9 +198,8 @@ def test_garbage(page: Mapping[str, PageFile], octets: bytes) -> None:
         writer.close()
         return reply
 
-    with served(PLAIN, page) as dashboard:
-        assert asyncio.run(main())[:12] in {b"HTTP/1.1 400", b"HTTP/1.0 400", b""}
-        assert ask(dashboard.url, ("GET", "/", {}))[0][0] == 200
+    assert asyncio.run(main())[:12] in {b"HTTP/1.1 400", b"HTTP/1.0 400", b""}
+    assert ask(dashboard.url, ("GET", "/", {}))[0][0] == 200
 
 
 @pytest.mark.parametrize(
@@ -254,12 +254,9 @@ def test_origins(settings: DashboardSettings, host: str, origin: str | None, exp
     assert is_own_origin(settings, host, origin) is expected
 
 
-def test_a_host_that_is_not_ours(page: Mapping[str, PageFile]) -> None:
+def test_a_host_that_is_not_ours(dashboard: Served) -> None:
     """It gets 421 for everything, also the page."""
-    with served(PLAIN, page) as dashboard:
-        replies = ask(
-            dashboard.url, *(("GET", path, {"Host": "evil.example"}) for path in ("/", "/config.json", "/mqtt"))
-        )
+    replies = ask(dashboard.url, *(("GET", path, {"Host": "evil.example"}) for path in ("/", "/config.json", "/mqtt")))
     assert [reply[0] for reply in replies] == [421] * 3
 
 
