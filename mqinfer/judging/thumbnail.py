@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mqinfer.codecs import probe_image
+from mqinfer.codecs import ImageInfo, probe_image
 from mqinfer.codecs.opencv import opencv
 from mqinfer.codecs.probe import check_complete
 from mqinfer.images.colour import to_8_bits, true_bits
@@ -107,11 +107,10 @@ def _reduced_jpeg(image: CompressedImage) -> npt.NDArray[np.uint8] | None:
         info = probe_image(image.data)
     except BadEncoding as error:
         raise BadImage(str(error)) from error
-    side = min(info.width, info.height)
-    if info.format != "jpeg" or side < 2 * _LEAST_REDUCED or info.width * info.height > DEFAULT_LIMITS.image_pixels:
+    factor = _reduction(info)
+    if factor is None:
         return None
     cv2 = opencv()
-    factor = next(each for each in (8, 4, 2) if side >= each * _LEAST_REDUCED)
     flags = getattr(cv2, f"IMREAD_REDUCED_COLOR_{factor}") | cv2.IMREAD_IGNORE_ORIENTATION
     try:
         whole = check_complete(image.data, info, trusted=True)
@@ -121,3 +120,11 @@ def _reduced_jpeg(image: CompressedImage) -> npt.NDArray[np.uint8] | None:
     if pixels is None:
         raise BadImage(f"{image.format!r} image of {len(image.data)} bytes: the jpeg is corrupt")
     return pixels if declared.is_swapped else np.ascontiguousarray(pixels[:, :, ::-1])
+
+
+def _reduction(info: ImageInfo) -> int | None:
+    """Return the largest factor by which a JPEG is decoded smaller; None for what is none, or is too small."""
+    side = min(info.width, info.height)
+    if info.format != "jpeg" or info.width * info.height > DEFAULT_LIMITS.image_pixels:
+        return None
+    return next((each for each in (8, 4, 2) if side >= each * _LEAST_REDUCED), None)

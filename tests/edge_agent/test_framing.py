@@ -205,9 +205,9 @@ Stored = Callable[..., SpooledFrame]
 def stored(tmp_path: Path) -> Stored:
     """Store tensors in a spool, and return what the next run finds there."""
 
-    def store(tensors: tuple[EncodedTensor, ...], **further: object) -> SpooledFrame:
+    def store(tensors: tuple[EncodedTensor, ...], **further: Any) -> SpooledFrame:
         with closing(Spool(tmp_path)) as spool:
-            spool.put(tensors, Capture("/front", 3, 10, "camera"), 5, 11, **further)  # type: ignore[arg-type] # a test's
+            spool.put(SpooledFrame(Capture("/front", 3, 10, "camera"), 5, 11, tensors=tensors, **further))
         with closing(Spool(tmp_path)) as again:
             found = again.after(0)
         assert found is not None
@@ -220,7 +220,7 @@ def stored(tmp_path: Path) -> Stored:
 def test_the_next_run_knows_where_a_spooled_frame_lies(stored: Stored, framing: Framing) -> None:
     """Boxes go to the recorded frame, and that is shown as far as it was sent, in its own size."""
     before = prepared(framing)
-    found = stored(before.tensors, cameras=[CAMERA], placement=before.placement)
+    found = stored(before.tensors, cameras=(CAMERA,), placement=before.placement)
     assert found.placement == before.placement
     assert _frame_of(found).camera == CAMERA
     placement = _placed(found, Preparer(LETTERBOX, "lz4").placement(48, 48))
@@ -245,7 +245,7 @@ def test_a_spooled_frame_of_another_models_size_stands_for_itself(stored: Stored
 def test_a_frame_that_was_stored_before_its_model_was_known_is_rectified_later(stored: Stored) -> None:
     """Its calibration is stored with it, and the same picture is sent."""
     recorded = Preparer(ImageContract(""), "lz4").prepare(FRAME, ignore)
-    found = stored(recorded.tensors, cameras=[CAMERA])
+    found = stored(recorded.tensors, cameras=(CAMERA,))
     assert found.is_recorded
     assert found.placement is None
     again = _with_pixels(_frame_of(found), found)

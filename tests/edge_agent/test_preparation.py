@@ -17,7 +17,7 @@ from mqinfer.edge_agent.preparing.choices import choose_encoding, choose_output_
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.preparing.quality_ladder import QualityStep
 from mqinfer.edge_agent.spooling.backlog import _frame_in, _with_pixels
-from mqinfer.edge_agent.spooling.spool import Spool
+from mqinfer.edge_agent.spooling.spool import Spool, SpooledFrame
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.images.placement import Placement
@@ -210,7 +210,7 @@ class TestDepth:
         frame = frame_of(raw(self.millimetres, "16UC1"))
         early = Preparer(ImageContract(""), encoding).prepare(frame, ignore)
         with closing(Spool(tmp_path)) as spool:
-            spool.put(early.tensors, Capture("/depth", 0, 1), early.bytes_raw, 1)
+            spool.put(SpooledFrame(Capture("/depth", 0, 1), early.bytes_raw, 1, tensors=early.tensors))
             found = spool.after(0)
         assert found is not None
         late = Preparer(self.contract, "lz4").prepare(_with_pixels(frame, found), ignore)

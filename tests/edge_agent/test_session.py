@@ -30,7 +30,7 @@ from mqinfer.edge_agent.model_run import ModelRun
 from mqinfer.edge_agent.reporting.report import SessionReport, summary
 from mqinfer.edge_agent.session import run_session, run_sessions
 from mqinfer.edge_agent.settings import ReplayOptions, ReplaySettings
-from mqinfer.edge_agent.spooling.spool import Spool
+from mqinfer.edge_agent.spooling.spool import Spool, SpooledFrame
 from mqinfer.images.picture import RawImage
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, NameTaken, SourceError
@@ -87,7 +87,7 @@ def test_damaged_frames_of_the_spool_are_reported(drive: Path, requester: Reques
             tensor = encode_tensor(
                 "image", np.full((1, 32, 48, 3), number, np.uint8), "lz4", {"image_encoding": "rgb8"}
             )
-            spool.put([tensor], Capture("/camera/image_raw", number, number, "cam"), 288)
+            spool.put(SpooledFrame(Capture("/camera/image_raw", number, number, "cam"), 288, number, tensors=(tensor,)))
     for path in sorted(tmp_path.glob("*.frame"))[1:3]:
         path.write_bytes(path.read_bytes()[::-1])
     report = run(settings_for(drive, spool=tmp_path), requester)

@@ -27,13 +27,14 @@ from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
 from mqinfer.edge_agent.settings import ReplayOptions
-from mqinfer.edge_agent.spooling.spool import Spool
+from mqinfer.edge_agent.spooling.spool import Spool, SpooledFrame
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.images.placement import Placement
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.errors import ConfigError, NameTaken
 from mqinfer.protocol.types import Capture, InferRequest
+from tests.patience import wait_until
 
 HEIGHT, WIDTH = 8, 12
 
@@ -46,7 +47,9 @@ def tensor_of(number: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
 def store(spool: Spool, number: int) -> int | None:
     """Put a frame into the spool."""
     tensor = encode_tensor("image", tensor_of(number), "lz4", {"image_encoding": "rgb8"})
-    return spool.put([tensor], Capture("/left", number, 1_000_000_007 * number, "cam"), 288)
+    return spool.put(
+        SpooledFrame(Capture("/left", number, 1_000_000_007 * number, "cam"), 288, number, tensors=(tensor,))
+    )
 
 
 def test_frames_come_back_as_they_were_also_after_a_crash(tmp_path: Path) -> None:
@@ -70,10 +73,10 @@ def test_frames_come_back_as_they_were_also_after_a_crash(tmp_path: Path) -> Non
 
 def test_the_pictures_of_one_request_come_back_together(tmp_path: Path) -> None:
     """Each with its own bytes and codec, and where the second one was taken."""
-    tensors = [encode_tensor(name, tensor_of(each), "lz4") for each, name in enumerate(("left", "right"))]
+    tensors = tuple(encode_tensor(name, tensor_of(each), "lz4") for each, name in enumerate(("left", "right")))
     captures = Capture("/left", 3, 70, "l"), Capture("/right", 4, 71, "r")
     with closing(Spool(tmp_path)) as spool:
-        spool.put(tensors, captures[0], 576, 80, captures[1:])
+        spool.put(SpooledFrame(captures[0], 576, 80, captures[1:], tensors=tensors))
         found = spool.after(0)
     assert found is not None
     assert (found.capture, *found.joined) == captures
@@ -448,8 +451,13 @@ def test_a_full_spool_holds_the_reader_until_the_connection_is_back(requester: R
 def test_with_latest_the_oldest_frame_makes_room(requester: Requester, tmp_path: Path) -> None:
     """What the disk has no room for in an outage is superseded, oldest first, and counted; the reader never waits."""
     link = link_of(requester)
+
+    def restore() -> None:
+        wait_until(lambda: any(path.stem.endswith("59") for path in tmp_path.glob("*.frame")))
+        link.restore()
+
     with closing(Spool(tmp_path, max_bytes=2000)) as spool:
-        source = frames(60, {0: link.drop, 59: link.restore})
+        source = frames(60, {0: link.drop, 59: restore})
         notes, snapshot = replay(requester, spool, source, policy=Policy.LATEST)
         assert len(spool) == 0
     assert [number for number, _, _ in notes.written] == list(range(60))
@@ -457,8 +465,7 @@ def test_with_latest_the_oldest_frame_makes_room(requester: Requester, tmp_path:
     dropped = [said for said in notes.said if "the spool was full" in said]
     assert len(kept) == snapshot.outcomes[Outcome.OK] > 1
     assert len(dropped) == snapshot.outcomes[Outcome.SUPERSEDED] == 60 - len(kept) > 10
-    assert min(kept) > 10
-    assert max(kept) == 59
+    assert min(kept) > 50
 
 
 def test_a_frame_that_is_damaged_while_it_waits_has_its_outcome(requester: Requester, tmp_path: Path) -> None:

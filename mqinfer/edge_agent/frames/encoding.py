@@ -26,12 +26,14 @@ class FrameEncoding:
         codec: Of a frame on its own, such as `jpeg:90`.
         is_mosaic: Whether Bayer mosaics travel as recorded, for the worker to demosaic.
         stream: State of each stream, where frames are encoded against others; None where each stands alone.
+        quality: JPEG quality of the frames; None if they do not travel as JPEG.
     """
 
     text: str
     codec: str
     is_mosaic: bool = False
     stream: StreamHalves | None = None
+    quality: int | None = None
 
     @classmethod
     def parse(cls, text: str) -> FrameEncoding:
@@ -54,7 +56,8 @@ class FrameEncoding:
         traits = traits_of(text)
         if traits.stream and name not in available_encodings():
             raise MissingExtra.of(traits.package, "edge")
-        return cls(text, text, stream=traits.stream)
+        quality = (parse_encoding(text).level or traits.default_level) if name == "jpeg" else None
+        return cls(text, text, stream=traits.stream, quality=quality)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -66,9 +69,3 @@ class FrameEncoding:
         """Whether something is lost, and the share of a raw frame's bytes, to start with."""
         traits = traits_of(self.codec)
         return traits.is_lossy, traits.share * (_MOSAIC if self.is_mosaic else 1.0)
-
-    @property
-    def quality(self) -> int | None:
-        """JPEG quality of the frames; None if they do not travel as JPEG."""
-        encoding = parse_encoding(self.codec)
-        return (encoding.level or traits_of(self.codec).default_level) if encoding.name == "jpeg" else None

@@ -139,16 +139,15 @@ class FrameEncoder:
             image: As recorded.
             size: Width and height that the model takes; None for any.
         """
-        if how.stream or parse_encoding(how.codec).name != "jpeg" or "bayer" in image.format:
+        if how.quality is None or "bayer" in image.format:
             return None
         try:
             info = probe_image(image.data)
         except MqinferError:
             return None  # the decoder reports the fault in more detail
         fits = (size[0] or info.width, size[1] or info.height) == (info.width, info.height)
-        if info.format != "jpeg" or info.channels != 3 or info.progressive or not fits:
-            return None
-        return encoded_image(name, image.data, {IMAGE_ENCODING: COLOURS})
+        is_plain = info.format == "jpeg" and info.channels == 3 and not info.progressive
+        return encoded_image(name, image.data, {IMAGE_ENCODING: COLOURS}) if fits and is_plain else None
 
     def on_result(self, source: str, how: FrameEncoding, tensors: Sequence[EncodedTensor], result: InferResult) -> None:
         """Learn from the outcome of a frame; called on any thread."""

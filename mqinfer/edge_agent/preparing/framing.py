@@ -103,6 +103,8 @@ class Framing:
         Raises:
             BadImage: The calibration or the region does not suit the frame.
         """
+        if self.is_whole(frame):
+            return pixels
         height, width = pixels.shape[:2]
         camera, region = self.camera(frame), self.region(frame)
         _check_inside(region, width, height)

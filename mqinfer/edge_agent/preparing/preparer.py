@@ -87,7 +87,13 @@ class Preparer:
                 calibration or its region does not suit it.
             BadEncoding: The codec cannot encode pictures.
         """
-        main = self._prepare(frame, record, step, tap, whole=whole)
+        is_whole = self.framing.is_whole(frame)
+        can_be_mosaic = is_whole and step.scale == 1.0 and not self.contract.takes_depth
+        how = self.encoder.choose(frame.source, is_mosaic=can_be_mosaic and is_mosaic(frame.image))
+        main = self._pass_through(how, frame, step, tap)
+        if main is None and how.is_mosaic and can_be_mosaic:
+            main = self._mosaic(how, frame, record, tap, whole=whole)
+        main = main or self._converted(how, frame, record, step, tap, whole=whole)
         return self._with_others(main, frame, record, step, whole=whole) if self.others else main
 
     def _with_others(
@@ -109,28 +115,14 @@ class Preparer:
         size = main.bytes_raw + sum(part.bytes_raw for part in parts)
         return replace(main, tensors=tuple(tensors), bytes_raw=size, joined=tuple(parts))
 
-    def _prepare(
-        self, frame: Frame, record: RecordStage, step: QualityStep, tap: Tap | None, *, whole: bool
+    def _converted(  # noqa: PLR0913 - what a frame is, and how it is sent
+        self, how: FrameEncoding, frame: Frame, record: RecordStage, step: QualityStep, tap: Tap | None, *, whole: bool
     ) -> PreparedFrame:
-        is_whole = self.framing.is_whole(frame)
-        can_be_mosaic = is_whole and step.scale == 1.0 and not self.contract.takes_depth
-        how = self.encoder.choose(frame.source, is_mosaic=can_be_mosaic and is_mosaic(frame.image))
-        if is_whole and isinstance(frame.image, CompressedImage) and step is FULL_QUALITY:
-            untouched = self._pass_through(how, frame.image)
-            if untouched:
-                if tap is not None:
-                    tap(partial(to_rgb, frame.image))
-                return untouched
-        if how.is_mosaic and can_be_mosaic:
-            mosaic = self._mosaic(how, frame, record, whole=whole)
-            if mosaic:
-                if tap is not None:
-                    tap(partial(self._placed_mosaic, frame))
-                return mosaic
+        """Decode a frame, bring it to the model's size, and encode it."""
         started = time.perf_counter_ns()
         pixels, kind = self._decode(frame)
         decoded = time.perf_counter_ns()
-        picture = place(pixels if is_whole else self.framing.apply(frame, pixels), self.contract)
+        picture = place(self.framing.apply(frame, pixels), self.contract)
         if tap is not None:
             tap(partial(_coloured, picture, kind))
         height, width = picture.shape[:2]
@@ -183,11 +175,15 @@ class Preparer:
             )
         return to_rgb(frame.image, method=self.demosaic, bit_depth=self.bit_depths.of(frame)), COLOURS
 
-    def _mosaic(self, how: FrameEncoding, frame: Frame, record: RecordStage, *, whole: bool) -> PreparedFrame | None:
+    def _mosaic(
+        self, how: FrameEncoding, frame: Frame, record: RecordStage, tap: Tap | None, *, whole: bool
+    ) -> PreparedFrame | None:
         """Return a Bayer mosaic as recorded, for the worker to demosaic; None for a frame of another kind."""
         found = to_mosaic(frame.image)
         if found is None:
             return None
+        if tap is not None:
+            tap(partial(self._placed_mosaic, frame))
         pixels, kind = found
         started = time.perf_counter_ns()
         further: dict[str, Scalar] = {} if self.demosaic is Demosaic.BILINEAR else {DEMOSAIC: self.demosaic.value}
@@ -210,11 +206,18 @@ class Preparer:
     def _shown(self, frame: Frame) -> Picture:
         return to_rgb(as_image(*self._decode(frame)))
 
-    def _pass_through(self, how: FrameEncoding, image: CompressedImage) -> PreparedFrame | None:
+    def _pass_through(
+        self, how: FrameEncoding, frame: Frame, step: QualityStep, tap: Tap | None
+    ) -> PreparedFrame | None:
         """Return the recorded JPEG bytes if their size fits and JPEG is the codec asked for, else None."""
-        tensor = self.encoder.untouched(how, self.contract.input, image, (self.contract.width, self.contract.height))
+        image, contract = frame.image, self.contract
+        if not isinstance(image, CompressedImage) or step is not FULL_QUALITY or not self.framing.is_whole(frame):
+            return None
+        tensor = self.encoder.untouched(how, contract.input, image, (contract.width, contract.height))
         if tensor is None:
             return None
+        if tap is not None:
+            tap(partial(to_rgb, image))
         height, width = tensor.shape[1:3]
         placement = self.placement(width, height)
         return PreparedFrame((tensor,), placement, lambda: to_rgb(image), width * height * 3, encoding=how)

@@ -19,7 +19,7 @@ from mqinfer.client.result import InferResult
 from mqinfer.client.window import Policy
 from mqinfer.codecs import decode_tensor
 from mqinfer.edge_agent.frames.chain import FrameStage, Settle
-from mqinfer.edge_agent.frames.pending import PendingFrame, capture_of, failed_frame
+from mqinfer.edge_agent.frames.pending import PendingFrame, failed_frame
 from mqinfer.edge_agent.frames.prepared import PreparedFrame
 from mqinfer.edge_agent.frames.table import FrameTable
 from mqinfer.edge_agent.preparation import PREPARERS, Preparation
@@ -183,16 +183,7 @@ class Backlog:
         return True
 
     def _put(self, pending: PendingFrame, prepared: PreparedFrame) -> int | None:
-        frame = pending.frame
-        return self._spool.put(
-            prepared.tensors,
-            pending.capture,
-            prepared.bytes_raw,
-            frame.log_time_ns,
-            [capture_of(each) for each in frame.joined],
-            cameras=[each.camera for each in (frame, *frame.joined)],
-            placement=prepared.placement,
-        )
+        return self._spool.put(SpooledFrame.of(pending.frame, prepared))
 
     def _can_send(self, pending: PendingFrame) -> bool:
         return pending.stream.has_room and self._requester.connected

@@ -17,11 +17,10 @@ from itertools import chain
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.frames.pending import capture_of
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics
 from mqinfer.edge_agent.spooling.backlog import KEPT
-from mqinfer.edge_agent.spooling.spool import Spool
+from mqinfer.edge_agent.spooling.spool import Spool, SpooledFrame
 from mqinfer.protocol.errors import Cancelled, LinkError, MqinferError, SourceError
 from mqinfer.protocol.types import Capture, ErrorInfo
 
@@ -106,10 +105,7 @@ class BeforeCard:
             self._statistics.frame_read(frame.source)
             self._end(frame.source, error)
             return True
-        capture, *joined = (capture_of(each) for each in (frame, *frame.joined))
-        cameras = [each.camera for each in (frame, *frame.joined)]
-        stamp = frame.log_time_ns
-        if self._spool.put(prepared.tensors, capture, prepared.bytes_raw, stamp, joined, cameras=cameras) is None:
+        if self._spool.put(SpooledFrame.of(frame, prepared)) is None:
             return False
         self._statistics.frame_read(frame.source)
         self._stored[frame.source] += 1

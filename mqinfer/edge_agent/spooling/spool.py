@@ -18,17 +18,22 @@ import logging
 import os
 import threading
 from bisect import bisect_right, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
+from dataclasses import fields as fields_of
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from msgspec import structs
+from msgspec import MsgspecError, convert, to_builtins
 
+from mqinfer.bags.frame import Frame
 from mqinfer.broker.packets import buffer_size
+from mqinfer.edge_agent.frames.pending import capture_of
+from mqinfer.edge_agent.frames.prepared import PreparedFrame
 from mqinfer.images.camera import CameraInfo
 from mqinfer.images.placement import Placement
+from mqinfer.logs import is_logged
 from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError, MqinferError, SourceError
@@ -44,29 +49,52 @@ _UNDELETED = "spool %s: %d frames have their outcome but can't be deleted; the n
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SpooledFrame:
-    """A frame from the store.
+class _Description:
+    """What the store keeps of a frame beside its tensors.
 
     Attributes:
-        number: In the store, ascending.
-        tensors: As they will be sent; without a name where they are pictures as recorded, since no model was known yet.
         capture: Where and when it was taken.
         bytes_raw: Size of its pixels before encoding.
         log_time_ns: When it was recorded.
         joined: Where and when the frames were taken that go with it, one for each further tensor.
         cameras: Calibrations of the frame and of those that go with it; empty where an older version stored it.
-        placement: Where the frame lies in what the model will see; None where an older version stored it, or where it
-            is to be prepared.
+        placement: Where the frame lies in what the model will see; None where an older version stored it.
+        number: In the store, ascending; 0 where it is not there yet.
     """
 
-    number: int
-    tensors: tuple[EncodedTensor, ...]
     capture: Capture
     bytes_raw: int
     log_time_ns: int
     joined: tuple[Capture, ...] = ()
     cameras: tuple[CameraInfo | None, ...] = ()
     placement: Placement | None = None
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpooledFrame(_Description):
+    """A frame in the store.
+
+    Attributes:
+        tensors: As they will be sent; without a name where they are pictures as recorded, since no model was known yet.
+    """
+
+    tensors: tuple[EncodedTensor, ...] = ()
+
+    @classmethod
+    def of(cls, frame: Frame, prepared: PreparedFrame) -> Self:
+        """Return what is kept of a frame that was prepared."""
+        capture, *joined = (capture_of(each) for each in (frame, *frame.joined))
+        cameras = tuple(each.camera for each in (frame, *frame.joined))
+        return cls(
+            capture,
+            prepared.bytes_raw,
+            frame.log_time_ns,
+            tuple(joined),
+            cameras,
+            prepared.placement,
+            tensors=prepared.tensors,
+        )
 
     @property
     def is_recorded(self) -> bool:
@@ -89,6 +117,7 @@ class Spool:
         """
         self.refusal = ""
         """Why the last frame was not stored; empty if it was."""
+        self._refused = 0  # how often it became full
         self.damaged = 0
         """Number of frames that could not be read and were set aside."""
         self._folder = folder
@@ -134,27 +163,8 @@ class Spool:
         """Return whether an earlier run left this frame."""
         return number <= self._left
 
-    def put(  # noqa: PLR0913 - what is kept of a frame
-        self,
-        tensors: Sequence[EncodedTensor],
-        capture: Capture,
-        bytes_raw: int,
-        log_time_ns: int | None = None,
-        joined: Sequence[Capture] = (),
-        *,
-        cameras: Sequence[CameraInfo | None] = (),
-        placement: Placement | None = None,
-    ) -> int | None:
+    def put(self, frame: SpooledFrame) -> int | None:
         """Store a frame behind all others.
-
-        Args:
-            tensors: As they will be sent, or without a name; the first is the frame's own.
-            capture: Where and when it was taken.
-            bytes_raw: Size of its pixels before encoding.
-            log_time_ns: When it was recorded; None for its capture stamp.
-            joined: Where and when the frames of the further tensors were taken.
-            cameras: Calibrations of the frames.
-            placement: Where the frame lies in what the model will see; None if that is not known yet.
 
         Returns:
             Its number; None if it does not fit. `refusal` holds the reason: the bound, or a full disk.
@@ -162,23 +172,14 @@ class Spool:
         Raises:
             ConfigError: The spool was opened in another process.
         """
-        fields = {
-            "tensors": [_describe(tensor) for tensor in tensors],
-            "capture": structs.asdict(capture),
-            "joined": [structs.asdict(each) for each in joined],
-            "cameras": [each and asdict(each) for each in cameras],
-            "placement": placement and asdict(placement),
-            "bytes_raw": bytes_raw,
-            "log_time_ns": (capture.capture_time_ns or 0) if log_time_ns is None else log_time_ns,
-        }
-        data = b"".join(tensor.data for tensor in tensors)
         self._check_process()
+        data = b"".join(tensor.data for tensor in frame.tensors)
         with self._lock:
             if self._numbers and self._bytes + len(data) > self._max_bytes:
                 self._refuse(f"its bound of {self._max_bytes / 1e6:.0f} MB is reached")
                 return None
             try:
-                self._write(self._last + 1, fields, data)
+                self._write(replace(frame, number=self._last + 1), data)
             except OSError as error:
                 self._refuse(error.strerror or str(error))
                 return None
@@ -198,7 +199,7 @@ class Spool:
                 number = self._numbers[index]
                 try:
                     return _decode(number, self._path(number).read_bytes())
-                except (OSError, MemoryError, MqinferError, ValueError, KeyError, TypeError) as error:
+                except (OSError, MemoryError, MqinferError, MsgspecError, ValueError, KeyError, TypeError) as error:
                     self._set_aside(number, error)
         return None
 
@@ -252,9 +253,11 @@ class Spool:
             self._bytes -= self._sizes.pop(number)
             del self._numbers[bisect_right(self._numbers, number) - 1]
 
-    def _write(self, number: int, fields: Mapping[str, Any], data: bytes) -> None:
+    def _write(self, frame: SpooledFrame, data: bytes) -> None:
         """Write a file under another name first, so that its own name stands for a complete one."""
-        head = json.dumps({**fields, "number": number}).encode() + b"\n"
+        number = frame.number
+        fields = {**to_builtins(replace(frame, tensors=())), "tensors": [*map(_describe, frame.tensors)]}
+        head = json.dumps(fields).encode() + b"\n"
         first = " ".join(checksum((head, data))).encode() + b"\n"
         unfinished = self._path(number, _UNFINISHED)
         try:
@@ -271,10 +274,10 @@ class Spool:
         os.fsync(self._handle)  # the name, too, survives a power cut
 
     def _refuse(self, why: str) -> None:
-        if not self.refusal:
-            log.warning(
-                "spool %s stores no more frames: %s; the reader waits, or the oldest one is dropped", self._folder, why
-            )
+        self._refused += not self.refusal
+        if not self.refusal and is_logged(self._refused):
+            text = "spool %s stores no more frames: %s; the reader waits, or with latest the oldest one makes room"
+            log.warning(text, self._folder, why)
         self.refusal = why
 
     def _set_aside(self, number: int, error: Exception) -> None:
@@ -307,45 +310,15 @@ def _decode(number: int, content: bytes) -> SpooledFrame:
         raise SourceError("its bytes differ from their checksum")
     head, _, data = body.partition(b"\n")
     fields = json.loads(head)
-    if fields["number"] != number:
-        raise SourceError(f"it was stored as frame {fields['number']}")
-    return _frame(number, fields, data)
-
-
-def _frame(number: int, fields: Mapping[str, Any], data: bytes) -> SpooledFrame:
     described = fields.get("tensors") or [{**fields, "bytes": len(data)}]  # an older version stored one tensor
     tensors, begin = [], 0
     for each in described:
         tensors.append(_tensor(each, data[begin : begin + each["bytes"]]))
         begin += each["bytes"]
-    joined = tuple(Capture(**each) for each in fields.get("joined", ()))
-    capture = Capture(**fields["capture"])
-    return SpooledFrame(
-        number,
-        tuple(tensors),
-        capture,
-        fields["bytes_raw"],
-        fields["log_time_ns"],
-        joined,
-        tuple(map(_camera, fields.get("cameras", ()))),
-        _placement(fields.get("placement")),
-    )
-
-
-def _camera(fields: Mapping[str, Any] | None) -> CameraInfo | None:
-    return None if fields is None else CameraInfo(**{key: _as_tuple(value) for key, value in fields.items()})
-
-
-def _placement(fields: Mapping[str, Any] | None) -> Placement | None:
-    if fields is None:
-        return None
-    plain = {key: _as_tuple(value) for key, value in fields.items() if key != "camera"}
-    return Placement(**plain, camera=_camera(fields["camera"]))
-
-
-def _as_tuple(value: Any) -> Any:
-    """Return what JSON made a list as the tuple that it was."""
-    return tuple(value) if isinstance(value, list) else value
+    found = convert(fields, _Description)
+    if found.number != number:
+        raise SourceError(f"it was stored as frame {found.number}")
+    return SpooledFrame(**{each.name: getattr(found, each.name) for each in fields_of(found)}, tensors=tuple(tensors))
 
 
 def _describe(tensor: EncodedTensor) -> dict[str, Any]:
@@ -368,3 +341,6 @@ def _tensor(described: Mapping[str, Any], data: bytes) -> EncodedTensor:
         data,
         described["parameters"],
     )
+
+
+convert({"capture": {}, "bytes_raw": 0, "log_time_ns": 0}, _Description)  # types are read at import, by one thread
