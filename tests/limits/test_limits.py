@@ -15,9 +15,7 @@ FIELDS = 15
 METHODS = 12
 MODULES = 15
 
-ABOVE = {
-    "cli/edge/running.py run_replay": 17,
-}
+ABOVE: dict[str, int] = {}
 """What was above a limit when the limits came, as `module.py name`, and its size: it may shrink and not grow."""
 
 BRANCHES = (

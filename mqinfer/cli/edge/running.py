@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 
 import typer
 from rich.console import Console
@@ -44,6 +44,7 @@ from mqinfer.protocol.control import Call, ModelState, Operation
 from mqinfer.protocol.errors import ModelNotFound, ModelNotLoadable, MqinferError
 from mqinfer.protocol.topics import Topics
 from mqinfer.telemetry.exporting import check_endpoint, make_tracer
+from mqinfer.telemetry.tracer import Tracer
 
 __all__ = ["failed_load", "run_replay"]
 
@@ -64,68 +65,90 @@ def run_replay(
     Raises:
         MqinferError: It can't begin.
     """
-    models = sending.models.models if settings.cascade is None else [settings.options.model]
-    broker_address = (
-        connection.address()
-        if repository is None
-        else BrokerAddress.parse(f"memory://local-{secrets.token_hex(4)}")  # takes no login, whatever there is
-    )
-    client_name, root = connection.name or default_name(broker_address), connection.root
-    topics = Topics(root)
-    tracer = make_tracer("mqinfer-edge", client_name, check_endpoint(sending.process.otlp_endpoint))
+    models = sending.models.models or [settings.options.model]  # that of a cascade
+    address, shown = _address(connection, repository)
+    name = connection.name or default_name(address)
+    page = ReportFile(sending.outputs.report) if sending.outputs.report else None
     with ExitStack() as stack:
+        tracer = make_tracer("mqinfer-edge", name, check_endpoint(sending.process.otlp_endpoint))
         if tracer is not None:
             stack.callback(tracer.close)
-        if repository is not None:
-            for each, version in _served_locally(settings, models):
-                stack.enter_context(local_worker(repository, each, version, broker_address, topics, tracer))
+        topics = Topics(connection.root)
+        for worker in _local_workers(repository, settings, models, address, topics, tracer):
+            stack.enter_context(worker)
+        runs: list[ModelRun] = []
         window = settings.options.window
-        announcer = ClientAnnouncer(client_name, topics, str(settings.source), ",".join(models), window=window)
-        options = ClientOptions(window=window * len(models))
-        client = Unconnected(
-            broker_address, client_name, topics, options, announcer=announcer, take_over=sending.process.take_over
-        )
+        announcer = ClientAnnouncer(name, topics, str(settings.source), ",".join(models), window=window)
+        options, take_over = ClientOptions(window=window * len(models)), sending.process.take_over
+        client = Unconnected(address, name, topics, options, announcer=announcer, take_over=take_over)
         requester = client.requester
         requester.tracer = tracer
         stack.callback(requester.close)
         stack.callback(announcer.presence.end)
-        runs: list[ModelRun] = []
-        report = sending.outputs.report
-        page = ReportFile(report) if report else None
-        announcer.pending = partial(pending_frames, requester, runs)
-        announcer.streams = EdgeStreams(runs).read
+        announcer.pending, announcer.streams = partial(pending_frames, requester, runs), EdgeStreams(runs).read
         metrics = edge_metrics(requester, runs)
         stack.enter_context(serving_metrics(metrics, sending.process.metrics_port, sending.process.metrics_bind))
-        connects_later = settings.source.is_service or settings.spool is not None
-        if not connects_later:
-            client.open(_CONNECT_S)
-        stop = until_signal()
         try:
-            reports = run_sessions(
-                settings,
-                models,
-                requester,
-                broker="local" if repository else str(broker_address),
-                stop=stop,
-                console=plain_console(stderr=True),
-                connect=client.open if connects_later else None,
-                on_runs=runs.extend,
-                observe=page.observe if page else None,
-            )
+            reports = _sessions(client, settings, models, shown, runs, page)
         except ModelNotFound as error:
-            raise (None if repository else failed_load(broker_address, client_name, root, models)) or error from None
+            raise (None if repository else failed_load(address, name, connection.root, models)) or error from None
     outcome = _report(reports, sending.outputs.summary_file)
     if page:
         page.write(settings, reports)
-        _print(table_console(), f"wrote {report}")
+        _print(table_console(), f"wrote {sending.outputs.report}")
     raise typer.Exit(outcome)
 
 
-def _served_locally(settings: ReplaySettings, models: Sequence[str]) -> list[tuple[str, str | None]]:
-    """Return the models, with their versions, that run in this process."""
+def _sessions(
+    client: Unconnected,
+    settings: ReplaySettings,
+    models: Sequence[str],
+    broker: str,
+    runs: list[ModelRun],
+    page: ReportFile | None,
+) -> list[SessionReport]:
+    """Send the frames; connect before, or meanwhile where the broker may be away."""
+    connects_later = settings.source.is_service or settings.spool is not None
+    if not connects_later:
+        client.open(_CONNECT_S)
+    return run_sessions(
+        settings,
+        models,
+        client.requester,
+        broker=broker,
+        stop=until_signal(),
+        console=plain_console(stderr=True),
+        connect=client.open if connects_later else None,
+        on_runs=runs.extend,
+        observe=page.observe if page else None,
+    )
+
+
+def _address(connection: ConnectionOptions, repository: Path | None) -> tuple[BrokerAddress, str]:
+    """Return the broker's address and its name in reports; in this process it takes no login, whatever there is."""
+    if repository is not None:
+        return BrokerAddress.parse(f"memory://local-{token_hex(4)}"), "local"
+    address = connection.address()
+    return address, str(address)
+
+
+def _local_workers(
+    repository: Path | None,
+    settings: ReplaySettings,
+    models: Sequence[str],
+    address: BrokerAddress,
+    topics: Topics,
+    tracer: Tracer | None,
+) -> Iterator[AbstractContextManager[object]]:
+    """Yield the workers that run in this process; none without a repository."""
+    if repository is None:
+        return
     served = [(each, settings.options.version) for each in models]
     small = None if settings.cascade is None else settings.cascade.small
-    return [*served, (small.model, small.version)] if small and small.placement is RunsAt.CLOUD else served
+    if small and small.placement is RunsAt.CLOUD:
+        served.append((small.model, small.version))
+    for model, version in served:
+        yield local_worker(repository, model, version, address, topics, tracer)
 
 
 def failed_load(broker: BrokerAddress, name: str, root: str, models: Sequence[str]) -> ModelNotLoadable | None:
