@@ -43,6 +43,8 @@ class Preparation:
         """
         self.preparer = preparer
         self.pool = ThreadPoolExecutor(PREPARERS, thread_name_prefix="mqinfer-replay-prepare")
+        self.adapts = options.quality.min_rate > 0
+        """Whether quality and size depend on how many results come back."""
         self._options = options
         self._first = first
         self._previews = previews
@@ -51,14 +53,14 @@ class Preparation:
         self._in_order: dict[str, OneAtATime] = {}
 
     def on_frame(self, source: str) -> None:
-        """Count a frame that goes to the model."""
+        """Count a frame that goes to the model, where `adapts`."""
         with self._lock:
             if source not in self._ladders:
                 self._ladders[source] = QualityLadder(self._options.quality, self.preparer.encoder.quality)
             self._ladders[source].on_frame(time.monotonic())
 
     def on_result(self, source: str) -> None:
-        """Count a frame that came back with a result."""
+        """Count a frame that came back with a result, where `adapts`."""
         with self._lock:
             if source in self._ladders:  # else a frame of an earlier run
                 self._ladders[source].on_result()
@@ -81,7 +83,7 @@ class Preparation:
         ladder = self._ladders.get(frame.source)
         step = FULL_QUALITY if ladder is None else ladder.step
         laps.begin(EdgeStage.OTHER, time.monotonic_ns())
-        tap = pending.keep_picture if self._is_previewed(pending, step) else None
+        tap = pending.keep_picture if self._previews.is_wanted and self._is_previewed(pending, step) else None
         record = laps.measured if pending.spans is None else partial(_record, pending, pending.spans)
         try:
             prepared = self.preparer.prepare(frame, record, step, whole=pending.lost is not None, tap=tap)
@@ -103,7 +105,7 @@ class Preparation:
 
     def _is_previewed(self, pending: PendingFrame, step: QualityStep) -> bool:
         """Return whether a frame gets a preview: not one that comes from the disk, or that is sent once more."""
-        if not self._previews.is_wanted or pending.spooled_as or pending.lost is not None:
+        if pending.spooled_as or pending.lost is not None:
             return False
         source, has_room = pending.frame.source, pending.stream.has_room
         return self._previews.wants(source, has_room=has_room, is_full_quality=step is FULL_QUALITY)

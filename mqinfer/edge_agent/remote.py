@@ -81,7 +81,8 @@ class RemoteStage:
         with self._changed:
             why = self._table.why_not(pending)
             if why is None:
-                self._preparation.on_frame(pending.frame.source)
+                if self._preparation.adapts:
+                    self._preparation.on_frame(pending.frame.source)
                 lost = stream.put(pending)
                 self._advance(stream)
                 replaceable = self._table.replaceable(stream)
@@ -164,7 +165,8 @@ class RemoteStage:
 
     def _settled(self, pending: PendingFrame, prepared: PreparedFrame | None, result: InferResult) -> None:
         """Remove a frame with its outcome from the window, which makes room for queued ones."""
-        self._previews.on_result(result)
+        if self._previews.is_wanted:
+            self._previews.on_result(result)
         preparer = self._preparation.preparer
         if preparer.encoder.is_told:
             preparer.on_result(pending.frame, prepared, result)
@@ -172,7 +174,7 @@ class RemoteStage:
                 self._preparation.pool.submit(self._prepare_and_submit, pending)
                 return
             result = result if pending.lost is None else _after(pending.lost, result)
-        if result.outcome is Outcome.OK:
+        if self._preparation.adapts and result.outcome is Outcome.OK:
             self._preparation.on_result(pending.frame.source)
         with self._changed:
             self._table.leave(pending, result)

@@ -171,7 +171,7 @@ class Replay:
 
     def _all_ended(self) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: not self.pending, _STOP_CHECK_S)
+            return self._changed.wait_for(lambda: not self._table.frames, _STOP_CHECK_S)
 
     def _read(self, frames: Iterable[Frame], is_stopped: Callable[[], bool]) -> Iterator[tuple[Frame, int]]:
         """Yield each frame with how long it took to read; read one only when there is room, so that each is sent."""
@@ -188,9 +188,11 @@ class Replay:
 
     def _wait_for_room(self, is_stopped: Callable[[], bool]) -> bool:
         """Wait until memory for one more frame is free; return False if the run is over."""
-        while not (is_stopped() or self._results.error or self.refusal):
+        while not (is_stopped() or self._results.error or self._first.refusal):
             with self._changed:
-                if self._changed.wait_for(lambda: self._table.held < self._room, _STOP_CHECK_S):
+                if self._table.held < self._room or self._changed.wait_for(
+                    lambda: self._table.held < self._room, _STOP_CHECK_S
+                ):
                     return True
         return False
 
@@ -216,7 +218,8 @@ class Replay:
             pending.spans.end(result.outcome, result.error)
         self._results.put(FinishedFrame(pending, prepared, result, times))
         with self._changed:
-            self._first.add(result)
+            if not self._first.is_decided:
+                self._first.add(result)
             self._table.settle(pending)
             self._changed.notify_all()
 

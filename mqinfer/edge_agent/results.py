@@ -46,6 +46,7 @@ class FirstResults:
 
     Attributes:
         refusal: Why no frame can succeed; None while one may.
+        is_decided: Whether that is known; then no further result changes it.
     """
 
     def __init__(self, streams: int) -> None:
@@ -57,11 +58,11 @@ class FirstResults:
         self.refusal: MqinferError | None = None
         self._streams = streams
         self._refused: Counter[str] = Counter()
-        self._is_decided = False
+        self.is_decided = False
 
     def add(self, result: InferResult) -> None:
         """Look at the outcome of a frame."""
-        if self._is_decided or result.outcome in {Outcome.SUPERSEDED, Outcome.CANCELLED}:
+        if self.is_decided or result.outcome in {Outcome.SUPERSEDED, Outcome.CANCELLED}:
             return
         error = error_from_code(result.error.code, result.error.message) if result.error else None
         if isinstance(error, NotAuthorized):
@@ -69,8 +70,8 @@ class FirstResults:
         elif isinstance(error, _REFUSALS) and not isinstance(error, BadEncoding):  # those bytes are one frame's fault
             self._count(result.capture.source, error)
         else:
-            self._is_decided = True
-        self._is_decided = self._is_decided or self.refusal is not None
+            self.is_decided = True
+        self.is_decided = self.is_decided or self.refusal is not None
 
     def _count(self, source: str, error: MqinferError) -> None:
         """Count a refused frame; end the run once every stream has had only such ones."""
