@@ -190,9 +190,7 @@ class Replay:
         """Wait until memory for one more frame is free; return False if the run is over."""
         while not (is_stopped() or self._results.error or self._first.refusal):
             with self._changed:
-                if self._table.held < self._room or self._changed.wait_for(
-                    lambda: self._table.held < self._room, _STOP_CHECK_S
-                ):
+                if self._changed.wait_for(lambda: self._table.held < self._room, _STOP_CHECK_S):
                     return True
         return False
 
