@@ -19,7 +19,7 @@ from mqinfer.lab.zoo.layers import keras, tensorflow
 from mqinfer.lab.zoo.networks.anomaly import chamfer_distance, divergence, squared_error
 from mqinfer.lab.zoo.networks.jets import FEATURES, MEAN, PARTICLES, STD
 
-__all__ = ["JETS", "OUTPUTS", "Autoencoder", "Parts", "export", "train"]
+__all__ = ["JETS", "OUTPUTS", "Autoencoder", "export", "train"]
 
 OUTPUTS = ("loss", "chamfer", "reconstruction", "z")
 JETS = Input("jets", (None, PARTICLES, FEATURES))
@@ -29,37 +29,27 @@ _BATCH = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """Latent distribution of normalised jets.
-
-    Attributes:
-        mean: Mean of the latent variables.
-        log_variance: Logarithm of their variance.
-    """
-
-    mean: Any
-    log_variance: Any
-
-
-@dataclass(frozen=True, slots=True)
 class Autoencoder:
-    """A variational autoencoder, as functions of tensors.
+    """A variational autoencoder of normalised jets.
 
     Attributes:
         inputs: The jets, and further inputs that pass through `prepare` to encoder and decoder.
-        encode: Function from normalised jets and the prepared inputs to the latent distribution.
-        decode: Function from latent variables and the prepared inputs to normalised jets.
+        encoder: Keras model from jets and the prepared inputs to the latent means and logarithms of variances.
+        decoder: Keras model from latent variables and the prepared inputs to jets.
         beta: Weight of the divergence.
-        variables: Variables of encoder and decoder.
         prepare: Converts the further inputs, once.
     """
 
     inputs: tuple[Input, ...]
-    encode: Callable[..., Parts]
-    decode: Callable[..., Any]
+    encoder: Any
+    decoder: Any
     beta: float
-    variables: Sequence[Any]
     prepare: Callable[..., tuple[Any, ...]] = lambda *further: further
+
+    @property
+    def variables(self) -> list[Any]:
+        """Variables of encoder and decoder."""
+        return [*self.encoder.trainable_variables, *self.decoder.trainable_variables]
 
 
 def export(model: Autoencoder) -> Network:
@@ -69,13 +59,13 @@ def export(model: Autoencoder) -> Network:
 
     def infer(jets: Any, *further: Any) -> Mapping[str, Any]:
         normal, prepared = (jets - mean) / std, model.prepare(*further)
-        parts = model.encode(normal, *prepared)
-        rebuilt = model.decode(parts.mean, *prepared)
+        mean_z, log_variance = model.encoder([normal, *prepared])
+        rebuilt = model.decoder([mean_z, *prepared])
         return {
-            "loss": _loss(model, normal, rebuilt, parts),
+            "loss": _loss(model, normal, rebuilt, mean_z, log_variance),
             "chamfer": chamfer_distance(normal, rebuilt),
             "reconstruction": rebuilt * std + mean,
-            "z": parts.mean,
+            "z": mean_z,
         }
 
     return Network(infer, model.inputs, OUTPUTS, model.variables)
@@ -102,10 +92,10 @@ def train(model: Autoencoder, inputs: Sequence[Array], *, steps: int, rate: floa
     def step(jets: Any, *further: Any) -> Any:
         with tf.GradientTape() as tape:
             normal, prepared = (jets - MEAN) / STD, model.prepare(*further)
-            parts = model.encode(normal, *prepared)
-            noise = draws.normal(tf.shape(parts.mean)) * tf.exp(0.5 * parts.log_variance)
-            rebuilt = model.decode(parts.mean + noise, *prepared)
-            loss = tf.reduce_mean(_loss(model, normal, rebuilt, parts))
+            mean_z, log_variance = model.encoder([normal, *prepared])
+            noise = draws.normal(tf.shape(mean_z)) * tf.exp(0.5 * log_variance)
+            rebuilt = model.decoder([mean_z + noise, *prepared])
+            loss = tf.reduce_mean(_loss(model, normal, rebuilt, mean_z, log_variance))
         optimiser.apply(tape.gradient(loss, model.variables), model.variables)
         return loss
 
@@ -114,5 +104,5 @@ def train(model: Autoencoder, inputs: Sequence[Array], *, steps: int, rate: floa
     return [float(traced(*(each[start : start + _BATCH] for each in inputs))) for start in starts]
 
 
-def _loss(model: Autoencoder, normal: Any, rebuilt: Any, parts: Parts) -> Any:
-    return squared_error(normal, rebuilt) + model.beta * divergence(parts.mean, parts.log_variance)
+def _loss(model: Autoencoder, normal: Any, rebuilt: Any, mean: Any, log_variance: Any) -> Any:
+    return squared_error(normal, rebuilt) + model.beta * divergence(mean, log_variance)

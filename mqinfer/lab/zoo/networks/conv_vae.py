@@ -6,58 +6,29 @@ layer on the same features (264 parameters), which is needed for the score only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from mqinfer.lab.zoo.layers import keras
-from mqinfer.lab.zoo.networks.autoencoder import JETS, Autoencoder, Parts
+from mqinfer.lab.zoo.networks.autoencoder import JETS, Autoencoder
 from mqinfer.lab.zoo.networks.jets import FEATURES, PARTICLES
 
-__all__ = ["LATENT", "ConvVae", "conv_vae"]
+__all__ = ["LATENT", "conv_vae"]
 
 LATENT = 8
 _BETA = 5e-4
 _POOLED = (47, 24)
 
 
-@dataclass(frozen=True, slots=True)
-class ConvVae:
-    """Parts of the network: Keras models on normalised jets.
-
-    Attributes:
-        encoder: Jets [N,100,3] to latent means [N,8]: 160,796 parameters.
-        heads: Jets to latent means and logarithms of variances, with the encoder's layers and one more.
-        decoder: Latent variables [N,8] to jets: 161,893 parameters.
-    """
-
-    encoder: Any
-    heads: Any
-    decoder: Any
-
-    def autoencoder(self) -> Autoencoder:
-        """Return the parts as one autoencoder."""
-        return Autoencoder(
-            (JETS,),
-            lambda jets: Parts(*self.heads(jets)),
-            self.decoder,
-            _BETA,
-            self.heads.trainable_variables + self.decoder.trainable_variables,
-        )
-
-
-def conv_vae(*, seed: int = 0) -> ConvVae:
-    """Build the network with random weights from a seed."""
+def conv_vae(*, seed: int = 0) -> Autoencoder:
+    """Build the network with random weights from a seed: 160,796 and 264 parameters encode, 161,893 decode."""
     keras().utils.set_random_seed(seed)
     layers = keras().layers
     jets = keras().Input((PARTICLES, FEATURES), name="encoder_input")
     features = _features(jets)
     mean, log_variance = (layers.Dense(LATENT, name=name)(features) for name in ("z", "z_log_var"))
     latent = keras().Input((LATENT,), name="z")
-    return ConvVae(
-        keras().Model(jets, mean, name="encoder"),
-        keras().Model(jets, [mean, log_variance], name="heads"),
-        keras().Model(latent, _rebuilt(latent), name="decoder"),
-    )
+    encoder = keras().Model([jets], [mean, log_variance], name="encoder")
+    return Autoencoder((JETS,), encoder, keras().Model([latent], _rebuilt(latent), name="decoder"), _BETA)
 
 
 def _features(jets: Any) -> Any:

@@ -9,46 +9,21 @@ is the plain adjacency matrix A, with zeros on its diagonal.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from mqinfer.lab.zoo.export import Input
 from mqinfer.lab.zoo.layers import keras, tensorflow
-from mqinfer.lab.zoo.networks.autoencoder import JETS, Autoencoder, Parts
+from mqinfer.lab.zoo.networks.autoencoder import JETS, Autoencoder
 from mqinfer.lab.zoo.networks.jets import FEATURES, PARTICLES
 
-__all__ = ["ADJACENCY", "GraphVae", "graph_vae", "renormalised"]
+__all__ = ["ADJACENCY", "graph_vae", "renormalised"]
 
 ADJACENCY = Input("adjacency", (None, PARTICLES, PARTICLES))
 _LATENT, _BETA = 8, 10.0
 _WIDTHS = (16, 8)
 _DENSE = 100
-
-
-@dataclass(frozen=True, slots=True)
-class GraphVae:
-    """Parts of the network: Keras models; A' is the result of `renormalised`.
-
-    Attributes:
-        encoder: Normalised features [N,100,3] and A' [N,100,100] to latent means and logarithms of variances, [N,8].
-        decoder: Latent variables and A' to normalised features.
-    """
-
-    encoder: Any
-    decoder: Any
-
-    def autoencoder(self) -> Autoencoder:
-        """Return the parts as one autoencoder."""
-        return Autoencoder(
-            (Input("features", JETS.shape), ADJACENCY),
-            lambda features, filters: Parts(*self.encoder([features, filters])),
-            lambda latent, filters: self.decoder([latent, filters]),
-            _BETA,
-            self.encoder.trainable_variables + self.decoder.trainable_variables,
-            lambda adjacency: (renormalised(adjacency),),
-        )
 
 
 def renormalised(adjacency: Any) -> Any:
@@ -59,7 +34,7 @@ def renormalised(adjacency: Any) -> Any:
     return joined * tf.matmul(scale, scale, transpose_b=True)
 
 
-def graph_vae(*, seed: int = 0) -> GraphVae:
+def graph_vae(*, seed: int = 0) -> Autoencoder:
     """Build the network with random weights from a seed."""
     keras().utils.set_random_seed(seed)
     layers = keras().layers
@@ -68,9 +43,12 @@ def graph_vae(*, seed: int = 0) -> GraphVae:
     nodes = _convolved(features, filters, _WIDTHS)
     hidden = layers.Dense(_DENSE, activation="tanh")(layers.Flatten()(nodes))
     heads = [layers.Dense(_LATENT, name=name)(hidden) for name in ("z", "z_log_var")]
-    return GraphVae(
+    return Autoencoder(
+        (Input("features", JETS.shape), ADJACENCY),
         keras().Model([features, filters], heads, name="encoder"),
         keras().Model([latent, filters], _rebuilt(latent, filters), name="decoder"),
+        _BETA,
+        lambda adjacency: (renormalised(adjacency),),
     )
 
 

@@ -18,13 +18,13 @@ _JETS, _STEPS = 4096, 300
 @functools.cache
 def conv_vae_network() -> Network:
     """Return the Conv-VAE: float32 `jets` [N,100,3] to `loss`, `chamfer`, `reconstruction` and `z`."""
-    return _trained(conv_vae().autoencoder(), rate=1e-3, graph=False)
+    return _trained(conv_vae(), rate=1e-3, graph=False)
 
 
 @functools.cache
 def graph_vae_network() -> Network:
     """Return the graph Conv-VAE: float32 `features` [N,100,3] and `adjacency` [N,100,100] to the same outputs."""
-    return _trained(graph_vae().autoencoder(), rate=3e-3, graph=True)
+    return _trained(graph_vae(), rate=3e-3, graph=True)
 
 
 def _trained(model: Autoencoder, *, rate: float, graph: bool) -> Network:
