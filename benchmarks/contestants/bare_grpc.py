@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 
-import numpy as np
-
 from benchmarks.contestants import grpc_server
-from benchmarks.contestants.grpc_callers import GrpcCallers
+from benchmarks.contestants.grpc_callers import GrpcCallers, OverGrpc
 from benchmarks.processes import Program
 from mqinfer.bench.workloads import Workload
 from mqinfer.broker.mosquitto import Login
-from mqinfer.lab.load import Drive
-from mqinfer.protocol.datatypes import Array
 
 __all__ = ["BareGrpc"]
 
 
-class BareGrpc:
+class BareGrpc(OverGrpc):
     """A server process, and an asyncio client in this one.
 
     Args:
@@ -54,23 +50,6 @@ class BareGrpc:
             self.infer()
             self._stack = stack.pop_all()
 
-    def infer(self) -> Mapping[str, Array]:
-        """Ask once."""
-        return {self._workload.output: self._callers.ask()}
-
-    def drive(self, callers: int, seconds: float) -> Drive:
-        """Send requests from as many tasks."""
-        return self._callers.drive(callers, seconds)
-
     def pids(self) -> Mapping[str, int]:
         """The server."""
         return {"server": self._server.pid}
-
-    def close(self) -> None:
-        """Disconnect, and stop the server by closing its standard input."""
-        self._stack.close()
-
-    def _decode(self, reply: bytes) -> Array:
-        expected = self._workload.expected
-        array: Array = np.frombuffer(reply, expected.dtype).reshape(expected.shape)
-        return array

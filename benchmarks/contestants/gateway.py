@@ -7,16 +7,13 @@ import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 
-import numpy as np
-
-from benchmarks.contestants.grpc_callers import GrpcCallers
+from benchmarks.contestants.grpc_callers import GrpcCallers, OverGrpc
 from benchmarks.processes import Program
 from mqinfer.bench.over_mqtt import BrokerAccess
 from mqinfer.bench.processes import worker_processes
 from mqinfer.bench.workloads import Workload
 from mqinfer.broker.mosquitto.server import MosquittoServer
-from mqinfer.lab.load import Drive
-from mqinfer.protocol.datatypes import Array, datatype_of
+from mqinfer.protocol.datatypes import datatype_of
 from mqinfer.protocol.errors import ModelFailed
 
 __all__ = ["Gateway", "serve"]
@@ -24,7 +21,7 @@ __all__ = ["Gateway", "serve"]
 _METHOD = "/inference.GRPCInferenceService/ModelInfer"
 
 
-class Gateway:
+class Gateway(OverGrpc):
     """A broker of its own, a worker process under a supervisor, a gateway process, and an asyncio client in this one.
 
     Requests name their output, and carry the tensor raw, as the field's clients do.
@@ -59,30 +56,12 @@ class Gateway:
             self.infer()
             self._stack = stack.pop_all()
 
-    def infer(self) -> Mapping[str, Array]:
-        """Ask once."""
-        return {self._workload.output: self._callers.ask()}
-
-    def drive(self, callers: int, seconds: float) -> Drive:
-        """Send requests from as many tasks."""
-        return self._callers.drive(callers, seconds)
-
     def pids(self) -> Mapping[str, int]:
         """The gateway, the worker and the broker."""
         workers = list(self._supervisor.pids.values())
         if not workers:
             raise ModelFailed(f"the bench's worker for {self._workload.name} does not run")
         return {"gateway": self._gateway.pid, "server": workers[0], "broker": self._broker.pid}
-
-    def close(self) -> None:
-        """Disconnect, and stop gateway and worker."""
-        self._stack.close()
-
-    def _decode(self, reply: bytes) -> Array:
-        expected = self._workload.expected
-        # The one tensor is what the reply ends with.
-        array: Array = np.frombuffer(reply, expected.dtype, offset=len(reply) - expected.nbytes).reshape(expected.shape)
-        return array
 
 
 def serve(url: str) -> None:

@@ -1,19 +1,23 @@
-"""Callers of a gRPC method with bytes in and bytes out, for the contestants that are reached over gRPC."""
+"""Callers of a gRPC method with bytes in and bytes out, and what the contestants that they reach have in common."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
+import numpy as np
+
 from benchmarks.contestants.grpc_server import OPTIONS
+from mqinfer.bench.workloads import Workload
 from mqinfer.broker.mosquitto import Login
 from mqinfer.lab.load import Drive, Stopwatch
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import MissingExtra, ModelFailed
 
-__all__ = ["GrpcCallers"]
+__all__ = ["GrpcCallers", "OverGrpc"]
 
 _Result = TypeVar("_Result")
 
@@ -99,3 +103,29 @@ class GrpcCallers:
 
         await asyncio.gather(*(caller() for _ in range(callers)))
         return watch.drive()
+
+
+class OverGrpc:
+    """A contestant that an asyncio client in this process reaches over gRPC."""
+
+    _workload: Workload
+    _callers: GrpcCallers
+    _stack: ExitStack
+
+    def infer(self) -> Mapping[str, Array]:
+        """Ask once."""
+        return {self._workload.output: self._callers.ask()}
+
+    def drive(self, callers: int, seconds: float) -> Drive:
+        """Send requests from as many tasks."""
+        return self._callers.drive(callers, seconds)
+
+    def close(self) -> None:
+        """Disconnect, and stop the processes."""
+        self._stack.close()
+
+    def _decode(self, reply: bytes) -> Array:
+        """Return the output, which is what a reply ends with."""
+        expected = self._workload.expected
+        array: Array = np.frombuffer(reply, expected.dtype, offset=len(reply) - expected.nbytes).reshape(expected.shape)
+        return array

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
@@ -18,6 +19,7 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.paho.session import Session
 from mqinfer.broker.presence import make_client_id
 from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.serving.running import RunningRequests
 from mqinfer.cloud_worker.supervision.control_server import crash_message
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec, run_process
@@ -177,4 +179,4 @@ def run_and_fail(spec: ProcessSpec, pipe: Connection) -> None:
         tick(session)
 
     Session.tick = failing  # type: ignore[method-assign,assignment]
-    run_process(spec, pipe)
+    run_process(spec, pipe, ctypes.c_double(), (ctypes.c_ubyte * RunningRequests.SIZE)())

@@ -133,3 +133,15 @@ def drive(grey: Callable[[int], RawImage]) -> list[Recorded]:
         for index in range(20)
     ]
     return [Recorded("/chatter", start - 10**9, 0, "hello"), *messages, Recorded("/chatter", start + 10**10, 0, "bye")]
+
+
+@pytest.fixture
+def write_bag(tmp_path: Path) -> Callable[[Sequence[Recorded], str], Path]:
+    """Write a bag of a kind: `ros1` in many chunks, or of a storage of ROS 2."""
+
+    def write(messages: Sequence[Recorded], kind: str) -> Path:
+        if kind == "ros1":
+            return _write_ros1(tmp_path / "drive.bag", messages, "lz4", 200)
+        return _write_ros2(tmp_path / "drive", messages, "mcap" if kind == "mcap" else "sqlite3")
+
+    return write

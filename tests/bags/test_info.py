@@ -26,11 +26,9 @@ def by_name(streams: Sequence[StreamInfo]) -> dict[str, StreamInfo]:
 
 
 @pytest.mark.parametrize("kind", ["ROS 1 bag", "ROS 2 bag, mcap", "ROS 2 bag, sqlite3"])
-def test_bag(tmp_path: Path, write_ros1: Write, write_ros2: Write, drive: Drive, kind: str) -> None:
+def test_bag(write_bag: Write, drive: Drive, kind: str) -> None:
     """All topics with type, encoding, size, count and rate; those without images too."""
-    storage = kind.rpartition(" ")[2]
-    path = write_ros1(tmp_path / "a.bag", drive) if "1" in kind else write_ros2(tmp_path / "a", drive, storage)
-    info = describe(str(path))
+    info = describe(str(write_bag(drive, kind.rpartition(" ")[2].replace("bag", "ros1"))))
     assert (info.kind, info.message_count, info.start_ns) == (kind, 22, drive[0].log_time_ns)
     assert info.duration == pytest.approx(11.0)
     assert info.size_bytes

@@ -6,24 +6,17 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 
-from mqinfer.bags.frame import Frame
 from mqinfer.bags.live.camera import CameraSource
 from mqinfer.bags.sources import open_source
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.errors import ConfigError, SourceError
-
-
-def read(path: Path, **options: Any) -> list[Frame]:
-    """Open, read to the end, close."""
-    with closing(open_source(str(path), **options)) as source:
-        return list(source.frames())
+from tests.bags.reading import read
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,14 +16,9 @@ from mqinfer.bags.repair import is_unfinished, repair
 from mqinfer.bags.sources import open_source
 from mqinfer.images.picture import RawImage
 from mqinfer.protocol.errors import SourceError
+from tests.bags.reading import read
 
 Write = Callable[..., Path]
-
-
-def read(path: Path) -> list[Frame]:
-    """Open, read to the end, close."""
-    with closing(open_source(str(path))) as source:
-        return list(source.frames())
 
 
 def same(one: Frame, other: Frame) -> bool:

@@ -23,15 +23,10 @@ from mqinfer.bags.sources import open_source
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.errors import BadImage, ConfigError, SourceError
+from tests.bags.reading import read
 
 Write = Callable[..., Path]
 Drive = Sequence[Any]
-
-
-def read(path: Path, **options: Any) -> list[Frame]:
-    """Open, read to the end, close."""
-    with closing(open_source(str(path), **options)) as source:
-        return list(source.frames())
 
 
 def read_until_error(source: FrameSource) -> tuple[int, SourceError | None]:
@@ -161,23 +156,16 @@ def test_bag_without_images(tmp_path: Path, write_ros1: Write, recorded: type[An
 
 
 @pytest.mark.parametrize("kind", ["ros1", "mcap", "sqlite3"])
-def test_empty_bag(tmp_path: Path, write_ros1: Write, write_ros2: Write, kind: str) -> None:
+def test_empty_bag(write_bag: Write, kind: str) -> None:
     """A bag without a single message is refused in words."""
-    path = (
-        write_ros1(tmp_path / "drive.bag", []) if kind == "ros1" else write_ros2(tmp_path / "drive", [], storage=kind)
-    )
     with pytest.raises(SourceError, match="its topics: none"):
-        open_source(str(path))
+        open_source(str(write_bag([], kind)))
 
 
 @pytest.mark.parametrize("kind", ["ros1", "mcap", "sqlite3"])
-def test_span(tmp_path: Path, write_ros1: Write, write_ros2: Write, drive: Drive, kind: str) -> None:
+def test_span(write_bag: Write, drive: Drive, kind: str) -> None:
     """Start and duration count from the first frame, not from the bag's first message; the end is left out."""
-    path = (
-        write_ros1(tmp_path / "drive.bag", drive)
-        if kind == "ros1"
-        else write_ros2(tmp_path / "drive", drive, storage=kind)
-    )
+    path = write_bag(drive, kind)
     first = images(drive)[0].log_time_ns
     times = [frame.log_time_ns - first for frame in read(path, start=0.1, duration=0.2)]
     assert times == [100_000_000, 150_000_000, 200_000_000, 250_000_000]
@@ -231,16 +219,11 @@ class TestDamage:
 
     @pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.3, 0.6, 0.9, 0.99])
     @pytest.mark.parametrize("kind", ["ros1", "mcap", "sqlite3"])
-    def test_truncated(
-        self, tmp_path: Path, write_ros1: Write, write_ros2: Write, drive: Drive, *, kind: str, share: float
-    ) -> None:
+    def test_truncated(self, write_bag: Write, drive: Drive, *, kind: str, share: float) -> None:
         """Wherever a bag is cut off, there is one SourceError that names the file and what to do, and no other."""
-        if kind == "ros1":
-            path = write_ros1(tmp_path / "drive.bag", drive, "lz4", 200)
-        else:
-            path = next(
-                each for each in write_ros2(tmp_path / "drive", drive, kind).iterdir() if each.suffix != ".yaml"
-            )
+        path = write_bag(drive, kind)
+        if path.is_dir():
+            path = next(each for each in path.iterdir() if each.suffix != ".yaml")
         content = path.read_bytes()
         path.write_bytes(content[: int(len(content) * share)])
         with pytest.raises(SourceError, match=rf"{path.name}: .*(reindex|mqinfer bag repair|no image topic)"):

@@ -193,10 +193,7 @@ def _load(
 
 
 def run_process(
-    spec: ProcessSpec,
-    pipe: Connection,
-    progress: ctypes.c_double | None = None,
-    memory: ctypes.Array[ctypes.c_ubyte] | None = None,
+    spec: ProcessSpec, pipe: Connection, progress: ctypes.c_double, memory: ctypes.Array[ctypes.c_ubyte]
 ) -> None:
     """Run the worker process: its entry point.
 
@@ -224,7 +221,7 @@ def run_process(
         return
     _send(pipe, ProcessReport(card=worker.card, service_s=warmed_up.run_s, untried=warmed_up.untried))
     with contextlib.suppress(EOFError, OSError):  # the supervisor has exited
-        _serve(worker, pipe, waker, stop, ctypes.c_double() if progress is None else progress)
+        _serve(worker, pipe, waker, stop, progress)
     _stop(worker, pipe)
     if tracer is not None:
         tracer.close()
