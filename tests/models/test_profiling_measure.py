@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqinfer.lab.profiling.child import Subject, TurnRequest, TurnRunner
+from mqinfer.lab.profiling.child import Plan, Subject, TurnRunner
 from mqinfer.lab.profiling.inputs import RandomInputs
-from mqinfer.lab.profiling.measure import Plan, measure
+from mqinfer.lab.profiling.measure import measure
 from mqinfer.lab.profiling.memory import peak_bytes, reset_peak, resident_bytes
 from mqinfer.lab.profiling.results import BatchPoint, Loaded, Profile, Turn, ratio
 from mqinfer.models.engines import choose_loader
@@ -130,7 +130,7 @@ def test_the_peak_excludes_the_creation_of_inputs(write_onnx: WriteOnnx, tmp_pat
     """The peak is reset after the inputs are made, the warm-up is not measured, the number of runs is as requested."""
     backend = choose_loader(path := write_onnx(tmp_path / "model.onnx"))(path, LoadOptions())
     before = resident_bytes()
-    measured = TurnRunner(backend, Bulky()).turn(TurnRequest(batch=2, seconds=1e-9, least=5, warm_up=1))
+    measured = TurnRunner(backend, Bulky(), Plan(seconds=1e-9, least=5, warm_up=1)).turn(2)
     assert len(measured.latencies_ns) == 5
     assert measured.peak_bytes < before + 48 * MIB
     backend.close()

@@ -91,14 +91,14 @@ def test_ways_to_a_frozen_graph(graph: ModelVersion, tmp_path: Path, monkeypatch
     """TensorFlow and OpenVINO read it, ONNX Runtime gets a conversion, PyTorch can't; a precision is an option."""
     converted = tmp_path / "converted.onnx"
     monkeypatch.setattr(module, "_converted", lambda *_: converted)
-    ways = find_contenders(graph, ["tensorflow", "onnxruntime", "openvino:bf16", "pytorch"], tmp_path)
-    assert [(each.name, each.path, each.engine) for each in ways.subjects] == [
+    subjects, reasons = find_contenders(graph, ["tensorflow", "onnxruntime", "openvino:bf16", "pytorch"], tmp_path)
+    assert [(each.name, each.path, each.engine) for each in subjects] == [
         ("tensorflow", graph.path, "tensorflow"),
         ("onnxruntime", converted, "onnxruntime"),
         ("openvino:bf16", graph.path, "openvino"),
     ]
-    assert ways.subjects[2].options.precision == "bf16"
-    assert ways.reasons == {"pytorch": "pytorch does not read tensorflow_graphdef files"}
+    assert subjects[2].options.precision == "bf16"
+    assert reasons == {"pytorch": "pytorch does not read tensorflow_graphdef files"}
 
 
 def test_a_conversion_that_fails(graph: ModelVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,9 +108,9 @@ def test_a_conversion_that_fails(graph: ModelVersion, tmp_path: Path, monkeypatc
         raise ModelNotLoadable("the converter does not know the operator Foo")
 
     monkeypatch.setattr(module, "_converted", fail)
-    ways = find_contenders(graph, ["tensorflow", "onnxruntime"], tmp_path)
-    assert [each.name for each in ways.subjects] == ["tensorflow"]
-    assert "conversion to ONNX failed: the converter does not know" in ways.reasons["onnxruntime"]
+    subjects, reasons = find_contenders(graph, ["tensorflow", "onnxruntime"], tmp_path)
+    assert [each.name for each in subjects] == ["tensorflow"]
+    assert "conversion to ONNX failed: the converter does not know" in reasons["onnxruntime"]
 
 
 def test_an_ensemble_is_no_model(graph: ModelVersion, tmp_path: Path) -> None:

@@ -38,15 +38,22 @@ def profile(
 ) -> None:
     """Measure a model's latency, throughput and memory by batch size, in every backend that can run it."""
     from mqinfer.lab.profiling import profiling as run
+    from mqinfer.lab.profiling.child import Plan
     from mqinfer.lab.profiling.inputs import RandomInputs
-    from mqinfer.lab.profiling.measure import Plan
     from mqinfer.lab.profiling.report import as_grids
     from mqinfer.lab.reports import print_grid
 
     plan = Plan(_sizes("--batch", batch), rounds, seconds)
-    options = run.ProfileOptions(plan, backend, device, RandomInputs(dict(map(_named_shape, shape or ()))))
+    inputs = RandomInputs(dict(map(_named_shape, shape or ())))
     console = plain_console(stderr=True)
-    found = run.profile(_version(repository, model, version), options, console.print)
+    found = run.profile(
+        _version(repository, model, version),
+        plan,
+        backends=backend,
+        device=device,
+        inputs=inputs,
+        progress=console.print,
+    )
     for grid in as_grids(found):
         print_grid(grid, table_console())
     for path in run.write_profile(found, output) if output else ():

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqinfer.codecs.opencv import opencv
+from mqinfer.lab.zoo.classes import class_tables
 from mqinfer.lab.zoo.export import Input, Network
 from mqinfer.lab.zoo.layers import keras, tensorflow
 from mqinfer.lab.zoo.networks.classifiers import SIDE, noscope, noscope_network
@@ -233,10 +234,8 @@ def write_model(
 
 def _config(trained: TrainedNetwork, classes: Sequence[ClassInfo]) -> str:
     width, height = trained.size
-    tables = "".join(
-        f"\n[[classes]]\nname = {json.dumps(each.name)}\ncolour = {list(each.colour)}\n" for each in classes
-    )
-    return f'max_batch_size = 64\n\n[image]\ninput = "input"\nwidth = {width}\nheight = {height}\n{tables}'
+    size = f"width = {width}\nheight = {height}\n"
+    return f'max_batch_size = 64\n\n[image]\ninput = "input"\n{size}{class_tables(classes)}'
 
 
 def trained_frames(version: Path, source: str) -> int:

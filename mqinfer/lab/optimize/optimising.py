@@ -21,8 +21,8 @@ from mqinfer.lab.optimize.products import Recipe, plan, product_version, write_p
 from mqinfer.lab.optimize.results import Optimisation, Product, Speed
 from mqinfer.lab.optimize.running import run_samples
 from mqinfer.lab.optimize.samples import Sample, SampleInputs, feeds, random_samples
-from mqinfer.lab.profiling.child import Subject
-from mqinfer.lab.profiling.measure import Plan, measure
+from mqinfer.lab.profiling.child import Plan, Subject
+from mqinfer.lab.profiling.measure import measure
 from mqinfer.models.loading import load_options
 from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.card import ModelCard

@@ -1,6 +1,6 @@
 """The process that measures one model: it imports the engine, loads the model, and runs it on request.
 
-It sends one `Loaded` over its pipe, then a `Turn` for each `TurnRequest`; or a text with the error instead of either.
+It sends one `Loaded` over its pipe, then a `Turn` for each batch size that it receives; or a text with the error instead of either.
 It ends when the pipe closes.
 """
 
@@ -25,8 +25,9 @@ from mqinfer.models.engines import choose_loader
 from mqinfer.models.load_options import LoadOptions
 from mqinfer.models.repository.files import check_model_files
 from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["Subject", "TurnRequest", "TurnRunner", "run_child"]
+__all__ = ["Plan", "Subject", "TurnRunner", "run_child"]
 
 _MODULES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "pytorch": "torch"}
 """Engine to Python module."""
@@ -52,23 +53,36 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnRequest:
-    """Request for one turn.
+class Plan:
+    """Settings of a measurement.
 
     Attributes:
-        batch: Batch size of each run.
-        seconds: Duration of the turn; no run starts later.
-        least: Smallest number of runs, however long they take.
-        warm_up: Runs before the first turn of a batch size, which are not measured.
+        batches: Batch sizes, ascending, since engines rarely free memory.
+        rounds: Turns of each subject at each batch size.
+        seconds: Duration of a turn.
+        least: Smallest number of runs in a turn, however long they take.
+        warm_up: Runs at the start of each batch size, which are not measured.
+        limit_s: Seconds without a message after which a subject is killed.
     """
 
-    batch: int
-    seconds: float
-    least: int
-    warm_up: int
+    batches: tuple[int, ...] = (1,)
+    rounds: int = 5
+    seconds: float = 0.3
+    least: int = 3
+    warm_up: int = 3
+    limit_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        if not self.batches or min(self.batches) < 1 or list(self.batches) != sorted(set(self.batches)):
+            raise ConfigError(f"batch sizes {list(self.batches)}: expected numbers of at least 1, ascending")
+        if self.rounds < 1 or self.seconds <= 0 or self.least < 1:
+            raise ConfigError(
+                f"{self.rounds} rounds of {self.seconds} s and {self.least} runs: expected at least 1 round, more than "
+                "0 s and at least 1 run"
+            )
 
 
-def run_child(subject: Subject, pipe: Connection) -> None:
+def run_child(subject: Subject, plan: Plan, pipe: Connection) -> None:
     """Run the process: its entry point."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent ends this process
     try:
@@ -77,14 +91,14 @@ def run_child(subject: Subject, pipe: Connection) -> None:
         pipe.send(f"{error}" or type(error).__name__)
         return
     pipe.send(loaded)
-    runner = TurnRunner(backend, subject.inputs)
+    runner = TurnRunner(backend, subject.inputs, plan)
     while True:
         try:
-            request = pipe.recv()
+            batch = pipe.recv()
         except (EOFError, OSError):
             return
         try:
-            pipe.send(runner.turn(request))
+            pipe.send(runner.turn(batch))
         except Exception as error:  # noqa: BLE001 - as above
             pipe.send(f"{error}" or type(error).__name__)
 
@@ -110,29 +124,30 @@ def _import(engine: str | None) -> None:
 class TurnRunner:
     """Runs a model and keeps the inputs of the current batch size."""
 
-    def __init__(self, backend: Backend, inputs: InputSource) -> None:
+    def __init__(self, backend: Backend, inputs: InputSource, plan: Plan) -> None:
         self._backend = backend
         self._source = inputs
+        self._plan = plan
         self._batch = 0
         self._inputs: Mapping[str, Array] = {}
 
-    def turn(self, request: TurnRequest) -> Turn:
+    def turn(self, batch: int) -> Turn:
         """Run the model until the turn is over."""
-        if request.batch != self._batch:
-            self._begin(request)
+        if batch != self._batch:
+            self._begin(batch)
         gc.collect()
         used = time.process_time_ns()
-        drive = repeat(self._run, request.seconds, request.least)
+        drive = repeat(self._run, self._plan.seconds, self._plan.least)
         used = time.process_time_ns() - used
         on_gpu = 0 if self._backend.device == "cpu" else gpu_bytes()
         return Turn(drive.latencies_ns, peak_bytes(), on_gpu, used)
 
-    def _begin(self, request: TurnRequest) -> None:
-        self._inputs = self._source.make(self._backend.inputs, request.batch)
+    def _begin(self, batch: int) -> None:
+        self._inputs = self._source.make(self._backend.inputs, batch)
         reset_peak()
-        for _ in range(request.warm_up):
+        for _ in range(self._plan.warm_up):
             self._run()
-        self._batch = request.batch
+        self._batch = batch
 
     def _run(self) -> None:
         self._backend.infer(self._inputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from mqinfer.lab.conversion import to_onnx
@@ -15,24 +15,11 @@ from mqinfer.models.loading import load_options
 from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
-__all__ = ["Contenders", "engines_for", "find_contenders"]
+__all__ = ["engines_for", "find_contenders"]
 
 _ENGINES = ("tensorflow", "onnxruntime", "openvino", "pytorch")
 _ALIASES = {"torchscript": "pytorch", "onnx": "onnxruntime"}
 _PRECISIONS = ("bf16", "fp16")
-
-
-@dataclass(frozen=True, slots=True)
-class Contenders:
-    """Engines to measure, and those that can't run the model.
-
-    Attributes:
-        subjects: One for each engine, in the requested order.
-        reasons: Why an engine can't run the model, by engine.
-    """
-
-    subjects: tuple[Subject, ...]
-    reasons: dict[str, str]
 
 
 def engines_for(names: str | None) -> tuple[str, ...]:
@@ -70,8 +57,8 @@ def find_contenders(
     *,
     device: str = "cpu",
     progress: Callable[[str], None] = lambda _: None,
-) -> Contenders:
-    """Return the file for each engine, converting the model to ONNX where needed.
+) -> tuple[list[Subject], dict[str, str]]:
+    """Return a subject for each engine, converting to ONNX where needed, and why the other engines can't run the model.
 
     Args:
         model: Version in a repository.
@@ -87,17 +74,17 @@ def find_contenders(
         raise ConfigError(f"model {model.name} is an ensemble; profile its steps")
     platform = platform_of(model.path, model.config.backend)
     options = load_options(model.config, device)
-    found = Contenders((), {})
+    subjects: list[Subject] = []
+    reasons: dict[str, str] = {}
     for name in engines:
         engine, _, precision = name.partition(":")
         path = _file_for(model, platform, engine, folder, progress)
         if isinstance(path, str):
-            found = replace(found, reasons={**found.reasons, name: path})
+            reasons[name] = path
             continue
         own = replace(options, parameters={**options.parameters, "precision": precision}) if precision else options
-        subject = Subject(name, path, engine, own)
-        found = replace(found, subjects=(*found.subjects, subject))
-    return found
+        subjects.append(Subject(name, path, engine, own))
+    return subjects, reasons
 
 
 def _file_for(

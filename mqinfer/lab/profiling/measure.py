@@ -15,46 +15,16 @@ from multiprocessing.context import SpawnProcess
 from types import TracebackType
 from typing import Self, TypeVar
 
-from mqinfer.lab.profiling.child import Subject, TurnRequest, run_child
+from mqinfer.lab.profiling.child import Plan, Subject, run_child
 from mqinfer.lab.profiling.results import BatchPoint, Loaded, Profile, Turn
-from mqinfer.protocol.errors import ConfigError, ModelFailed
+from mqinfer.protocol.errors import ModelFailed
 
-__all__ = ["Plan", "measure"]
+__all__ = ["measure"]
 
 _Received = TypeVar("_Received", Loaded, Turn)
 _END_TIMEOUT_S = 5.0
 _MAX_REASON = 80
 """Characters of a reason in a progress line; the profile has all of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Settings of a measurement.
-
-    Attributes:
-        batches: Batch sizes, ascending, since engines rarely free memory.
-        rounds: Turns of each subject at each batch size.
-        seconds: Duration of a turn.
-        least: Smallest number of runs in a turn, however long they take.
-        warm_up: Runs at the start of each batch size, which are not measured.
-        limit_s: Seconds without a message after which a subject is killed.
-    """
-
-    batches: tuple[int, ...] = (1,)
-    rounds: int = 5
-    seconds: float = 0.3
-    least: int = 3
-    warm_up: int = 3
-    limit_s: float = 300.0
-
-    def __post_init__(self) -> None:
-        if not self.batches or min(self.batches) < 1 or list(self.batches) != sorted(set(self.batches)):
-            raise ConfigError(f"batch sizes {list(self.batches)}: expected numbers of at least 1, ascending")
-        if self.rounds < 1 or self.seconds <= 0 or self.least < 1:
-            raise ConfigError(
-                f"{self.rounds} rounds of {self.seconds} s and {self.least} runs: expected at least 1 round, more than "
-                "0 s and at least 1 run"
-            )
 
 
 def measure(
@@ -97,7 +67,7 @@ class _Running:
         context = multiprocessing.get_context("spawn")  # a fork would share the parent's memory and TensorFlow's locks
         self.pipe, theirs = context.Pipe()
         name = f"mqinfer-profile-{self.subject.name}"
-        self.process = context.Process(target=run_child, args=(self.subject, theirs), name=name, daemon=True)
+        self.process = context.Process(target=run_child, args=(self.subject, self.plan, theirs), name=name, daemon=True)
         self.process.start()
         theirs.close()
         return self
@@ -129,9 +99,8 @@ class _Running:
         """Run one turn, unless the subject or this batch size has failed."""
         if self.problem or batch in self.refusals:
             return
-        request = TurnRequest(batch, self.plan.seconds, self.plan.least, self.plan.warm_up)
         try:
-            self.turns.setdefault(batch, []).append(self._receive(Turn, request))
+            self.turns.setdefault(batch, []).append(self._receive(Turn, batch))
         except ModelFailed as failure:
             self.refusals[batch] = str(failure)
 
@@ -143,10 +112,10 @@ class _Running:
     def _point(self, batch: int) -> BatchPoint:
         return BatchPoint(batch, tuple(self.turns.get(batch, ())), self.refusals.get(batch, self.problem))
 
-    def _receive(self, kind: type[_Received], request: TurnRequest | None = None) -> _Received:
+    def _receive(self, kind: type[_Received], batch: int | None = None) -> _Received:
         try:
-            if request is not None:
-                self.pipe.send(request)
+            if batch is not None:
+                self.pipe.send(batch)
             if not self.pipe.poll(self.plan.limit_s):
                 self.process.kill()
                 self.problem = f"no response for {self.plan.limit_s:g} s"

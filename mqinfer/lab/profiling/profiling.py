@@ -3,60 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.lab.machine import ENGINES, describe_machine
+from mqinfer.lab.profiling.child import Plan
 from mqinfer.lab.profiling.contenders import engines_for, find_contenders
-from mqinfer.lab.profiling.inputs import RandomInputs
-from mqinfer.lab.profiling.measure import Plan, measure
+from mqinfer.lab.profiling.inputs import InputSource
+from mqinfer.lab.profiling.measure import measure
 from mqinfer.lab.profiling.plot import draw
 from mqinfer.lab.profiling.report import ModelProfile, as_csv
 from mqinfer.lab.profiling.results import Profile
 from mqinfer.lab.reports import write_files
 from mqinfer.models.repository import ModelVersion
 
-__all__ = ["ProfileOptions", "profile", "write_profile"]
+__all__ = ["profile", "write_profile"]
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileOptions:
-    """Settings of a profile.
-
-    Attributes:
-        plan: Batch sizes, rounds and durations.
-        backends: Names separated by commas; None for all.
-        device: `cpu`, `cuda`, `cuda:N` or `auto`.
-        inputs: Source of the inputs.
-    """
-
-    plan: Plan = field(default_factory=lambda: Plan((1, 2, 4, 8, 16, 32, 64)))
-    backends: str | None = None
-    device: str = "cpu"
-    inputs: RandomInputs = field(default_factory=RandomInputs)
-
-
-def profile(
-    model: ModelVersion, options: ProfileOptions, progress: Callable[[str], None] = lambda _: None
+def profile(  # noqa: PLR0913 - what a user chooses
+    model: ModelVersion,
+    plan: Plan,
+    *,
+    backends: str | None = None,
+    device: str = "cpu",
+    inputs: InputSource,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> ModelProfile:
     """Measure a model in its backends.
 
     Args:
         model: Version in a repository.
-        options: Settings of the profile.
+        plan: Batch sizes, rounds and durations.
+        backends: Names separated by commas; None for all.
+        device: `cpu`, `cuda`, `cuda:N` or `auto`.
+        inputs: Source of the inputs.
         progress: Called with a line at each step.
 
     Raises:
         ConfigError: The options or the model's configuration are wrong.
     """
-    engines = engines_for(options.backends)
+    engines = engines_for(backends)
     with TemporaryDirectory(prefix="mqinfer-profile-") as folder:
-        found = find_contenders(model, engines, Path(folder), device=options.device, progress=progress)
-        subjects = [replace(each, inputs=options.inputs) for each in found.subjects]
-        measured = {each.name: each for each in measure(subjects, options.plan, progress)}
-    profiles = tuple(measured.get(name) or Profile(name, problem=found.reasons[name]) for name in engines)
+        subjects, reasons = find_contenders(model, engines, Path(folder), device=device, progress=progress)
+        subjects = [replace(each, inputs=inputs) for each in subjects]
+        measured = {each.name: each for each in measure(subjects, plan, progress)}
+    profiles = tuple(measured.get(name) or Profile(name, problem=reasons[name]) for name in engines)
     return ModelProfile(model.name, model.version, profiles, describe_machine(ENGINES))
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from mqinfer.lab.zoo.catalogue import CATALOGUE, TrainedWeights, ZooModel
+from mqinfer.lab.zoo.classes import class_tables
 from mqinfer.lab.zoo.training import Lessons, TrainingPlan, train
-from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import ConfigError
 
 __all__ = ["BuiltModel", "build", "catalogue"]
@@ -130,8 +129,4 @@ def _digest(files: Iterable[Path], more: str) -> str:
 
 def _config(entry: ZooModel, lessons: Lessons | None) -> str:
     classes = lessons.classes if lessons else entry.classes
-    return entry.config + "".join(map(_class_table, classes))
-
-
-def _class_table(info: ClassInfo) -> str:
-    return f"\n[[classes]]\nname = {json.dumps(info.name)}\ncolour = {list(info.colour)}\n"
+    return entry.config + class_tables(classes)

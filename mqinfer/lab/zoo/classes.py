@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
+
 from mqinfer.models.repository.config_keys import class_colour
 from mqinfer.protocol.card import ClassInfo
 
-__all__ = ["CITYSCAPES", "COCO"]
+__all__ = ["CITYSCAPES", "COCO", "class_tables"]
 
 CITYSCAPES = tuple(
     ClassInfo(name, colour)
@@ -46,3 +49,9 @@ COCO = tuple(
     ClassInfo(name.replace("_", " "), class_colour(number)) for number, name in enumerate(_COCO_NAMES.split(), start=1)
 )
 """The 80 classes of COCO (https://cocodataset.org) in detector order, with the colours of Pascal VOC, without black."""
+
+
+def class_tables(classes: Iterable[ClassInfo]) -> str:
+    """Return classes as the end of a `model.toml`."""
+    named = ((json.dumps(each.name), list(each.colour)) for each in classes)
+    return "".join(f"\n[[classes]]\nname = {name}\ncolour = {colour}\n" for name, colour in named)
