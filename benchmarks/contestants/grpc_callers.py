@@ -13,9 +13,10 @@ import numpy as np
 from benchmarks.contestants.grpc_server import OPTIONS
 from mqinfer.bench.workloads import Workload
 from mqinfer.broker.mosquitto import Login
+from mqinfer.extras import import_extra
 from mqinfer.lab.load import Drive, Stopwatch
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import MissingExtra, ModelFailed
+from mqinfer.protocol.errors import ModelFailed
 
 __all__ = ["GrpcCallers", "OverGrpc"]
 
@@ -44,10 +45,7 @@ class GrpcCallers:
         decode: Callable[[bytes], Array],
         login: Login | None = None,
     ) -> None:
-        try:
-            import grpc
-        except ImportError as error:
-            raise MissingExtra.of("grpcio", "bench") from error
+        grpc = import_extra("grpc", "bench", "grpcio")
         self._grpc, self._method = grpc, method
         self._encode, self._decode = encode, decode
         self._runner = asyncio.Runner()

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from mqinfer.extras import import_extra
 from mqinfer.models.load_options import default_threads
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import ConfigError, MissingExtra
+from mqinfer.protocol.errors import ConfigError
 
 __all__ = ["WORKLOADS", "Workload", "fixed_shape", "load_workloads", "numpy_dtype", "open_session"]
 
@@ -65,10 +66,7 @@ def open_session(path: Path) -> Any:
     Raises:
         MissingExtra: onnxruntime is not installed.
     """
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingExtra.of("onnxruntime", "worker") from error
+    onnxruntime = import_extra("onnxruntime", "worker")
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.intra_op_num_threads = default_threads()

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from mqinfer.extras import import_extra
 from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError, MissingExtra, ModelNotLoadable
@@ -33,11 +34,7 @@ def import_onnx() -> Any:
     Raises:
         MissingExtra: It is not installed.
     """
-    try:
-        import onnx
-    except ImportError as error:
-        raise MissingExtra.of("onnx", "optimize") from error
-    return onnx
+    return import_extra("onnx", "optimize")
 
 
 def to_onnx(model: ModelVersion, card: ModelCard) -> Any:

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from mqinfer.edge_agent.output_files import set_aside
-from mqinfer.protocol.errors import ConfigError, MissingExtra
+from mqinfer.extras import import_extra
+from mqinfer.protocol.errors import ConfigError
 
 __all__ = ["Grid", "as_json", "as_markdown", "machine_sentence", "new_figure", "print_grid", "write_files"]
 
@@ -86,11 +87,8 @@ def new_figure(width: float, height: float) -> Any:
     Raises:
         MissingExtra: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra.of("matplotlib", "profile") from error
-    return Figure(figsize=(width, height), dpi=100, layout="constrained")
+    figures = import_extra("matplotlib.figure", "profile")
+    return figures.Figure(figsize=(width, height), dpi=100, layout="constrained")
 
 
 def write_files(directory: Path, texts: Mapping[str, str]) -> tuple[Path, ...]:

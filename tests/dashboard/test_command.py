@@ -82,7 +82,7 @@ def test_connections_of_one_login(monkeypatch: pytest.MonkeyPatch, broker: str, 
 
 def test_the_extra_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Without aiohttp it names what installs it."""
-    monkeypatch.setattr("mqinfer.web.extras.find_spec", lambda _: None)
+    monkeypatch.setattr("mqinfer.extras.find_spec", lambda _: None)
     monkeypatch.setattr(sys, "argv", ["mqinfer", "dashboard"])
     with pytest.raises(SystemExit) as ended:
         main()

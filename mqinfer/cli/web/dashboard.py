@@ -11,8 +11,8 @@ import typer
 from mqinfer.broker.connect import resolve
 from mqinfer.cli.options import ConnectionOptions, with_connection, with_group
 from mqinfer.dashboard.settings import MOST_OF_LOGIN, DashboardSettings, PageOptions, check_settings
+from mqinfer.extras import check_packages
 from mqinfer.protocol.errors import ConfigError
-from mqinfer.web.extras import check_packages
 from mqinfer.web.tls import TlsFiles
 
 __all__ = ["dashboard"]

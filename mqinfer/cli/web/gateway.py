@@ -10,10 +10,10 @@ import typer
 from mqinfer import logs
 from mqinfer.broker.connect import resolve
 from mqinfer.cli.options import ConnectionOptions, OtlpEndpoint, with_connection, with_group
+from mqinfer.extras import check_packages
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.topics import check_name
 from mqinfer.telemetry.exporting import check_endpoint
-from mqinfer.web.extras import check_packages
 
 __all__ = ["gateway"]
 

@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mqinfer.bags.sources import open_source
+from mqinfer.extras import import_extra
 from mqinfer.images.decode import to_array
 from mqinfer.lab.drives.recording import TRUTH_TOPIC
 from mqinfer.lab.drives.synthetic import CLASSES
 from mqinfer.lab.scores.segmentation import SegmentationScore, confusion, segmentation_score
-from mqinfer.protocol.errors import MissingExtra, MqinferError
+from mqinfer.protocol.errors import MqinferError
 
 __all__ = ["score_replays"]
 
@@ -54,10 +55,7 @@ def _count_pixels(bag: Path, results: Path) -> npt.NDArray[np.int64]:
 
 def _masks(results: Path) -> Iterator[tuple[int, Mask]]:
     """Yield the capture stamp and the class numbers of each result."""
-    try:
-        from mcap.reader import make_reader
-    except ImportError as error:
-        raise MissingExtra.of("mcap", "edge") from error
+    make_reader = import_extra("mcap.reader", "edge").make_reader
     with results.open("rb") as file:
         for _, channel, message in make_reader(file).iter_messages():
             if channel.topic.endswith("/mqinfer/classes"):

@@ -9,13 +9,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from mqinfer.extras import import_extra
 from mqinfer.lab.conversion import import_onnx
 from mqinfer.lab.optimize.graph import prune
 from mqinfer.lab.optimize.passes import fix_batch, fuse_argmax, fuse_normalisation, open_argmax, resize_before
 from mqinfer.models.repository.config import ModelConfig
 from mqinfer.protocol.card import ImageContract, Layout, ModelCard
 from mqinfer.protocol.datatypes import Datatype
-from mqinfer.protocol.errors import MissingExtra, ModelNotLoadable
+from mqinfer.protocol.errors import ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec
 
 __all__ = ["Fused", "fuse", "fused_inputs"]
@@ -155,10 +156,7 @@ def _write(model: Any, before: Any, path: Path) -> str:
 
 
 def _optimise(path: Path) -> None:
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingExtra.of("onnxruntime", "optimize") from error
+    onnxruntime = import_extra("onnxruntime", "optimize")
     settings = onnxruntime.SessionOptions()
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     settings.optimized_model_filepath = str(path)

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mqinfer.extras import import_extra
 from mqinfer.lab.optimize.fusing import Fused
 from mqinfer.lab.optimize.override import override_toml, version_folder
 from mqinfer.lab.optimize.quantise import Calibration, failing, half_onnx, int8_onnx, int8_openvino, no_telemetry
 from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config_files import CONFIG_FILE, CONFIG_FILES, combine, read_layer, with_named_files
-from mqinfer.protocol.errors import ConfigError, MissingExtra
+from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Scalar
 
 __all__ = ["ENGINES", "PRECISIONS", "Recipe", "plan", "product_version", "write_product"]
@@ -150,8 +151,4 @@ _WRITERS = {"onnx": _write_onnx, "openvino": _write_openvino}
 
 
 def _openvino() -> Any:
-    try:
-        import openvino
-    except ImportError as error:
-        raise MissingExtra.of("openvino", "optimize") from error
-    return openvino
+    return import_extra("openvino", "optimize")

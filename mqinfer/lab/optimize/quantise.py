@@ -10,9 +10,10 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from mqinfer.extras import import_extra
 from mqinfer.lab.conversion import import_onnx
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import MissingExtra, ModelNotLoadable
+from mqinfer.protocol.errors import ModelNotLoadable
 
 __all__ = ["Calibration", "failing", "half_onnx", "int8_onnx", "int8_openvino", "no_telemetry"]
 
@@ -28,10 +29,7 @@ def int8_openvino(model: Any, calibration: Calibration) -> Any:
         ModelNotLoadable: NNCF failed.
     """
     with no_telemetry():
-        try:
-            import nncf
-        except ImportError as error:
-            raise MissingExtra.of("nncf", "optimize") from error
+        nncf = import_extra("nncf", "optimize")
     nncf.set_log_level("ERROR")
     with failing("NNCF"), redirect_stdout(StringIO()):  # its progress bars
         return nncf.quantize(model, nncf.Dataset(list(calibration)), subset_size=len(calibration))
@@ -92,11 +90,7 @@ def no_telemetry() -> Iterator[None]:
 
 
 def _quantization() -> Any:
-    try:
-        from onnxruntime import quantization
-    except ImportError as error:
-        raise MissingExtra.of("onnxruntime", "optimize") from error
-    return quantization
+    return import_extra("onnxruntime.quantization", "optimize")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The process that measures one model: it imports the engine, loads the model, and runs it on request.
 
-It sends one `Loaded` over its pipe, then a `Turn` for each batch size that it receives; or a text with the error instead of either.
-It ends when the pipe closes.
+It sends one `Loaded` over its pipe, then a `Turn` for each batch size that it receives; or a text with the error
+instead of either. It ends when the pipe closes.
 """
 
 from __future__ import annotations

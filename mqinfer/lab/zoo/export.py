@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mqinfer.extras import import_extra
 from mqinfer.lab.zoo.layers import tensorflow
 from mqinfer.models.backends.tensorflow.frozen_graph import reaching
-from mqinfer.protocol.errors import MissingExtra
 
 __all__ = ["Inference", "Input", "Network", "of_pictures"]
 
@@ -92,10 +92,7 @@ def _write_onnx(network: Network, path: Path) -> None:
     Raises:
         MissingExtra: tf2onnx is not installed.
     """
-    try:
-        import tf2onnx
-    except ImportError as error:
-        raise MissingExtra.of("tf2onnx", "tensorflow") from error
+    tf2onnx = import_extra("tf2onnx", "tensorflow")
     inputs, outputs = (
         [f"{name}:0" for name in each] for each in ([given.name for given in network.inputs], network.outputs)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mqinfer.protocol.errors import MissingExtra
+from mqinfer.extras import import_extra
 
 __all__ = ["conv", "depthwise", "keras", "separable", "tensorflow", "upsample"]
 
@@ -15,10 +15,7 @@ def tensorflow() -> Any:
     Raises:
         MissingExtra: It is not installed.
     """
-    try:
-        import tensorflow as tf
-    except ImportError as error:
-        raise MissingExtra.of("tensorflow-cpu", "tensorflow") from error
+    tf = import_extra("tensorflow", "tensorflow", "tensorflow-cpu")
     tf.get_logger().setLevel("ERROR")  # its own converters use deprecated functions
     return tf
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from mqinfer.extras import import_extra
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import MissingExtra
 
 __all__ = ["OnnxGraph"]
 
@@ -34,10 +34,7 @@ class OnnxGraph:
         Raises:
             MissingExtra: onnx is not installed.
         """
-        try:
-            import onnx
-        except ImportError as error:
-            raise MissingExtra.of("onnx", "bench") from error
+        onnx = import_extra("onnx", "bench")
         self._onnx = onnx
         self._rng = np.random.default_rng(seed)
         self._input = self._value("input", dtype, shape)
