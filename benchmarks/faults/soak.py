@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from benchmarks.faults.fault_proxy import FaultProxy
 from benchmarks.faults.figures import Figure
+from benchmarks.faults.packet_filter import PUBACK
 from benchmarks.faults.traffic import EchoTraffic
 from benchmarks.faults.watching import beside, open_files
 from benchmarks.faults.workers import Workers
-from mqinfer.bench.fault_proxy import FaultProxy
-from mqinfer.bench.packet_filter import PUBACK
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.lab.profiling.memory import resident_bytes
 from mqinfer.protocol.topics import Topics

@@ -10,6 +10,7 @@ import numpy as np
 
 from benchmarks.noscope.experiment import REFERENCE, SMALL, Setting, serving
 from benchmarks.noscope.reference import TARGET, write_reference
+from benchmarks.noscope.street import StreetCamera
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client.client import Client
 from mqinfer.codecs.opencv import opencv
@@ -20,7 +21,6 @@ from mqinfer.lab.cascade.calibration import Calibration, Goal, calibrate
 from mqinfer.lab.cascade.recording import Answered, ask_reference, read_part, record_scores
 from mqinfer.lab.cascade.settings import with_thresholds
 from mqinfer.lab.cascade.training import train_presence, write_model
-from mqinfer.lab.drives.street import StreetCamera
 from mqinfer.protocol.errors import ConfigError
 
 __all__ = ["NoScopeOptions", "PreparedExperiment", "prepare"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.faults import EchoTraffic, Figures, Workers, as_markdown
-from mqinfer.bench.fault_proxy import FaultProxy
+from benchmarks.faults.fault_proxy import FaultProxy
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client.options import Silence
 from mqinfer.protocol.topics import Topics

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from benchmarks.faults import Figures
+from benchmarks.faults.fault_proxy import FaultProxy
 from mqinfer.bags.frame import Frame
-from mqinfer.bench.fault_proxy import FaultProxy
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.client.connection import connect, random_name
 from mqinfer.client.result import InferResult

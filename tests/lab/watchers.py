@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from mqinfer.lab.drives.street import StreetCamera
+from benchmarks.noscope.street import StreetCamera
 
 SIDE = 96
 

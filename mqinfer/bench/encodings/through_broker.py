@@ -14,7 +14,7 @@ import numpy as np
 
 from mqinfer.answers.outputs import find_mask
 from mqinfer.bags.frame import Frame
-from mqinfer.bench.fault_proxy import FaultProxy
+from mqinfer.bench.thin_link import ThinLink
 from mqinfer.client.connection import connect, random_name
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import Policy
@@ -116,8 +116,7 @@ def changed_share(answers: CollectingSink, first: CollectingSink) -> float:
 
 def keep_over_link(served: Served, preparer: Preparer, frames: Iterator[Frame], mbit: float) -> int:
     """Send live frames over a link of so many Mbit/s each way; return how many came back with a result."""
-    with FaultProxy(served.port) as link:
-        link.both(bytes_per_s=mbit * 1e6 / 8)
+    with ThinLink(served.port, mbit * 1e6 / 8) as link:
         options = ReplayOptions(served.card.name, timeout=_FRESH_S, policy=Policy.LATEST)
         statistics = served.replay(preparer, frames, options, None, link.port)
     return statistics.snapshot().outcomes[Outcome.OK]

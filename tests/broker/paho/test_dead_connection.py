@@ -13,7 +13,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from mqinfer.bench.fault_proxy import FaultProxy
+from benchmarks.faults.fault_proxy import FaultProxy
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto.configuration import render

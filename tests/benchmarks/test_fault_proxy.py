@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.faults import Figure, as_markdown
-from mqinfer.bench.fault_proxy import FaultProxy
-from mqinfer.bench.packet_filter import PUBACK, PUBLISH, PacketFilter
+from benchmarks.faults.fault_proxy import FaultProxy
+from benchmarks.faults.packet_filter import PUBACK, PUBLISH, PacketFilter
 
 
 def packet(kind: int, size: int) -> bytes:

@@ -1,0 +1,118 @@
+"""A TCP proxy between clients and a broker that injects faults, in each direction separately.
+
+It has the faults of toxiproxy (latency, bandwidth, cut, black hole) and two more: bits that flip, with a seed, and MQTT
+packets of a type that are dropped, such as PUBACK.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from benchmarks.faults.packet_filter import PacketFilter
+from mqinfer.bench.thin_link import Direction, ThinLink
+
+__all__ = ["FaultProxy", "Faults"]
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """The faults of one direction.
+
+    Attributes:
+        delay_s: Delay of each byte, in seconds.
+        bytes_per_s: Bandwidth of all connections together; None for no limit.
+        swallow: Everything is dropped and no side is notified: a half-open connection.
+        flip_every: Mean number of bytes between flipped bits; 0 flips none.
+        without: Types of MQTT packets that are dropped.
+    """
+
+    delay_s: float = 0.0
+    bytes_per_s: float | None = None
+    swallow: bool = False
+    flip_every: int = 0
+    without: frozenset[int] = frozenset()
+
+
+class FaultProxy(ThinLink):
+    """A link with faults.
+
+    Args:
+        port: Of the broker, on this machine.
+        seed: For the bits that flip.
+    """
+
+    def __init__(self, port: int, seed: int = 0) -> None:
+        super().__init__(port)
+        self._random = random.Random(seed)  # noqa: S311 - which bits flip is no secret
+        self._faults = {self._up: Faults(), self._down: Faults()}
+        self._refuses = False
+        self.connections = 0
+        """Accepted so far."""
+        self.packets_dropped = 0
+        """MQTT packets dropped for their type, in both directions."""
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes passed from clients to the broker."""
+        return self._up.passed
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes passed from the broker to clients."""
+        return self._down.passed
+
+    def up(self, **faults: Any) -> None:
+        """Set the faults from clients to the broker: fields of `Faults`; those left out are reset."""
+        self._set(self._up, replace(Faults(), **faults))
+
+    def down(self, **faults: Any) -> None:
+        """Set the faults from the broker to clients, in the same way."""
+        self._set(self._down, replace(Faults(), **faults))
+
+    def both(self, **faults: Any) -> None:
+        """Set the same faults in both directions."""
+        self.up(**faults)
+        self.down(**faults)
+
+    def refuse(self, refuses: bool = True) -> None:  # noqa: FBT001, FBT002 - a switch
+        """Reset new connections at once, or accept them again."""
+        self._refuses = refuses
+
+    def cut(self, *, reset: bool = True) -> int:
+        """End every connection, with RST or with FIN; return how many there were."""
+        return self._do(self._cut(reset=reset))
+
+    def _set(self, direction: Direction, faults: Faults) -> None:
+        self._faults[direction] = faults
+        direction.delay_s, direction.bytes_per_s = faults.delay_s, faults.bytes_per_s
+
+    async def _serve(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        if self._refuses:
+            client.transport.abort()
+        else:
+            await super()._serve(reader, client)
+
+    def _filter(self, direction: Direction) -> Callable[[bytes], bytes]:
+        packets = PacketFilter()
+
+        def kept(data: bytes) -> bytes:
+            faults = self._faults[direction]
+            passed = packets.feed(data, faults.without)
+            self.packets_dropped, packets.dropped = self.packets_dropped + packets.dropped, 0
+            return b"" if faults.swallow else self._flip(passed, faults.flip_every)
+
+        return kept
+
+    def _flip(self, data: bytes, every: int) -> bytes:
+        if not every:
+            return data
+        flips = sum(self._random.random() < 1 / every for _ in range(len(data)))
+        changed = bytearray(data)
+        for _ in range(flips):
+            changed[self._random.randrange(len(changed))] ^= 1 << self._random.randrange(8)
+        return bytes(changed)
