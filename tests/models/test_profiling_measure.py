@@ -29,12 +29,19 @@ QUICK = Plan(batches=(1, 3), rounds=2, seconds=0.001, least=2, warm_up=1)
 WriteOnnx = Callable[..., Path]
 
 
+def allocate() -> None:
+    """Use 64 MiB for a moment: not from the heap, which may hold as much that another test freed, or keep it."""
+    block = mmap(-1, 64 * MIB)
+    np.frombuffer(block, np.uint8).fill(1)
+    block.close()
+
+
 class Bulky:
     """Inputs whose creation causes a peak of memory."""
 
     def make(self, specs: Sequence[TensorSpec], batch: int) -> dict[str, Array]:
         """Allocate 64 MiB for a moment, then return random inputs."""
-        assert np.ones(64 * MIB, np.uint8).any()
+        allocate()
         return RandomInputs().make(specs, batch)
 
 
@@ -118,9 +125,7 @@ def test_ratios_are_of_rounds() -> None:
 
 def test_the_peak_is_recorded_and_reset() -> None:
     """A brief allocation is in the peak until the peak is reset."""
-    block = mmap(-1, 64 * MIB)  # not from the heap, which may hold as much that another test freed
-    np.frombuffer(block, np.uint8).fill(1)
-    block.close()
+    allocate()
     assert peak_bytes() >= resident_bytes() + 32 * MIB
     reset_peak()
     assert peak_bytes() < resident_bytes() + 32 * MIB
