@@ -16,7 +16,7 @@ from mqinfer.broker.connect import make_link, resolve
 from mqinfer.broker.mosquitto import BrokerFolder, Login, Role
 from mqinfer.broker.mosquitto.access import BROKER, DEFAULT_GATEWAY_PROCESSES, DEFAULT_PROCESSES, DEFAULT_SUBS
 from mqinfer.broker.mosquitto.check import Checker, check_certificate, enter_without_login
-from mqinfer.broker.mosquitto.configuration import listeners, render
+from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.expiry import entries
 from mqinfer.broker.mosquitto.folder import DEFAULT_DAYS
 from mqinfer.broker.mosquitto.server import MosquittoServer
@@ -239,14 +239,13 @@ def _role_and_name(text: str) -> tuple[Role, str]:
 def _print_login(folder: BrokerFolder, role: Role, login: Login) -> None:
     """Print the options with which a client connects, none of them a secret but the workers' group."""
     user = f"{login.name}@" if login.password_file else ""
-    kind = "passwords" if login.password_file else "certificates"
-    found = listeners(folder.configuration())
-    port = next((each.port for each in found if each.kind == kind), found[-1].port)
+    ports = folder.ports()
+    port = (login.password_file and (ports.passwords or ports.websockets)) or ports.certificates
     host = folder.host()
     address = f"mqtts://{user}{f'[{host}]' if ':' in host else host}:{port}"
     options = ["--broker", address, "--ca-file", str(login.ca_file), *_proof(login)]
-    if role is Role.WORKER and (group := folder.group()):
-        options += ["--group", group]
+    if role is Role.WORKER:
+        options += ["--group", folder.group()]
     typer.echo(f"{role} {login.name} ({login.password_file or login.cert_file}) connects with")
     typer.echo(f"  {shlex.join(options)}")
 

@@ -159,6 +159,7 @@ def test_what_a_reader_refuses() -> None:
     for stream in (
         b"\x34\x05\0\1a\0\0",
         b"\x30\x06\0\1a\2\x7f\0",
+        b"\x30\x04\0\1a\x05",
         b"\x30\x06\0\1a\3\x23\0",
         b"\x30\xff\xff\xff\xff\xff",
     ):

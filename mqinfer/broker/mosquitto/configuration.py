@@ -9,22 +9,17 @@ import re
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
 
 from mqinfer.protocol.errors import ConfigError
 
 __all__ = [
-    "Kind",
-    "Listener",
     "Ports",
     "guard_listener",
-    "listeners",
     "ports_of",
     "render",
     "render_secure",
     "with_place",
     "with_port",
-    "without_place",
 ]
 
 _OPEN_TCP = "listener 1883 127.0.0.1\n"
@@ -51,24 +46,6 @@ class Ports:
     passwords: int | None = None
     websockets: int | None = None
     bind: str = ""
-
-
-Kind = Literal["certificates", "passwords", "websockets"]
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """One place where a broker listens.
-
-    Attributes:
-        port: The port.
-        bind: Its address; empty for every address of the machine.
-        kind: How clients log in there.
-    """
-
-    port: int
-    bind: str
-    kind: Kind
 
 
 _HEAD = """\
@@ -171,17 +148,6 @@ def with_place(text: str, folder: Path) -> str:
     return _FILES.sub(lambda found: f"{found[1]} {place / found[2]}", text)
 
 
-def without_place(text: str, folder: Path) -> str:
-    """Return a configuration with relative paths for the files of its folder, also where that was moved meanwhile."""
-
-    def relative(found: re.Match[str]) -> str:
-        path = Path(found[2])
-        is_own = (folder / path.name).exists() and (path.parent == folder.resolve() or not path.exists())
-        return f"{found[1]} {path.name}" if path.is_absolute() and is_own else found[0]
-
-    return _FILES.sub(relative, text)
-
-
 def guard_listener(folder: Path, port: int, authority: Path) -> str:
     """Return a listener for the guard alone, to be put behind the configuration of a secured Mosquitto.
 
@@ -193,44 +159,30 @@ def guard_listener(folder: Path, port: int, authority: Path) -> str:
     return with_place(_GUARD.format(port=port, authority=authority, tls=_TLS), folder)
 
 
-def listeners(text: str) -> list[Listener]:
-    """List where a configuration listens.
-
-    Raises:
-        ConfigError: It listens nowhere.
-    """
-    heads = list(_LISTENER.finditer(text))
-    ends = [*(head.start() for head in heads[1:]), len(text)]
-    found = [_listener(head, text[head.end() : end]) for head, end in zip(heads, ends, strict=True)]
-    if not found:
-        raise ConfigError("the configuration has no line such as: listener 8883")
-    return found
-
-
-def _listener(head: re.Match[str], options: str) -> Listener:
-    lines = options.splitlines()
-    kind: Kind = "passwords"
-    if "require_certificate true" in lines:
-        kind = "certificates"
-    elif "protocol websockets" in lines:
-        kind = "websockets"
-    return Listener(int(head[1]), head[2].strip(), kind)
-
-
 def ports_of(text: str) -> Ports:
     """Return where a configuration listens: the first port of each kind.
 
     Raises:
         ConfigError: It listens nowhere.
     """
-    found = listeners(text)
-    first: dict[Kind, int] = {}
-    for each in found:
-        first.setdefault(each.kind, each.port)
-    certificates = first.get("certificates", found[0].port)
-    return Ports(certificates, first.get("passwords"), first.get("websockets"), found[0].bind)
+    heads = list(_LISTENER.finditer(text))
+    if not heads:
+        raise ConfigError("the configuration has no line such as: listener 8883")
+    ends = [*(head.start() for head in heads[1:]), len(text)]
+    first: dict[str, int] = {}
+    for head, end in zip(heads, ends, strict=True):
+        first.setdefault(_kind(text[head.end() : end].splitlines()), int(head[1]))
+    certificates = first.get("certificates", int(heads[0][1]))
+    return Ports(certificates, first.get("passwords"), first.get("websockets"), heads[0][2].strip())
+
+
+def _kind(options: list[str]) -> str:
+    """Return the field of `Ports` that a listener with these options counts for."""
+    if "require_certificate true" in options:
+        return "certificates"
+    return "websockets" if "protocol websockets" in options else "passwords"
 
 
 def with_port(text: str, port: int) -> str:
-    """Return a configuration whose first listener has another port."""
-    return _LISTENER.sub(lambda found: f"listener {port}{found[2]}", text, count=1)
+    """Return a configuration with another port for certificates."""
+    return re.sub(rf"^listener {ports_of(text).certificates}\b", f"listener {port}", text, count=1, flags=re.MULTILINE)

@@ -36,13 +36,11 @@ from mqinfer.broker.mosquitto.access import (
 from mqinfer.broker.mosquitto.certificates import Authority, Pair, check_host, hosts_of
 from mqinfer.broker.mosquitto.configuration import (
     Ports,
-    listeners,
     ports_of,
     render_secure,
-    without_place,
 )
 from mqinfer.broker.mosquitto.files import new_password, put_password, read_file, without_password, write_file
-from mqinfer.broker.mosquitto.register import Issued, format_register, parse_register, revoked, with_revocation_list
+from mqinfer.broker.mosquitto.register import Issued, format_register, parse_register, revoked
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.topics import Topics, check_name, is_name
 
@@ -156,7 +154,11 @@ class BrokerFolder:
             write_file(self._file(name), content, for_broker=for_broker)
 
     def ports(self) -> Ports:
-        """Return where the broker listens, or will by default."""
+        """Return where the broker listens, or will by default.
+
+        Raises:
+            ConfigError: The configuration listens nowhere.
+        """
         return ports_of(self.configuration()) if self.configuration_file.exists() else Ports()
 
     def _configured(self, ports: Ports | None) -> str:
@@ -167,7 +169,7 @@ class BrokerFolder:
         """
         if not self.configuration_file.exists():
             return render_secure(ports or Ports())
-        text = with_revocation_list(without_place(self.configuration(), self.path), "revoked.pem")
+        text = self.configuration()
         if ports is None or ports == ports_of(text):
             return text
         if text != render_secure(ports_of(text)):
@@ -186,12 +188,12 @@ class BrokerFolder:
     def _hosts(self) -> list[str]:
         return hosts_of(read_file(self._file("broker.crt")))
 
-    def group(self) -> str | None:
-        """Return the name of the workers' group, None in a folder of an earlier version.
+    def group(self) -> str:
+        """Return the name of the workers' group.
 
         Mosquitto 2.0 lets every client join a group that it can name, and drops the requests whose turn it takes.
         """
-        return read_file(self._file("group")).decode().strip() if self._file("group").exists() else None
+        return read_file(self._file("group")).decode().strip()
 
     def clients(self) -> dict[str, str]:
         """Return the role of each client."""
@@ -225,7 +227,8 @@ class BrokerFolder:
         """
         rules = access_rules(role, name, topics or Topics(), processes, subs)
         acl = _with_client(self._acl(), role, name, rules)
-        if by_password and all(listener.kind == "certificates" for listener in listeners(self.configuration())):
+        ports = self.ports()
+        if by_password and ports.passwords is None and ports.websockets is None:
             raise ConfigError(
                 f"{self.configuration_file} has no listener for passwords; add one with: "
                 f"mqinfer broker init {self.path} --password-port 8884"
@@ -311,7 +314,7 @@ class BrokerFolder:
         return sum(each.name == name for each in certificates)
 
     def _enlisted(self, authority: Authority, files: Iterable[Path]) -> list[Issued]:
-        """Return the register, with certificates that earlier versions have issued without it."""
+        """Return the register, with certificates that the authority has signed and that are not in it."""
         certificates = self._register()
         known = {each.serial for each in certificates}
         found = [authority.issued(read_file(file)) for file in files if file.exists()]
@@ -334,7 +337,7 @@ class BrokerFolder:
     def _add_certificate(self, name: str, days: int) -> Login:
         stem = self.path / "clients" / check_name("client", name)
         authority = self._authority()
-        self._write_register(self._enlisted(authority, [stem.with_name(f"{name}.crt")]))  # one of an earlier version
+        self._write_register(self._enlisted(authority, [stem.with_name(f"{name}.crt")]))
         cert_file, key_file = self._write_pair(stem, authority.client(name, days))
         self._write_register(self._enlisted(authority, [cert_file]))
         self._write_list(authority)

@@ -12,13 +12,11 @@ from datetime import UTC, datetime, timedelta
 
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["Issued", "format_register", "parse_register", "revoked", "with_revocation_list"]
+__all__ = ["Issued", "format_register", "parse_register", "revoked"]
 
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 _LINE = re.compile(r"(?P<name>\S+) (?P<serial>[0-9a-f]+) (?P<end>\S+)(?: revoked (?P<revoked>\S+))?")
 _KEPT_AFTER_END = timedelta(days=1)  # of clocks that differ
-_REQUIRED = re.compile(r"^require_certificate true\n", re.MULTILINE)
-_LISTED = re.compile(r"^crlfile ", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +79,3 @@ def revoked(certificates: Iterable[Issued], name: str) -> list[Issued]:
     """Return the certificates, with those of one client revoked."""
     now = datetime.now(UTC)
     return [replace(each, revoked=each.revoked or now) if each.name == name else each for each in certificates]
-
-
-def with_revocation_list(configuration: str, file: str) -> str:
-    """Return a Mosquitto configuration that checks a revocation list wherever it requires certificates."""
-    if _LISTED.search(configuration):
-        return configuration
-    return _REQUIRED.sub(lambda found: f"{found[0]}crlfile {file}\n", configuration)

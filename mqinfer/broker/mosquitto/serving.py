@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 
 from mqinfer.broker.mosquitto.access import GUARD, guarded_filters, guarded_rules, most_connections
 from mqinfer.broker.mosquitto.certificates import Authority
-from mqinfer.broker.mosquitto.configuration import guard_listener, listeners, with_place, with_port
+from mqinfer.broker.mosquitto.configuration import guard_listener, with_place, with_port
 from mqinfer.broker.mosquitto.connection import Door
 from mqinfer.broker.mosquitto.expiry import warnings
 from mqinfer.broker.mosquitto.files import read_file, write_file
@@ -56,10 +56,10 @@ def secured(
     Raises:
         ConfigError: The folder has no configuration.
     """
-    first = listeners(folder.configuration())[0]
+    ports = folder.ports()
     return MosquittoServer(
-        first.port if port is None else port or None,
-        bind=first.bind or "0.0.0.0",  # noqa: S104 - that is what no address means, and every client needs a login
+        ports.certificates if port is None else port or None,
+        bind=ports.bind or "0.0.0.0",  # noqa: S104 - that is what no address means, and every client needs a login
         configuration=lambda chosen: adapt(with_port(with_place(folder.configuration(), folder.path), chosen)),
         secure=True,
         on_line=on_line,
@@ -213,5 +213,4 @@ def _warn(folder: BrokerFolder, now: datetime) -> None:
 
 
 def _stamps(paths: Iterable[Path]) -> list[tuple[int, int]]:
-    """Return when each file was written; a folder of an earlier version has no revoked.pem."""
     return [(status.st_mtime_ns, status.st_ino) for status in map(Path.stat, filter(Path.exists, paths))]

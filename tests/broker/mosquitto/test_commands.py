@@ -18,7 +18,7 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.certificate import OwnCertificate
 from mqinfer.broker.mosquitto import BrokerFolder, Ports, Role
 from mqinfer.broker.mosquitto.certificates import hosts_of
-from mqinfer.broker.mosquitto.configuration import with_place, with_port
+from mqinfer.broker.mosquitto.configuration import with_port
 from mqinfer.broker.mosquitto.expiry import entries, warnings
 from mqinfer.broker.mosquitto.server import find_mosquitto, free_port
 from mqinfer.broker.mosquitto.serving import keep_current, secured
@@ -101,20 +101,6 @@ def test_a_folder_that_was_moved(place: Path, unique: Unique) -> None:
     finally:
         process.kill()
         process.communicate()
-
-
-@pytest.mark.broker
-def test_a_folder_of_an_earlier_version(place: Path, unique: Unique) -> None:
-    """Its absolute paths become relative by a second `init`, also after it was moved."""
-    earlier = BrokerFolder(place)
-    earlier.init(ports=Ports(1, bind="127.0.0.1"), clients=[(Role.VEHICLE, "car-1")])
-    earlier.configuration_file.write_text(with_place(earlier.configuration(), place))
-    moved = BrokerFolder(place.with_name(unique("moved")))
-    shutil.move(place, moved.path)
-    moved.init()
-    assert str(place) not in moved.configuration()
-    with secured(moved, 0) as server:
-        connects(moved, server.port, "car-1")
 
 
 def test_other_ports(place: Path) -> None:

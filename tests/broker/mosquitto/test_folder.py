@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from mqinfer.broker.mosquitto import BrokerFolder, Ports, Role, access_rules
 from mqinfer.broker.mosquitto.access import DEFAULT_SUBS, put_section, sections, without_section
 from mqinfer.broker.mosquitto.certificates import Authority, Pair, check_host
-from mqinfer.broker.mosquitto.configuration import listeners, render, render_secure, with_place, with_port
+from mqinfer.broker.mosquitto.configuration import ports_of, render, render_secure, with_place, with_port
 from mqinfer.broker.mosquitto.files import hash_password, put_password, without_password
 from mqinfer.broker.routes import compile_filter
 from mqinfer.cli.app import app
@@ -59,12 +59,10 @@ def test_every_limit_of_the_open_broker_is_there(folder: BrokerFolder) -> None:
     assert "allow_anonymous true" not in text
     assert text.count("require_certificate true") == text.count("use_identity_as_username true") == 1
     assert text.count("certfile broker.crt") == 3
-    assert [(each.port, each.bind, each.kind) for each in listeners(folder.configuration())] == [
-        (18883, "127.0.0.1", "certificates"),
-        (18884, "127.0.0.1", "passwords"),
-        (19001, "127.0.0.1", "websockets"),
-    ]
-    assert [each.port for each in listeners(with_port(folder.configuration(), 5))] == [5, 18884, 19001]
+    assert folder.ports() == Ports(18883, 18884, 19001, "127.0.0.1")
+    assert ports_of(with_port(folder.configuration(), 5)) == Ports(5, 18884, 19001, "127.0.0.1")
+    with pytest.raises(ConfigError, match="no line such as: listener 8883"):
+        ports_of("# listener 1883\n")
 
 
 def test_beginning_again_renews_the_brokers_certificate_alone(folder: BrokerFolder) -> None:
