@@ -15,13 +15,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from mqinfer.client.dispatch.channels import Channel
 from mqinfer.client.dispatch.lane import Lane
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.datatypes import Array, Buffer
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.states import PendingRequests
-from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome, Timings
+from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome
 from mqinfer.telemetry.requests import RequestSpans
 
 __all__ = ["SLACK", "PendingRequest", "PendingTable", "RequestPlace", "RetryBudget", "Settle", "Start"]
@@ -152,15 +154,10 @@ class PendingRequest:
             error=response.error if problem is None else ErrorInfo(problem.code, str(problem)),
             worker=response.worker,
             stage=response.stage,
-            timings=Timings(  # the client's own queue, and as transmission what the worker's stages don't explain
+            timings=replace(  # the client's own queue, and as transmission what the worker's stages don't explain
+                worker,
                 client_queue=round((self.sent - self.submitted) * 1e9),
                 transmission=max(0, round((received - self.sent) * 1e9) - worker.server),
-                server_queue=worker.server_queue,
-                decode=worker.decode,
-                preprocess=worker.preprocess,
-                inference=worker.inference,
-                postprocess=worker.postprocess,
-                encode=worker.encode,
             ),
             capture=self.request.capture,
             attempts=self.attempts,
