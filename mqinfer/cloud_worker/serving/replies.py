@@ -63,6 +63,7 @@ class Replies:
             clock: The worker's, in seconds.
         """
         self._service = service
+        self._version = service.model.card.version
         self._topics = options.topics
         self._worker = options.name
         self._meter = meter
@@ -220,7 +221,7 @@ class Replies:
         return InferResponse(
             id=request.id,
             model_name=request.model_name or card.name,
-            model_version=card.version,
+            model_version=self._version,
             outcome=Outcome.OK if error is None else error.outcome,
             outputs=outputs,
             error=None if error is None else ErrorInfo(error.code, str(error)),
