@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +11,11 @@ from urllib.parse import urlsplit
 
 from tests.chromium import at_most
 
-__all__ = ["PAGE", "Colours", "Watched", "open_page", "private_bytes", "script"]
+__all__ = ["PAGE", "Colours", "Figure", "PageOf", "Watched", "open_page", "private_bytes", "script"]
 
 Colours: TypeAlias = Literal["light", "dark"]
+Figure: TypeAlias = Callable[[str, object], None]
+"""The fixture that reports a measurement."""
 
 PAGE = Path(__file__).parents[2] / "mqinfer" / "dashboard" / "page" / "index.html"
 _SCRIPTS = Path(__file__).parent / "in_page"
@@ -87,6 +89,10 @@ class Watched:
             return int(session.send("Runtime.getHeapUsage")["usedSize"])
         finally:
             session.detach()
+
+
+PageOf: TypeAlias = Callable[..., Watched]
+"""The fixture that opens pages."""
 
 
 @contextmanager

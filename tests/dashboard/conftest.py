@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from tests.chromium import chromium
-from tests.dashboard.chromium import Watched, open_page
+from tests.dashboard.chromium import PageOf, Watched, open_page
 from tests.dashboard.running import QuietSite, RunningSite, quiet_site, running_site
 from tests.patience import PATIENCE_S
-
-PageOf = Callable[..., Watched]
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +15,7 @@ from mqinfer.broker.mosquitto import BrokerFolder, Login, Ports, Role
 from mqinfer.broker.mosquitto.serving import guarded
 from mqinfer.protocol.states import WorkerStatus
 from mqinfer.protocol.topics import Topics
-from tests.dashboard.chromium import Watched, script
+from tests.dashboard.chromium import PageOf, Watched, script
 from tests.dashboard.numbered import CLASSES, mask_of, picture_of
 from tests.dashboard.programs import Programs
 from tests.dashboard.publishing import Frames, Load, Publisher, Stream, loaded
@@ -23,7 +23,6 @@ from tests.ports import free_port
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]  # processes
 
-PageOf = Callable[..., Watched]
 NOT_AUTHORIZED = 0x87
 _STREAM = Stream("car-1", "front", "numbers", "gpu.0")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.dashboard.chromium import Watched, script
+from tests.dashboard.chromium import PageOf, script
 from tests.dashboard.running import RunningSite
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]  # processes
 
-PageOf = Callable[..., Watched]
 VIEWS = ("live", "streams", "workers", "models", "log")
 _AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -10,15 +10,13 @@ import pytest
 
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
-from tests.dashboard.chromium import Watched
+from tests.dashboard.chromium import PageOf
 from tests.dashboard.numbered import CLASSES, mask_of, picture_of
 from tests.dashboard.programs import Programs
 from tests.dashboard.publishing import Frames, Load, Publisher, Stream, loaded
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]  # processes
-
-PageOf = Callable[..., Watched]
 
 
 @pytest.fixture

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from mqinfer.edge_agent.sinks.drawing.overlay import palette
 from mqinfer.lab.drives.labels import CLASSES
-from tests.dashboard.chromium import Watched, script
+from tests.dashboard.chromium import PageOf, script
 from tests.dashboard.numbered import COLUMNS, LEVELS, ROWS, palette_rows
 from tests.dashboard.pixels import mask_pixels
 from tests.dashboard.running import PICTURES, RunningSite
@@ -18,7 +17,6 @@ from tests.dashboard.running import PICTURES, RunningSite
 pytestmark = [pytest.mark.broker, pytest.mark.slow]  # processes
 
 FRAMES = 200
-PageOf = Callable[..., Watched]
 
 
 def test_masks_have_the_palette_of_the_classes(site: RunningSite, page_of: PageOf) -> None:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.dashboard.chromium import Watched, private_bytes
+from tests.dashboard.chromium import Figure, PageOf, private_bytes
 from tests.dashboard.numbered import CLASSES
 from tests.dashboard.publishing import Load, Publisher, Stream, loaded
 from tests.dashboard.running import QuietSite
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]  # processes
 
-PageOf = Callable[..., Watched]
-Figure = Callable[[str, object], None]
 _STREAMS = [Stream(f"car-{number}", "front", "numbers") for number in range(8)]
 _FULL = os.environ.get("MQINFER_FAULTS") == "full"
 _FIRST_S, _LAST_S = (60, 600) if _FULL else (20, 60)

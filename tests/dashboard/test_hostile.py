@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.dashboard.chromium import Watched, script
+from tests.dashboard.chromium import Figure, PageOf, Watched, script
 from tests.dashboard.hostile import ATTACKS, COUNTED, MARK
 from tests.dashboard.numbered import CLASSES
 from tests.dashboard.publishing import Load, Publisher, Stream, loaded
@@ -16,8 +15,6 @@ from tests.dashboard.running import QuietSite
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]  # processes
 
-PageOf = Callable[..., Watched]
-Figure = Callable[[str, object], None]
 VIEWS = ("streams", "workers", "models", "log", "live")
 _GOOD = Stream("car-1", "front", "numbers")
 _FLOOD = [Stream(f"flood-{number}", "front", "numbers") for number in range(25)]

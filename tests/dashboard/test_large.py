@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,15 +9,13 @@ import pytest
 
 from mqinfer.codecs import encode_tensor
 from mqinfer.protocol.topics import Topics
-from tests.dashboard.chromium import Watched, script
+from tests.dashboard.chromium import Figure, PageOf, script
 from tests.dashboard.publishing import Frames, Load, Stream, loaded
 from tests.dashboard.running import QuietSite
 from tests.patience import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]  # processes
 
-PageOf = Callable[..., Watched]
-Figure = Callable[[str, object], None]
 _SIDE = 1448
 """Pixels of a square mask of 2 MB."""
 

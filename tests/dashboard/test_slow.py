@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
-from tests.dashboard.chromium import Watched
+from tests.dashboard.chromium import Figure, PageOf
 from tests.dashboard.numbered import CLASSES, mask_of, picture_of
 from tests.dashboard.publishing import Frames, Load, Publisher, Stream, loaded
 from tests.dashboard.running import QuietSite
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]  # processes
 
-PageOf = Callable[..., Watched]
-Figure = Callable[[str, object], None]
 _STREAMS = [Stream(f"car-{number}", "front", "numbers") for number in range(8)]
 _RATE, _LARGER, _SLOWER = 20, 8, 4
 """Results a second of each stream, factor on the size of the masks, and on the time that the page needs."""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.dashboard.chromium import Watched, script
+from tests.dashboard.chromium import Figure, PageOf, script
 from tests.dashboard.running import RunningSite
 from tests.patience import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]  # processes
 
-PageOf = Callable[..., Watched]
-Figure = Callable[[str, object], None]
 _STALE = "[data-testid='tile'][data-key*='{client}'][data-stale='true']"
 _FRESH = "[data-testid='tile'][data-key*='{client}'][data-stale='false']"
 

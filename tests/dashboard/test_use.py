@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,14 +9,13 @@ import pytest
 
 from mqinfer.edge_agent.sinks.drawing.overlay import palette
 from mqinfer.lab.drives.labels import CLASSES
-from tests.dashboard.chromium import Watched
+from tests.dashboard.chromium import PageOf, Watched
 from tests.dashboard.pixels import mask_pixels
 from tests.dashboard.running import STREET, RunningSite
 from tests.patience import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]  # processes
 
-PageOf = Callable[..., Watched]
 VIEWS = ("live", "streams", "workers", "models", "log")
 
 
