@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,10 +65,26 @@ def test_plans_that_are_refused(write_echo: WriteEcho, tmp_path: Path) -> None:
         plan(Repository(repository), template(repository, name="My Host"))
 
 
+class EndedProcess:
+    """A process that has ended without a report."""
+
+    killed, has_sent = "", False
+
+    def __init__(self, spec: ProcessSpec, now: float) -> None:
+        self.spec, self.started = replace(spec, incarnation=1), now
+
+    def join(self) -> int:
+        """Return its exit code."""
+        return 0
+
+    def close(self) -> tuple[str, ...]:
+        """Name no request."""
+        return ()
+
+
 def test_a_process_that_crashes_at_each_start_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Its pauses double; after six starts it has failed, with the last exit code and the number of starts."""
-    # It ends without a report.
-    monkeypatch.setattr("mqinfer.cloud_worker.supervision.started_process.run_process", logging.debug)
+    monkeypatch.setattr("mqinfer.cloud_worker.supervision.child.StartedProcess", EndedProcess)
     child, now, pauses = Child(template(tmp_path)), 0.0, []
     while not child.is_over:
         child.start(now)
