@@ -12,7 +12,6 @@ import pytest
 from tests.chromium import chromium
 from tests.dashboard.chromium import PageOf, Watched, open_page
 from tests.dashboard.running import QuietSite, RunningSite, quiet_site, running_site
-from tests.patience import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +33,6 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuietSite]:
     """A site without edges and workers for the tests of one file."""
     with quiet_site(tmp_path_factory.mktemp("site")) as running:
         yield running
-
-
-@pytest.fixture
-def patient_closing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give a client that a busy machine holds up time to read why it was cut off."""
-    monkeypatch.setattr("mqinfer.dashboard.relay._CLOSING_S", PATIENCE_S)
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from mqinfer.web.keys import KeyFile
 from tests.dashboard.relaying import asynchronous, refusal, relayed
 from tests.dashboard.served import closing, page_in, served, settings_of, tls_files, web_socket
 
-pytestmark = pytest.mark.usefixtures("patient_closing")
 KEY, OTHER = "key-of-the-wall-0123456789", "key-of-a-caller-0123456789"
 KEYS = f'[wall]\nkey = "{KEY}"\nrights = ["watch"]\n\n[caller]\nkey = "{OTHER}"\nrights = ["infer", "admin"]\n'
 

@@ -16,7 +16,6 @@ from tests.dashboard.fake_broker import CONNACK, CONNECT, FakeBroker, fake_broke
 from tests.dashboard.relaying import asynchronous, collect, echo, refusal, relayed, until
 from tests.dashboard.served import closing, served, settings_of, web_socket
 
-pytestmark = pytest.mark.usefixtures("patient_closing")
 POLICY_VIOLATION, TOO_BIG, TRY_AGAIN = 1008, 1009, 1013
 
 
