@@ -144,8 +144,8 @@ def test_narrow_tail(keras: Any) -> None:
 @pytest.mark.parametrize(
     ("build", "megabytes"),
     [
-        (lambda *shape, **options: mobilenet_v3_segmentation("small", *shape, **options), 4.6),
-        (lambda *shape, **options: mobilenet_v3_segmentation("large", *shape, **options), 8.6),
+        (lambda *shape: mobilenet_v3_segmentation("small", *shape), 4.6),
+        (lambda *shape: mobilenet_v3_segmentation("large", *shape), 8.6),
         (deeplab_v3_plus, 49.7),
         (encoder_decoder, 29.4),
     ],
@@ -153,10 +153,10 @@ def test_narrow_tail(keras: Any) -> None:
 )
 def test_segmentation_networks(keras: Any, build: Build, megabytes: float) -> None:
     """Logits have full size, for odd sizes too; the number of weights fits the files, within a tenth."""
-    model = build(HEIGHT + 8, WIDTH + 8, classes=5)
+    model = build(HEIGHT + 8, WIDTH + 8)
     pixels = np.random.default_rng(4).random((2, HEIGHT + 8, WIDTH + 8, 3), np.float32)
     logits = np.asarray(model(pixels, training=False))
-    assert logits.shape == (2, HEIGHT + 8, WIDTH + 8, 5)
+    assert logits.shape == (2, HEIGHT + 8, WIDTH + 8, 19)
     assert logits.dtype == np.float32
     assert np.isfinite(logits).all()
     assert model.count_params() * 4e-6 == pytest.approx(megabytes, rel=0.1)
@@ -164,10 +164,7 @@ def test_segmentation_networks(keras: Any, build: Build, megabytes: float) -> No
 
 
 @pytest.mark.slow
-def test_weights_by_seed() -> None:
-    """The same seed yields the same weights, another seed others."""
-    first, again, other = (
-        mobilenet_v3_segmentation("small", HEIGHT, WIDTH, seed=seed).get_weights() for seed in (5, 5, 6)
-    )
+def test_the_same_weights_each_time() -> None:
+    """They come from one seed."""
+    first, again = (mobilenet_v3_segmentation("small", HEIGHT, WIDTH).get_weights() for _ in range(2))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
-    assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))

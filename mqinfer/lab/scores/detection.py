@@ -36,17 +36,16 @@ def overlaps(ones: Sequence[DetectedBox], others: Sequence[DetectedBox]) -> Floa
     return found
 
 
-def match_boxes(found: Sequence[DetectedBox], true: Sequence[DetectedBox], threshold: float = 0.5) -> list[int | None]:
-    """Return for each box the number of the true box that it finds, None for none.
+def match_boxes(found: Sequence[DetectedBox], true: Sequence[DetectedBox]) -> list[int | None]:
+    """Return for each box the number of the true box that it finds with an overlap of at least 0.5, None for none.
 
     Args:
         found: Boxes in the order in which they choose, the best first.
         true: Boxes of which each is found once, by a box of its class.
-        threshold: Least overlap.
     """
     shared = overlaps(found, true)
     same = np.array([[one.number == other.number for other in true] for one in found], bool).reshape(shared.shape)
-    return _match(np.where(same, shared, -1.0), threshold)
+    return _match(np.where(same, shared, -1.0), THRESHOLDS[0])
 
 
 def _match(shared: Floats, threshold: float) -> list[int | None]:

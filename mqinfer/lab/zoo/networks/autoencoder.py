@@ -71,7 +71,7 @@ def export(model: Autoencoder) -> Network:
     return Network(infer, model.inputs, OUTPUTS, model.variables)
 
 
-def train(model: Autoencoder, inputs: Sequence[Array], *, steps: int, rate: float, seed: int = 0) -> list[float]:
+def train(model: Autoencoder, inputs: Sequence[Array], *, steps: int, rate: float) -> list[float]:
     """Train by Adam on L_RECO + beta * D_KL, with latent variables drawn from their distribution.
 
     Args:
@@ -79,7 +79,6 @@ def train(model: Autoencoder, inputs: Sequence[Array], *, steps: int, rate: floa
         inputs: Jets and the further inputs; batches are taken in order.
         steps: Number of batches of 128.
         rate: Learning rate.
-        seed: Seed of the random samples.
 
     Returns:
         The loss of each step.
@@ -87,7 +86,7 @@ def train(model: Autoencoder, inputs: Sequence[Array], *, steps: int, rate: floa
     tf = tensorflow()
     optimiser = keras().optimizers.Adam(rate)
     optimiser.build(model.variables)
-    draws = tf.random.Generator.from_seed(seed)
+    draws = tf.random.Generator.from_seed(0)
 
     def step(jets: Any, *further: Any) -> Any:
         with tf.GradientTape() as tape:

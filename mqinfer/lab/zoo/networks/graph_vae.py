@@ -34,9 +34,9 @@ def renormalised(adjacency: Any) -> Any:
     return joined * tf.matmul(scale, scale, transpose_b=True)
 
 
-def graph_vae(*, seed: int = 0) -> Autoencoder:
-    """Build the network with random weights from a seed."""
-    keras().utils.set_random_seed(seed)
+def graph_vae() -> Autoencoder:
+    """Build the network with random weights."""
+    keras().utils.set_random_seed(0)
     layers = keras().layers
     features, latent = layers.Input((PARTICLES, FEATURES)), layers.Input((_LATENT,))
     filters = layers.Input((PARTICLES, PARTICLES))

@@ -1,6 +1,6 @@
-"""Segmentation networks: Keras models from pictures float32 [N,H,W,3], 0 to 1, to logits [N,H,W,classes].
+"""Segmentation networks: Keras models from pictures float32 [N,H,W,3], 0 to 1, to logits [N,H,W,19].
 
-Weights are random, from a seed.
+Weights are random, from one seed.
 """
 
 from __future__ import annotations
@@ -16,49 +16,47 @@ __all__ = ["deeplab_v3_plus", "encoder_decoder", "logits_network", "mask_network
 _TAIL: dict[Size, float] = {"small": 1.0, "large": 0.625}
 """Factor on the width of the last blocks, for files of 4.6 and 8.6 MB."""
 _RATES = (12, 24, 36)
+_CLASSES = 19
+"""Those of Cityscapes."""
 
 
-def mobilenet_v3_segmentation(size: Size, height: int, width: int, classes: int = 19, *, seed: int = 0) -> Any:
+def mobilenet_v3_segmentation(size: Size, height: int, width: int) -> Any:
     """Build MobileNetV3 at output stride 8 with the LR-ASPP head (arXiv:1905.02244, section 6.4).
 
     Args:
         size: Size of the backbone.
         height: Height of the picture, in pixels.
         width: Width of the picture, in pixels.
-        classes: Number of classes.
-        seed: Seed of the weights.
 
     Returns:
         The Keras model.
     """
-    picture = _picture(height, width, seed)
+    picture = _picture(height, width)
     low, last = mobilenet_v3(picture, size, tail=_TAIL[size])
     layers = keras().layers
     context = layers.GlobalAveragePooling2D(keepdims=True)(last)
     gate = layers.Conv2D(128, 1, use_bias=False, activation="sigmoid")(context)
     deep = upsample(layers.Multiply()([conv(last, 128), gate]), low)
-    logits = layers.Add()([layers.Conv2D(classes, 1)(deep), layers.Conv2D(classes, 1)(low)])
+    logits = layers.Add()([layers.Conv2D(_CLASSES, 1)(deep), layers.Conv2D(_CLASSES, 1)(low)])
     return keras().Model(picture, upsample(logits, picture))
 
 
-def deeplab_v3_plus(height: int = 1024, width: int = 2048, classes: int = 19, *, seed: int = 0) -> Any:
+def deeplab_v3_plus(height: int = 1024, width: int = 2048) -> Any:
     """Build DeepLabV3+ (arXiv:1802.02611) on MobileNetV3-large at output stride 8, with full convolutions.
 
     Args:
         height: Height of the picture, in pixels.
         width: Width of the picture, in pixels.
-        classes: Number of classes.
-        seed: Seed of the weights.
 
     Returns:
         The Keras model.
     """
-    picture = _picture(height, width, seed)
+    picture = _picture(height, width)
     low, last = mobilenet_v3(picture, "large")
     deep = upsample(_pyramid(last, 256), low)
     fine = keras().layers.Concatenate()([deep, conv(low, 48)])
     fine = conv(conv(fine, 256, 3), 256, 3)
-    return keras().Model(picture, upsample(keras().layers.Conv2D(classes, 1)(fine), picture))
+    return keras().Model(picture, upsample(keras().layers.Conv2D(_CLASSES, 1)(fine), picture))
 
 
 def _pyramid(tensor: Any, filters: int) -> Any:
@@ -69,7 +67,7 @@ def _pyramid(tensor: Any, filters: int) -> Any:
     return conv(layers.Concatenate()([conv(tensor, filters), *distances, upsample(whole, tensor)]), filters)
 
 
-def encoder_decoder(height: int = 1024, width: int = 2048, classes: int = 19, *, seed: int = 0) -> Any:
+def encoder_decoder(height: int = 1024, width: int = 2048) -> Any:
     """Build a network in the manner of U-Net (arXiv:1505.04597) with depthwise separable convolutions.
 
     The encoder reduces the size to a 32nd, where nearly all weights are. The decoder returns to a quarter, with a skip
@@ -78,14 +76,12 @@ def encoder_decoder(height: int = 1024, width: int = 2048, classes: int = 19, *,
     Args:
         height: Height of the picture, in pixels.
         width: Width of the picture, in pixels.
-        classes: Number of classes.
-        seed: Seed of the weights.
 
     Returns:
         The Keras model.
     """
     layers = keras().layers
-    picture = _picture(height, width, seed)
+    picture = _picture(height, width)
     tensor, skips = conv(picture, 32, 3, stride=2), []
     for filters in (64, 128, 320):
         tensor = separable(separable(tensor, filters, stride=2), filters)
@@ -96,11 +92,11 @@ def encoder_decoder(height: int = 1024, width: int = 2048, classes: int = 19, *,
     for filters, skip in zip((320, 128, 64), reversed(skips), strict=True):
         tensor = layers.Concatenate()([upsample(tensor, skip), skip])
         tensor = separable(separable(tensor, filters), filters)
-    return keras().Model(picture, upsample(layers.Conv2D(classes, 1)(tensor), picture))
+    return keras().Model(picture, upsample(layers.Conv2D(_CLASSES, 1)(tensor), picture))
 
 
-def _picture(height: int, width: int, seed: int) -> Any:
-    keras().utils.set_random_seed(seed)
+def _picture(height: int, width: int) -> Any:
+    keras().utils.set_random_seed(0)
     return keras().Input((height, width, 3), name="picture")
 
 

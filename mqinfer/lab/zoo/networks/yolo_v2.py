@@ -29,17 +29,16 @@ _BACKBONE = (
 """Filters of the convolutions before and after the start of the shortcut: 3x3, or 1x1 where their number drops."""
 
 
-def yolo_v2(side: int = SIDE, *, seed: int = 0) -> Any:
+def yolo_v2(side: int = SIDE) -> Any:
     """Build the network; weights are random.
 
     Args:
         side: Side of the picture, in pixels; a multiple of 32.
-        seed: Seed of the weights.
 
     Returns:
         A Keras model from float32 [N,side,side,3], 0 to 1, to [N,cells,cells,5 * 85].
     """
-    keras().utils.set_random_seed(seed)
+    keras().utils.set_random_seed(0)
     layers = keras().layers
     picture = layers.Input((side, side, 3))
     fine = _convolved(picture, _BACKBONE[0])
