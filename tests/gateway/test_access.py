@@ -145,12 +145,6 @@ def test_faults_of_a_key_file(tmp_path: Path, text: str, match: str) -> None:
     assert ANN not in str(caught.value)
 
 
-def test_a_key_file_that_is_absent(tmp_path: Path) -> None:
-    """It must be there at the start."""
-    with pytest.raises(ConfigError, match="can't be read"):
-        KeyFile(tmp_path / "keys.toml", GRANTED)
-
-
 @pytest.mark.parametrize("is_grpc", [False, True])
 def test_restricted_calls(is_grpc: bool) -> None:  # noqa: FBT001
     """Calls of a group need its header, which gRPC's clients send under another name; the others need none."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +15,7 @@ from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import Unavailable, status_of
 from mqinfer.protocol.datatypes import Datatype
-from mqinfer.protocol.errors import InvalidRequest, ModelNotFound, ModelNotLoadable, MqinferError, NoWorker
+from mqinfer.protocol.errors import InvalidRequest, ModelNotFound, ModelNotLoadable, NoWorker
 from mqinfer.protocol.types import EncodedTensor, RequestedOutput
 
 ROW = np.arange(16, dtype="<i4")[None]
@@ -224,16 +223,3 @@ async def test_a_model_without_a_worker_is_refused_once_a_restart_would_be_over(
     with pytest.raises(NoWorker, match=r"^Request for unknown model: 'another' is not at ready state"):
         await core.infer(call("another"))
     assert core.client.counters().submitted == 0
-
-
-async def test_errors_are_counted_by_code(core: Core) -> None:
-    """Every call has one outcome among the counters."""
-    results = await asyncio.gather(
-        *(core.infer(call(version=version)) for version in (None, "1", "2", "x")), return_exceptions=True
-    )
-    assert [isinstance(each, MqinferError) for each in results] == [False, False, True, True]
-    assert core.inference.counters.outcomes == {
-        ("simple", "ok"): 2,
-        ("simple", "model_not_found"): 1,
-        ("simple", "invalid_request"): 1,
-    }

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -28,30 +30,30 @@ NO_HTTP = {
     "many headers": HEAD + b"X: a\r\n" * 1000 + b"\r\n",
 }
 ECHO = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: %b\r\n\r\n"
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
 
-def run(ask: Callable[[Callable[[], Awaitable[Streams]]], Awaitable[None]], most: int = 100) -> None:
-    """Run a coroutine function with what connects to a server that returns the bodies it receives."""
+@pytest.fixture
+def connect(options: dict[str, Any]) -> AbstractAsyncContextManager[Connect]:
+    """Serve what returns the bodies that it receives; yield what connects to it."""
 
     async def echo(call: http.AdmittedCall) -> web.Response:
         return web.Response(body=await call.request.read())
 
-    async def main() -> None:
-        settings = gateway_settings(max_connections=most)
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Connect]:
+        settings = gateway_settings(**options)
         route = http.Endpoint(re.compile("/"), Right.HEALTH, {"POST": echo})
-        bodies = http.Bodies(settings)
-        app = http.make_application([route], Access(), bodies)
-        runner = make_runner(app, settings)
+        runner = make_runner(http.make_application([route], Access(), http.Bodies(settings)), settings)
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", 0).start()
             async with asyncio.timeout(60):
-                await ask(lambda: asyncio.open_connection("127.0.0.1", runner.addresses[0][1]))
+                yield lambda: asyncio.open_connection("127.0.0.1", runner.addresses[0][1])
         finally:
             await runner.cleanup()
 
-    asyncio.run(main())
+    return opened()
 
 
 def error_of(reply: bytes, status: bytes) -> str:
@@ -65,74 +67,61 @@ def error_of(reply: bytes, status: bytes) -> str:
 
 
 @pytest.mark.parametrize("octets", NO_HTTP.values(), ids=NO_HTTP)
-def test_what_is_no_http(octets: bytes) -> None:
+async def test_what_is_no_http(connect: Connect, octets: bytes) -> None:
     """It is answered with 400 and JSON, and the connection is closed."""
-
-    async def ask(connect: Callable[[], Awaitable[Streams]]) -> None:
-        reader, writer = await connect()
-        writer.write(octets)
-        text = error_of(await reader.read(), b"400")
-        assert text.startswith("the request is not HTTP: ")
-        assert "\n" not in text
-        writer.close()
-
-    run(ask)
+    reader, writer = await connect()
+    writer.write(octets)
+    text = error_of(await reader.read(), b"400")
+    assert text.startswith("the request is not HTTP: ")
+    assert "\n" not in text
+    writer.close()
 
 
 @pytest.mark.parametrize("expected", [b"100-continue", b"200-maybe"])
-def test_expectations(expected: bytes) -> None:
+async def test_expectations(connect: Connect, expected: bytes) -> None:
     """A caller that waits for it is told to go on; what nobody knows is ignored."""
-
-    async def ask(connect: Callable[[], Awaitable[Streams]]) -> None:
-        reader, writer = await connect()
-        writer.write(ECHO % expected)
-        if expected == b"100-continue":
-            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-        writer.write(b"ab")
-        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK")
-        assert await reader.readexactly(2) == b"ab"
-        writer.close()
-
-    run(ask)
+    reader, writer = await connect()
+    writer.write(ECHO % expected)
+    if expected == b"100-continue":
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(b"ab")
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK")
+    assert await reader.readexactly(2) == b"ab"
+    writer.close()
 
 
 @pytest.mark.parametrize("begun", [b"", HEAD])
-def test_connections_that_ask_for_nothing(monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
+async def test_connections_that_ask_for_nothing(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, begun: bytes
+) -> None:
     """They are closed after a while, also in the middle of their headers."""
     monkeypatch.setattr(connections, "_OPTIONS", {**connections._OPTIONS, "keepalive_timeout": 0.2})
-
-    async def ask(connect: Callable[[], Awaitable[Streams]]) -> None:
-        reader, writer = await connect()
-        writer.write(begun)
-        assert await reader.read() == b""
-        writer.close()
-
-    run(ask)
+    reader, writer = await connect()
+    writer.write(begun)
+    assert await reader.read() == b""
+    writer.close()
 
 
-def test_too_many_connections() -> None:
+@pytest.mark.options(max_connections=3)
+async def test_too_many_connections(connect: Connect) -> None:
     """One too many is answered with 503; when one of them ends, the next is served."""
-
-    async def ask(connect: Callable[[], Awaitable[Streams]]) -> None:
-        held = [await connect() for _ in range(3)]
-        for reader, writer in held:
-            writer.write(ECHO.replace(b"Expect: %b\r\n", b"") + b"ab")
-            assert (await reader.readuntil(b"ab")).startswith(b"HTTP/1.1 200 OK")
+    held = [await connect() for _ in range(3)]
+    for reader, writer in held:
+        writer.write(ECHO.replace(b"Expect: %b\r\n", b"") + b"ab")
+        assert (await reader.readuntil(b"ab")).startswith(b"HTTP/1.1 200 OK")
+    reader, writer = await connect()
+    assert error_of(await reader.read(), b"503") == "the gateway has as many connections as it may; try again later"
+    writer.close()
+    held[0][1].close()
+    await held[0][1].wait_closed()
+    while True:  # the server sees the end of the first one a little later
         reader, writer = await connect()
-        assert error_of(await reader.read(), b"503") == "the gateway has as many connections as it may; try again later"
-        writer.close()
-        held[0][1].close()
-        await held[0][1].wait_closed()
-        while True:  # the server sees the end of the first one a little later
-            reader, writer = await connect()
-            writer.write(ECHO.replace(b"Expect: %b\r\n", b"") + b"ab")
-            try:
-                reply = await reader.readuntil(b"ab")
-            except (asyncio.IncompleteReadError, ConnectionError):
-                continue
-            assert reply.startswith(b"HTTP/1.1 200 OK")
-            break
-        for _, each in (*held, (reader, writer)):
-            each.close()
-
-    run(ask, most=3)
+        writer.write(ECHO.replace(b"Expect: %b\r\n", b"") + b"ab")
+        try:
+            reply = await reader.readuntil(b"ab")
+        except (asyncio.IncompleteReadError, ConnectionError):
+            continue
+        assert reply.startswith(b"HTTP/1.1 200 OK")
+        break
+    for _, each in (*held, (reader, writer)):
+        each.close()
