@@ -6,13 +6,25 @@ Sentences are Triton's where it has one for the event.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from mqinfer._version import __version__
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import Unsupported
+from mqinfer.gateway.settings import GatewaySettings
+from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["EXTENSIONS", "NO_NAMED_REPOSITORY", "NO_SHARED_MEMORY", "config_of", "log_settings", "trace_settings"]
+__all__ = [
+    "NO_NAMED_REPOSITORY",
+    "NO_SHARED_MEMORY",
+    "config_of",
+    "describe_model",
+    "describe_server",
+    "log_settings",
+    "trace_settings",
+]
 
 EXTENSIONS = (
     "classification",
@@ -31,6 +43,26 @@ NO_SHARED_MEMORY = "Client shared memory is disabled. Start the server with '--a
 """Triton's sentence; a gateway and its workers are on other machines than its clients, so no option turns it on."""
 
 NO_NAMED_REPOSITORY = "'repository_name' specification is not supported"
+
+
+def describe_server(settings: GatewaySettings) -> dict[str, Any]:
+    """Return the server's metadata."""
+    return {"name": settings.server_name, "version": __version__, "extensions": EXTENSIONS}
+
+
+def describe_model(card: ModelCard) -> dict[str, Any]:
+    """Return a model's metadata."""
+    return {
+        "name": card.name,
+        "versions": card.versions,
+        "platform": card.platform,
+        "inputs": _describe_tensors(card.inputs),
+        "outputs": _describe_tensors(card.outputs),
+    }
+
+
+def _describe_tensors(specs: Iterable[TensorSpec]) -> list[dict[str, Any]]:
+    return [{"name": spec.name, "datatype": str(spec.datatype), "shape": spec.shape} for spec in specs]
 
 
 def trace_settings(changes: Collection[str] = ()) -> dict[str, str]:

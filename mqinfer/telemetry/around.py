@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from mqinfer.protocol.trace import TraceContext
 from mqinfer.protocol.types import ErrorInfo, Outcome
-from mqinfer.telemetry.conventions import Attributes, SpanRole, end_attributes
-from mqinfer.telemetry.harmless import harmless
+from mqinfer.telemetry.conventions import Attributes, SpanRole, end_attributes, harmless
 
 if TYPE_CHECKING:
     from mqinfer.telemetry.tracer import Tracer

@@ -1,13 +1,22 @@
-"""Names of OpenTelemetry's conventions for messaging, as far as spans use them."""
+"""What spans share: names of OpenTelemetry's conventions for messaging, and that they cost no request its outcome."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import logging
+from collections.abc import Callable, Mapping
 from enum import StrEnum
+from itertools import count
+from typing import ParamSpec
 
+from mqinfer.logs import log_dropped
 from mqinfer.protocol.types import ErrorInfo, Outcome
 
-__all__ = ["Attributes", "SpanRole", "end_attributes", "messaging"]
+__all__ = ["Attributes", "SpanRole", "end_attributes", "harmless", "messaging"]
+
+log = logging.getLogger("mqinfer.telemetry")
+P = ParamSpec("P")
+_failures = count(1)
 
 Attributes = Mapping[str, str | int]
 
@@ -52,3 +61,16 @@ def messaging(operation: str, kind: str, topic: str, template: str, request_id: 
 def end_attributes(outcome: Outcome, error: ErrorInfo | None) -> Attributes:
     """Return the attributes of a request's end: its outcome and, unless that is `ok`, the code of its error."""
     return {"mqinfer.outcome": str(outcome), **({} if error is None else {"error.type": error.code})}
+
+
+def harmless(method: Callable[P, None]) -> Callable[P, None]:
+    """Return a method that logs its failures and raises nothing: it runs on threads that deliver replies."""
+
+    @functools.wraps(method)
+    def run(*args: P.args, **named: P.kwargs) -> None:
+        try:
+            method(*args, **named)
+        except Exception as error:  # noqa: BLE001 - a defect, or no memory: the request is served all the same
+            log_dropped(log, f"the spans of a request: {error!r}", "spans_failed", next(_failures))
+
+    return run

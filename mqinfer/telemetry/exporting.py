@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from mqinfer.protocol.errors import ConfigError, MissingExtra
+from mqinfer.extras import check_packages
+from mqinfer.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
     from mqinfer.telemetry.tracer import Tracer
@@ -17,7 +17,9 @@ ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 """Variable of the collector's URL, to which `/v1/traces` is added."""
 _TRACES_ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 _PATH = "/v1/traces"
-_PACKAGE = "opentelemetry-exporter-otlp-proto-http"
+_PACKAGES = dict.fromkeys(
+    ("opentelemetry.exporter.otlp.proto.http", "opentelemetry.sdk"), "opentelemetry-exporter-otlp-proto-http"
+)
 
 
 def check_endpoint(endpoint: str | None) -> str | None:
@@ -35,12 +37,7 @@ def check_endpoint(endpoint: str | None) -> str | None:
         return None
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"--otlp-endpoint {url}: expected the URL of a collector, such as http://127.0.0.1:4318")
-    try:
-        found = find_spec("opentelemetry.exporter.otlp.proto.http") and find_spec("opentelemetry.sdk")
-    except (ImportError, ValueError):  # of the package that it is in; it is blocked
-        found = None
-    if not found:
-        raise MissingExtra.of(_PACKAGE, "telemetry")
+    check_packages(_PACKAGES, "telemetry")
     return url
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from mqinfer.protocol.topics import Topics, request_kind
 from mqinfer.protocol.trace import TraceContext
 from mqinfer.protocol.types import ErrorInfo, InferRequest, Outcome, Timings
-from mqinfer.telemetry.conventions import SpanRole, end_attributes, messaging
-from mqinfer.telemetry.harmless import harmless
+from mqinfer.telemetry.conventions import SpanRole, end_attributes, harmless, messaging
 
 if TYPE_CHECKING:
     from mqinfer.telemetry.tracer import Span, Tracer

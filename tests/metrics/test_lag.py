@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 import time
@@ -42,6 +41,7 @@ from mqinfer.protocol.states import (
 )
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
+from tests.asynchronous import in_loop
 from tests.patience import LONG_SILENCE, wait_until
 
 PATIENT = ClientOptions(silence=LONG_SILENCE, patience=300)
@@ -271,7 +271,8 @@ def test_the_command(broker_url: str, unique: Callable[[str], str]) -> None:
 
 
 @pytest.mark.broker
-def test_the_gateways_answer(broker_url: str, unique: Callable[[str], str]) -> None:
+@in_loop
+async def test_the_gateways_answer(broker_url: str, unique: Callable[[str], str]) -> None:
     """The same JSON over HTTP; 503 while it is not known, since a zero would scale the workers down."""
     from aiohttp.test_utils import TestClient, TestServer
 
@@ -288,33 +289,27 @@ def test_the_gateways_answer(broker_url: str, unique: Callable[[str], str]) -> N
     link.publish(Message(topics.client_state("car"), state.to_json(), retain=True))
     link.close()
 
-    async def ask() -> tuple[int, int, dict[str, Any]]:
-        async with AsyncClient(broker_url, root=topics.root, announce="gateway") as gateway:
-            app = make_metrics_app(Core(gateway, AsyncControl(gateway)), Access(), GatewaySettings())
-            async with TestClient(TestServer(app)) as http:
-                before = (await http.get("/lag")).status
-                gateway.connection.registry.watches_clients = True
-                assert await gateway.connection.registry.wait_until_complete()
-                answer = await http.get("/lag")
-                return before, answer.status, await answer.json()
-
-    before, after, found = asyncio.run(ask())
-    assert (before, after) == (503, 200)
-    assert found["seg"].pop("oldest_ms") >= 10
-    assert found == {"seg": {"pending": 5, "workers": 0, "capacity": 0}}
+    async with AsyncClient(broker_url, root=topics.root, announce="gateway") as gateway:
+        app = make_metrics_app(Core(gateway, AsyncControl(gateway)), Access(), GatewaySettings())
+        async with TestClient(TestServer(app)) as http:
+            assert (await http.get("/lag")).status == 503
+            gateway.connection.registry.watches_clients = True
+            assert await gateway.connection.registry.wait_until_complete()
+            answer = await http.get("/lag")
+            assert answer.status == 200
+            found = await answer.json()
+            assert found["seg"].pop("oldest_ms") >= 10
+            assert found == {"seg": {"pending": 5, "workers": 0, "capacity": 0}}
 
 
 @pytest.mark.broker
-def test_two_gateways_of_one_name(broker_url: str, unique: Callable[[str], str]) -> None:
+@in_loop
+async def test_two_gateways_of_one_name(broker_url: str, unique: Callable[[str], str]) -> None:
     """The second is refused, also while the first watches all clients over one filter."""
     topics, name = Topics(unique("root")), unique("gateway")
-
-    async def meet() -> None:
-        async with AsyncClient(broker_url, name=name, root=topics.root, announce="gateway") as first:
-            first.connection.registry.watches_clients = True
-            assert await first.connection.registry.wait_until_complete()
-            with pytest.raises(NameTaken, match=name):
-                async with AsyncClient(broker_url, name=name, root=topics.root, announce="gateway"):
-                    pass
-
-    asyncio.run(meet())
+    async with AsyncClient(broker_url, name=name, root=topics.root, announce="gateway") as first:
+        first.connection.registry.watches_clients = True
+        assert await first.connection.registry.wait_until_complete()
+        with pytest.raises(NameTaken, match=name):
+            async with AsyncClient(broker_url, name=name, root=topics.root, announce="gateway"):
+                pass

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from mqinfer.cloud_worker.serving.incoming import IncomingRequest
 from mqinfer.protocol.topics import Topics, request_kind
 from mqinfer.protocol.types import InferResponse
-from mqinfer.telemetry.conventions import SpanRole, end_attributes, messaging
-from mqinfer.telemetry.harmless import harmless
+from mqinfer.telemetry.conventions import SpanRole, end_attributes, harmless, messaging
 from mqinfer.value_object import value_object
 
 if TYPE_CHECKING:

@@ -7,23 +7,22 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from mqinfer import __version__
 from mqinfer.gateway.access import Right
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import Unsupported
 from mqinfer.gateway.grpc_calls import GrpcCaller, Work
 from mqinfer.gateway.messages import message_class, parse
 from mqinfer.gateway.protocol_answers import (
-    EXTENSIONS,
     NO_NAMED_REPOSITORY,
     NO_SHARED_MEMORY,
     config_of,
+    describe_model,
+    describe_server,
     log_settings,
     trace_settings,
 )
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.errors import LimitExceeded
-from mqinfer.protocol.types import TensorSpec
 
 __all__ = ["METHODS", "make_work"]
 
@@ -67,7 +66,7 @@ async def _model_ready(core: Core, _settings: GatewaySettings, request: Any) -> 
 
 
 async def _server_metadata(_core: Core, settings: GatewaySettings, _request: Any) -> _Fields:
-    return {"name": settings.server_name, "version": __version__, "extensions": EXTENSIONS}
+    return describe_server(settings)
 
 
 async def _model_metadata(core: Core, _settings: GatewaySettings, request: Any) -> _Fields:
@@ -80,18 +79,7 @@ async def _model_metadata(core: Core, _settings: GatewaySettings, request: Any) 
         "backend": card.parameters.backend,
         "device": card.parameters.device,
     }
-    return {
-        "name": card.name,
-        "versions": card.versions,
-        "platform": card.platform,
-        "inputs": map(_tensor, card.inputs),
-        "outputs": map(_tensor, card.outputs),
-        "properties": properties,
-    }
-
-
-def _tensor(spec: TensorSpec) -> _Fields:
-    return {"name": spec.name, "datatype": str(spec.datatype), "shape": spec.shape}
+    return {**describe_model(card), "properties": properties}
 
 
 async def _model_config(core: Core, _settings: GatewaySettings, request: Any) -> _Fields:

@@ -9,27 +9,25 @@ from typing import Any, TypeVar
 from aiohttp import web
 from msgspec import Struct
 
-from mqinfer._version import __version__
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.calls import InferCall, outputs_size
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import Unsupported
 from mqinfer.gateway.http import AdmittedCall, Bodies, Endpoint, json_reply, make_application
 from mqinfer.gateway.protocol_answers import (
-    EXTENSIONS,
     NO_NAMED_REPOSITORY,
     NO_SHARED_MEMORY,
     config_of,
+    describe_model,
+    describe_server,
     log_settings,
     trace_settings,
 )
 from mqinfer.gateway.rest.reply import write_reply
 from mqinfer.gateway.rest.request import expand_raw, header_length, read_json, read_request
 from mqinfer.gateway.settings import GatewaySettings
-from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.decoding import prepare
 from mqinfer.protocol.oip_json import HEADER_LENGTH
-from mqinfer.protocol.types import TensorSpec
 
 __all__ = ["make_app"]
 
@@ -112,7 +110,7 @@ class _Front:
         return _state(self._core.ready(), {"ready": True}, "the gateway is not ready")
 
     async def server(self, _: AdmittedCall) -> web.Response:
-        return json_reply({"name": self._settings.server_name, "version": __version__, "extensions": EXTENSIONS})
+        return json_reply(describe_server(self._settings))
 
     async def model_ready(self, call: AdmittedCall) -> web.Response:
         model, version = _model(call)
@@ -120,7 +118,7 @@ class _Front:
         return _state(is_ready, {"name": model, "ready": True}, "Model version not ready")
 
     async def metadata(self, call: AdmittedCall) -> web.Response:
-        return json_reply(_metadata(await self._core.metadata(*_model(call))))
+        return json_reply(describe_model(await self._core.metadata(*_model(call))))
 
     async def config(self, call: AdmittedCall) -> web.Response:
         return json_reply(await config_of(self._core, *_model(call)))
@@ -217,20 +215,6 @@ def _model(call: AdmittedCall) -> tuple[str, str | None]:
 
 def _state(is_so: bool, content: dict[str, Any], otherwise: str) -> web.Response:  # noqa: FBT001
     return json_reply(content) if is_so else json_reply({"error": otherwise}, 400)
-
-
-def _metadata(card: ModelCard) -> dict[str, Any]:
-    return {
-        "name": card.name,
-        "versions": card.versions,
-        "platform": card.platform,
-        "inputs": [_spec(spec) for spec in card.inputs],
-        "outputs": [_spec(spec) for spec in card.outputs],
-    }
-
-
-def _spec(spec: TensorSpec) -> dict[str, Any]:
-    return {"name": spec.name, "datatype": str(spec.datatype), "shape": spec.shape}
 
 
 async def _no_regions(_: AdmittedCall) -> web.Response:
