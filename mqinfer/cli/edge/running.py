@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -44,7 +45,9 @@ from mqinfer.protocol.control import Call, ModelState, Operation
 from mqinfer.protocol.errors import ModelNotFound, ModelNotLoadable, MqinferError
 from mqinfer.protocol.topics import Topics
 from mqinfer.telemetry.exporting import check_endpoint, make_tracer
-from mqinfer.telemetry.tracer import Tracer
+
+if TYPE_CHECKING:
+    from mqinfer.telemetry.tracer import Tracer
 
 __all__ = ["failed_load", "run_replay"]
 
