@@ -18,17 +18,13 @@ from mqinfer._version import __version__
 from mqinfer.cli.app import app
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.lab.drives.recording import write_drive
+from tests import commands
+from tests.commands import mqinfer, run_main
 
 Serve = Callable[..., Worker]
 WriteEcho = Callable[..., Path]
 PICTURE = np.random.default_rng(0).integers(0, 255, (32, 48, 3), np.uint8)
 NOWHERE = "mqtt://127.0.0.1:1"
-
-
-def mqinfer(*arguments: object, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own."""
-    command = [sys.executable, "-m", "mqinfer", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +130,7 @@ def broken(folder: Path) -> dict[str, Path]:
         ("x=FOLDER/ten.jpg", "can't read"),
     ],
 )
-def test_a_wrong_input_is_a_wrong_option(tmp_path: Path, text: str, words: str, capfd: Any, run_main: Any) -> None:
+def test_a_wrong_input_is_a_wrong_option(tmp_path: Path, text: str, words: str, capfd: Any) -> None:
     """One message with the option, the file and the reason; exit code 2; no connection to a broker."""
     broken(tmp_path)
     assert run_main("infer", "m", "--broker", NOWHERE, "--input", text.replace("FOLDER", str(tmp_path))) == 2
@@ -142,26 +138,6 @@ def test_a_wrong_input_is_a_wrong_option(tmp_path: Path, text: str, words: str, 
     assert "--input" in message
     assert words in message
     assert "Traceback" not in message
-
-
-@pytest.fixture
-def run_main(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """Run `main` in this process; return its exit code."""
-    from mqinfer.cli import main
-
-    def run(*arguments: object) -> int:
-        monkeypatch.setattr(sys, "argv", ["mqinfer", *map(str, arguments)])
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            main()
-        except SystemExit as end:
-            return end.code if isinstance(end.code, int) else int(end.code is not None)
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-        return 0
-
-    return run
 
 
 @pytest.fixture
@@ -184,9 +160,7 @@ def encoded(name: str, pixels: np.ndarray[Any, Any]) -> bytes:
     return bytes(cv2.imencode(Path(name).suffix, order)[1].tobytes())
 
 
-def test_strings_to_a_model(
-    url: str, serve: Serve, write_echo: WriteEcho, tmp_path: Path, run_main: Any, capfd: Any
-) -> None:
+def test_strings_to_a_model(url: str, serve: Serve, write_echo: WriteEcho, tmp_path: Path, capfd: Any) -> None:
     """The bytes of a file are one string, with the axes of the input; an array of strings is one of byte strings."""
     repository = write_echo("words", ("word", "BYTES", [-1, 1]))
     write_echo("file", ("content", "BYTES", []))
@@ -201,9 +175,7 @@ def test_strings_to_a_model(
         assert json.loads(capfd.readouterr().out)["outputs"]["word"]["values"] == ["ab", "c"]
 
 
-def test_infer_in_every_form(
-    url: str, serve: Serve, write_echo: WriteEcho, tmp_path: Path, run_main: Any, capfd: Any
-) -> None:
+def test_infer_in_every_form(url: str, serve: Serve, write_echo: WriteEcho, tmp_path: Path, capfd: Any) -> None:
     """Arrays and pictures are inputs, JSON is printed, and the outputs are in the given file."""
     repository = write_echo("echo", ("x", "FP32", [-1, 4]))
     write_echo("eye", ("image", "UINT8", [-1, 32, 48, 3]))
@@ -239,7 +211,7 @@ def test_infer_in_every_form(
 
 
 def test_infer_prints_the_top_classes(
-    url: str, serve: Serve, write_echo: WriteEcho, tmp_path: Path, run_main: Any, capfd: Any
+    url: str, serve: Serve, write_echo: WriteEcho, tmp_path: Path, capfd: Any
 ) -> None:
     """The table holds the best classes of each entry with their labels; a model without scores is refused."""
     labels = "".join(f'[[classes]]\nname = "{name}"\ncolour = [0, 0, 0]\n' for name in ("cat", "dog", "a:b", "eel"))
@@ -260,7 +232,7 @@ def test_infer_prints_the_top_classes(
 
 
 def test_an_output_that_can_not_be_written(
-    url: str, serve: Serve, write_echo: WriteEcho, tmp_path: Path, run_main: Any, capfd: Any
+    url: str, serve: Serve, write_echo: WriteEcho, tmp_path: Path, capfd: Any
 ) -> None:
     """The message holds the file and the system's error."""
     serve(url, write_echo())
@@ -271,16 +243,14 @@ def test_an_output_that_can_not_be_written(
 
 
 @pytest.mark.parametrize("timeout", ["nan", "inf"])
-def test_a_timeout_that_is_no_number(tmp_path: Path, url: str, run_main: Any, capfd: Any, timeout: str) -> None:
+def test_a_timeout_that_is_no_number(tmp_path: Path, url: str, capfd: Any, timeout: str) -> None:
     """The option is refused."""
     np.save(tmp_path / "x.npy", np.zeros((1, 4), np.float32))
     assert run_main("infer", "m", "--broker", url, "--input", f"x={tmp_path}/x.npy", "--timeout", timeout) == 2
     assert "timeout" in capfd.readouterr().err
 
 
-def test_a_replay_within_the_process(
-    drive: Path, write_echo: WriteEcho, tmp_path: Path, run_main: Any, capfd: Any
-) -> None:
+def test_a_replay_within_the_process(drive: Path, write_echo: WriteEcho, tmp_path: Path, capfd: Any) -> None:
     """`--local` needs no broker; files, summary and table are there, and the exit code is 0."""
     repository = write_echo("eye", ("image", "UINT8", [-1, 32, 48, 3]))
     summary = tmp_path / "summary.json"
@@ -296,9 +266,7 @@ def test_a_replay_within_the_process(
     assert (tmp_path / "out" / "results.jsonl").exists()
 
 
-def test_a_frame_that_is_not_answered_makes_the_exit_code_1(
-    drive: Path, write_echo: WriteEcho, run_main: Any, capfd: Any
-) -> None:
+def test_a_frame_that_is_not_answered_makes_the_exit_code_1(drive: Path, write_echo: WriteEcho, capfd: Any) -> None:
     """Errors are counted in the table."""
     repository = write_echo("eye", ("image", "UINT8", [-1, 32, 48, 3]), fail_every=4)
     code = run_main(
@@ -309,9 +277,7 @@ def test_a_frame_that_is_not_answered_makes_the_exit_code_1(
     assert "error" in capfd.readouterr().out
 
 
-def test_a_second_run_overwrites_nothing(
-    drive: Path, write_echo: WriteEcho, tmp_path: Path, run_main: Any, caplog: Any
-) -> None:
+def test_a_second_run_overwrites_nothing(drive: Path, write_echo: WriteEcho, tmp_path: Path, caplog: Any) -> None:
     """Every file of the first run is there under a number, and the words on the screen name it."""
     repository = write_echo("eye", ("image", "UINT8", [-1, 32, 48, 3]))
     out, topic = tmp_path / "out", ("--topic", "/camera/image_raw")
@@ -330,9 +296,7 @@ def test_a_second_run_overwrites_nothing(
     assert caplog.text.count(".png of an earlier run is kept") == 1
 
 
-def test_several_models_have_a_summary_each(
-    drive: Path, write_echo: WriteEcho, tmp_path: Path, run_main: Any, capfd: Any
-) -> None:
+def test_several_models_have_a_summary_each(drive: Path, write_echo: WriteEcho, tmp_path: Path, capfd: Any) -> None:
     """Tables, files and summaries are apart; one model that fails makes the exit code 1."""
     repository = write_echo("eye", ("image", "UINT8", [-1, 32, 48, 3]))
     write_echo("ill", ("image", "UINT8", [-1, 16, 24, 3]), fail_every=4)
@@ -387,7 +351,6 @@ def test_bad_input_to_a_replay(
     drive: Path,
     write_echo: WriteEcho,
     tmp_path: Path,
-    run_main: Any,
     capfd: Any,
     arguments: list[str],
     code: int,
@@ -406,7 +369,7 @@ def test_bad_input_to_a_replay(
     assert "Traceback" not in printed
 
 
-def test_bad_input_to_a_worker(write_echo: WriteEcho, tmp_path: Path, run_main: Any, capfd: Any) -> None:
+def test_bad_input_to_a_worker(write_echo: WriteEcho, tmp_path: Path, capfd: Any) -> None:
     """A missing repository, an unknown model, a bad name or address: an error before any process starts."""
     repository = write_echo("a")
     for arguments, code, words in (
@@ -421,7 +384,7 @@ def test_bad_input_to_a_worker(write_echo: WriteEcho, tmp_path: Path, run_main: 
         assert "Traceback" not in printed
 
 
-def test_bag_commands(tmp_path: Path, run_main: Any, capfd: Any) -> None:
+def test_bag_commands(tmp_path: Path, capfd: Any) -> None:
     """A drive is rendered and listed, and not overwritten."""
     bag = tmp_path / "drive.bag"
     make = ("bag", "synth", bag, "--ros", "1", "--frames", "2", "--width", "96", "--height", "64")
@@ -437,17 +400,13 @@ def test_bag_commands(tmp_path: Path, run_main: Any, capfd: Any) -> None:
 def test_the_commands_together(drive: Path, write_echo: WriteEcho, tmp_path: Path) -> None:
     """Broker, worker, infer and replay as a user runs them; each ends cleanly on a signal."""
     repository = write_echo("eye", ("image", "UINT8", [-1, 32, 48, 3]))
-    command = [sys.executable, "-u", "-m", "mqinfer"]
-    broker = subprocess.Popen([*command, "broker", "--port", "0"], stdout=subprocess.PIPE, text=True)
+    broker = subprocess.Popen(commands.command("broker", "--port", "0"), stdout=subprocess.PIPE, text=True)
     try:
         assert broker.stdout
         url = broker.stdout.readline().split()[-1]
         assert url.startswith("mqtt://127.0.0.1:")
-        worker = subprocess.Popen(
-            [*command, "worker", "--repository", repository, "--broker", url, "--instances", "2"],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        serve = commands.command("worker", "--repository", repository, "--broker", url, "--instances", "2")
+        worker = subprocess.Popen(serve, stderr=subprocess.PIPE, text=True)
         assert worker.stderr
         assert all(" ready: eye version 1" in worker.stderr.readline() for _ in range(2))
         np.save(tmp_path / "x.npy", PICTURE[None])
@@ -456,7 +415,7 @@ def test_the_commands_together(drive: Path, write_echo: WriteEcho, tmp_path: Pat
         assert json.loads(asked.stdout)["outputs"]["image"]["shape"] == [1, 32, 48, 3]
         wrong = mqinfer("infer", "ecko", "--broker", url, "--input", f"image={tmp_path}/x.npy")
         assert wrong.returncode == 1
-        assert "no worker serves it" in wrong.stderr
+        assert "no worker" in wrong.stderr  # or, on a busy machine: turned away (no worker, or busy ones)
         assert "Traceback" not in wrong.stderr
         played = mqinfer("replay", drive, "--model", "eye", "--broker", url, "--summary", tmp_path / "s.json")
         assert played.returncode == 0, played.stderr
@@ -477,8 +436,9 @@ def test_the_commands_together(drive: Path, write_echo: WriteEcho, tmp_path: Pat
 @pytest.mark.broker
 def test_a_crashed_mosquitto_ends_the_command() -> None:
     """`mqinfer broker` ends with an error when Mosquitto is killed."""
-    command = [sys.executable, "-u", "-m", "mqinfer", "broker", "--port", "0"]
-    broker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    broker = subprocess.Popen(
+        commands.command("broker", "--port", "0"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert broker.stdout
     broker.stdout.readline()
     children = Path(f"/proc/{broker.pid}/task/{broker.pid}/children").read_text().split()

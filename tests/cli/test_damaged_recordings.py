@@ -9,8 +9,6 @@ import json
 import multiprocessing
 import os
 import random
-import signal
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -22,9 +20,9 @@ import numpy as np
 import pytest
 
 from mqinfer.bags.info import describe
-from mqinfer.cli import main
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.protocol.errors import MqinferError
+from tests.commands import run_main
 
 COPIES = int(os.environ.get("MQINFER_DAMAGED_COPIES", "50"))
 FRAMES = 40
@@ -78,24 +76,11 @@ def stated(path: Path) -> int:
 
 
 @pytest.fixture
-def replay(monkeypatch: pytest.MonkeyPatch, write_echo: Callable[..., Path]) -> Callable[[Path, Path], int]:
+def replay(write_echo: Callable[..., Path]) -> Callable[[Path, Path], int]:
     """Replay a recording against an echo model in this process; return the exit code."""
     repository = write_echo("eye", ("image", "UINT8", [-1, 32, 48, 3]))
-
-    def run(path: Path, summary: Path) -> int:
-        options = ("--model", "eye", "--local", "--repository", str(repository), "--summary", str(summary))
-        monkeypatch.setattr(sys, "argv", ["mqinfer", "replay", str(path), *options])
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            main()
-        except SystemExit as end:
-            return end.code if isinstance(end.code, int) else 1
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-        return 0
-
-    return run
+    options = ("--model", "eye", "--local", "--repository", repository)
+    return lambda path, summary: run_main("replay", path, *options, "--summary", summary)
 
 
 def test_a_video_that_is_cut_off(tmp_path: Path, replay: Callable[[Path, Path], int], capfd: Any) -> None:

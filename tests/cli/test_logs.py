@@ -14,6 +14,7 @@ import pytest
 
 from mqinfer.cli.watching.status import print_table
 from mqinfer.logs import LogFormat, LogLevel, LogSettings, Notice, forward_notices, log_dropped, log_once, set_up
+from tests.commands import mqinfer
 
 LOG = logging.getLogger("mqinfer.tests")
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d"
@@ -153,17 +154,7 @@ def test_the_options_reach_the_log(
     (tmp_path / "half" / "config.pbtxt").write_text("[/x] is no configuration")
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    command = [
-        sys.executable,
-        "-m",
-        "mqinfer",
-        "worker",
-        "--repository",
-        str(tmp_path),
-        "--broker",
-        "mqtt://127.0.0.1:1",
-    ]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False, timeout=60)
+    done = mqinfer("worker", "--repository", tmp_path, "--broker", "mqtt://127.0.0.1:1", *options)
     assert done.returncode in {1, 2}, done.stderr
     for word in words:
         assert word in done.stderr

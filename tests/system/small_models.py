@@ -1,4 +1,4 @@
-"""One small network, `x` [n, 8] to four scores, in every format that is served; and seeded damage to its files."""
+"""One small network, pictures to scores, in every format that is served; and seeded damage to its files."""
 
 from __future__ import annotations
 
@@ -10,19 +10,32 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-__all__ = ["BUILDERS", "INPUTS", "OUTPUTS", "build", "damage", "truth"]
+__all__ = ["BUILDERS", "CHANNELS", "CLASSES", "SIDE", "build", "damage", "truth"]
 
-INPUTS, OUTPUTS = 8, 4
-_HIDDEN = 64
-_random = np.random.default_rng(7)
-_FIRST = _random.normal(size=(INPUTS, _HIDDEN)).astype(np.float32)
-_SECOND = _random.normal(size=(_HIDDEN, OUTPUTS)).astype(np.float32)
+Floats = npt.NDArray[np.float32]
+
+SIDE, CHANNELS, FILTERS, CLASSES = 12, 3, 8, 5
+_RANDOM = np.random.default_rng(20)
+KERNEL: Floats = _RANDOM.normal(0, 0.3, (3, 3, CHANNELS, FILTERS)).astype(np.float32)
+BIAS: Floats = _RANDOM.normal(0, 0.3, FILTERS).astype(np.float32)
+DENSE: Floats = _RANDOM.normal(0, 0.3, (FILTERS, CLASSES)).astype(np.float32)
+OFFSET: Floats = _RANDOM.normal(0, 0.3, CLASSES).astype(np.float32)
+TORCHSCRIPT = """
+[[input]]
+name = "image"
+dims = [-1, 12, 12, 3]
+[[output]]
+name = "scores"
+"""
 
 
-def truth(x: Any) -> Any:
-    """Return what the network answers."""
-    return np.maximum(x @ _FIRST, 0) @ _SECOND
+def truth(images: Floats) -> npt.NDArray[np.float64]:
+    """Compute the network in double precision: convolution without padding, ReLU, mean, weights."""
+    windows = np.lib.stride_tricks.sliding_window_view(images.astype(np.float64), (3, 3), axis=(1, 2))
+    features = np.maximum(np.einsum("nyxchw,hwcf->nyxf", windows, KERNEL) + BIAS, 0).mean((1, 2))
+    return np.asarray(features @ DENSE + OFFSET)
 
 
 def _tensorflow() -> Any:
@@ -31,32 +44,35 @@ def _tensorflow() -> Any:
     return import_tensorflow()
 
 
+def _scores(tf: Any, image: Any, kernel: Any, bias: Any, dense: Any, offset: Any) -> Any:
+    features = tf.nn.relu(tf.nn.conv2d(image, kernel, 1, "VALID") + bias)
+    return tf.add(tf.reduce_mean(features, [1, 2]) @ dense, offset, name="scores")
+
+
 def _frozen_graph(folder: Path) -> None:
     tf = _tensorflow()
     with tf.Graph().as_default() as graph:
-        x = tf.compat.v1.placeholder(tf.float32, [None, INPUTS], "x")
-        tf.matmul(tf.nn.relu(tf.matmul(x, tf.constant(_FIRST))), tf.constant(_SECOND), name="y")
+        image = tf.compat.v1.placeholder("float32", [None, SIDE, SIDE, CHANNELS], "image")
+        _scores(tf, image, KERNEL, BIAS, DENSE, OFFSET)
     (folder / "model.pb").write_bytes(graph.as_graph_def().SerializeToString())
 
 
 def _saved_model(folder: Path) -> None:
     tf = _tensorflow()
     module = tf.Module()
-    module.first, module.second = tf.Variable(_FIRST), tf.Variable(_SECOND)
-    served = tf.function(lambda x: {"y": tf.nn.relu(x @ module.first) @ module.second}, autograph=False)
-    signature = served.get_concrete_function(tf.TensorSpec([None, INPUTS], name="x"))
-    tf.saved_model.save(module, folder / "model.savedmodel", signatures=signature)
+    module.weights = [tf.Variable(each) for each in (KERNEL, BIAS, DENSE, OFFSET)]
+    function = tf.function(lambda image: {"scores": _scores(tf, image, *module.weights)})
+    signature = function.get_concrete_function(tf.TensorSpec([None, SIDE, SIDE, CHANNELS], tf.float32, "image"))
+    tf.saved_model.save(module, str(folder / "model.savedmodel"), signatures={"serving_default": signature})
 
 
 def _keras_model() -> Any:
     keras = _tensorflow().keras
-    given = keras.layers.Input((INPUTS,), name="x")
-    layers = [
-        keras.layers.Dense(_HIDDEN, activation="relu", use_bias=False),
-        keras.layers.Dense(OUTPUTS, use_bias=False),
-    ]
-    model = keras.Model(given, layers[1](layers[0](given)))
-    model.set_weights([_FIRST, _SECOND])
+    image = keras.Input((SIDE, SIDE, CHANNELS), name="image")
+    features = keras.layers.Conv2D(FILTERS, 3, activation="relu")(image)
+    average = keras.layers.GlobalAveragePooling2D()(features)
+    model = keras.Model(image, keras.layers.Dense(CLASSES, name="scores")(average))
+    model.set_weights([KERNEL, BIAS, DENSE, OFFSET])
     return model
 
 
@@ -74,18 +90,22 @@ def _tflite(folder: Path) -> None:
 
 
 def _onnx(folder: Path) -> None:
+    """Write the ONNX file, whose convolutions need the channels first."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", INPUTS])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", OUTPUTS])
+    weights = {"kernel": KERNEL.transpose(3, 2, 0, 1), "bias": BIAS, "dense": DENSE, "offset": OFFSET}
     nodes = [
-        helper.make_node("MatMul", ["x", "first"], ["hidden"]),
-        helper.make_node("Relu", ["hidden"], ["positive"]),
-        helper.make_node("MatMul", ["positive", "second"], ["y"]),
+        helper.make_node("Transpose", ["image"], ["first"], perm=[0, 3, 1, 2]),
+        helper.make_node("Conv", ["first", "kernel", "bias"], ["convolved"]),
+        helper.make_node("Relu", ["convolved"], ["features"]),
+        helper.make_node("ReduceMean", ["features"], ["average"], axes=[2, 3], keepdims=0),
+        helper.make_node("Gemm", ["average", "dense", "offset"], ["scores"]),
     ]
-    weights = [numpy_helper.from_array(_FIRST, "first"), numpy_helper.from_array(_SECOND, "second")]
-    graph = helper.make_graph(nodes, "small", [x], [y], weights)
+    image = helper.make_tensor_value_info("image", TensorProto.FLOAT, ["n", SIDE, SIDE, CHANNELS])
+    scores = helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["n", CLASSES])
+    constants = [numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in weights.items()]
+    graph = helper.make_graph(nodes, "matrix", [image], [scores], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     (folder / "model.onnx").write_bytes(model.SerializeToString())
     onnx.checker.check_model(model)
@@ -104,26 +124,34 @@ def _ort(folder: Path) -> None:
 def _torchscript(folder: Path) -> None:
     import torch
 
-    first, second = torch.nn.Linear(INPUTS, _HIDDEN, bias=False), torch.nn.Linear(_HIDDEN, OUTPUTS, bias=False)
-    with torch.no_grad():
-        first.weight.copy_(torch.from_numpy(_FIRST.T.copy()))
-        second.weight.copy_(torch.from_numpy(_SECOND.T.copy()))
+    class Network(torch.nn.Module):  # type: ignore[misc] # PyTorch's types are not read
+        """Convolution, mean, weights."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolve = torch.nn.Conv2d(CHANNELS, FILTERS, 3)
+            self.weigh = torch.nn.Linear(FILTERS, CLASSES)
+            weights = (KERNEL.transpose(3, 2, 0, 1), BIAS, DENSE.T, OFFSET)
+            for parameter, value in zip(self.parameters(), weights, strict=True):
+                parameter.data = torch.tensor(value)
+
+        def forward(self, image: Any) -> Any:
+            """Return scores [N, classes] for pictures [N, H, W, C]."""
+            return self.weigh(torch.relu(self.convolve(image.permute(0, 3, 1, 2))).mean((2, 3)))
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        traced = torch.jit.trace(torch.nn.Sequential(first, torch.nn.ReLU(), second).eval(), torch.zeros(1, INPUTS))
-    traced.save(str(folder / "model.pt"))
-    tables = f'max_batch_size = 8\n[[input]]\nname = "INPUT__0"\ndims = [{INPUTS}]\ndata_type = "TYPE_FP32"\n'
-    (folder.parent / "model.toml").write_text(tables)
+        torch.jit.trace(Network(), torch.zeros(1, SIDE, SIDE, CHANNELS)).save(str(folder / "model.pt"))
+    (folder.parent / "model.toml").write_text(TORCHSCRIPT)
 
 
 def _openvino(folder: Path) -> None:
+    """Write the OpenVINO IR, with weights in single precision."""
     import openvino
-    from openvino import opset13 as op
 
-    x = op.parameter(openvino.PartialShape([-1, INPUTS]), openvino.Type.f32, name="x")
-    hidden = op.relu(op.matmul(x, op.constant(_FIRST), transpose_a=False, transpose_b=False))
-    result = op.result(op.matmul(hidden, op.constant(_SECOND), transpose_a=False, transpose_b=False))
-    openvino.save_model(openvino.Model([result], [x], "small"), folder / "model.xml", compress_to_fp16=False)
+    _onnx(folder)
+    openvino.save_model(openvino.Core().read_model(folder / "model.onnx"), folder / "model.xml", compress_to_fp16=False)
+    (folder / "model.onnx").unlink()
 
 
 BUILDERS: dict[str, Callable[[Path], None]] = {

@@ -32,7 +32,7 @@ from mqinfer.models.repository import Repository
 from mqinfer.models.warmup import warm_up
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.control import Call, Operation
-from tests.system.small_models import BUILDERS, INPUTS, build, damage, truth
+from tests.system.small_models import BUILDERS, CHANNELS, SIDE, build, damage, truth
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -153,7 +153,7 @@ def judged(card: ModelCard, outputs: Mapping[str, np.ndarray[Any, Any]]) -> str:
 
 def _is_right(card: ModelCard, outputs: Mapping[str, np.ndarray[Any, Any]]) -> bool:
     (spec,) = card.outputs[:1]
-    expected = truth(np.ones((1, INPUTS), np.float32))
+    expected = truth(np.ones((1, SIDE, SIDE, CHANNELS), np.float32))
     return outputs[spec.name].shape == expected.shape and bool(np.allclose(outputs[spec.name], expected, 1e-3, 1e-3))
 
 

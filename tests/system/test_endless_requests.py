@@ -20,6 +20,7 @@ import pytest
 from onnx import TensorProto, helper, save
 
 from mqinfer import Client
+from mqinfer.client.options import ClientOptions
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.errors import Poison
 from mqinfer.protocol.types import Outcome
@@ -107,13 +108,18 @@ def await_end(pids: list[int], seconds: float = 90.0) -> list[int]:
     return [pid for pid in pids if not has_ended(pid)]
 
 
+@pytest.mark.parametrize("options", [PATIENT, None], ids=["patient", "default"])
 def test_a_request_that_never_ends_ends_two_workers_and_is_poison(
-    loop_model: Path, managed: Callable[..., Any], broker_url: str
+    loop_model: Path, managed: Callable[..., Any], broker_url: str, options: ClientOptions | None
 ) -> None:
-    """Of three workers two are killed by the watchdog, one after the other; 200 other requests all succeed."""
-    server = managed(loop_model, instances=3, run_timeout=4.0)
+    """Of three workers two are killed by the watchdog; 200 other requests all succeed.
+
+    A patient client sends it to the second one after the first has ended, one with default options after a second of
+    silence, and to no third one either.
+    """
+    server = managed(loop_model, instances=3, run_timeout=4.0 if options else 5.0)
     await_events(server, ready=3)
-    with Client(broker_url, root=server.topics.root, options=PATIENT) as client:
+    with Client(broker_url, root=server.topics.root, options=options) as client:
         assert client.infer("count", number(3)).outputs["y"] == [3]
         endless = client.submit("count", number(ENDLESS), timeout=120)
         others: list[Future[InferResult]] = []
@@ -131,29 +137,6 @@ def test_a_request_that_never_ends_ends_two_workers_and_is_poison(
     crashed = [event for event in events if event.kind == "crashed"]
     assert len({event.worker for event in crashed}) == len(crashed) == 2
     assert all("killed: a request did not end" in event.detail for event in crashed)
-
-
-def test_a_request_that_never_ends_takes_two_workers_of_a_client_with_default_options(
-    loop_model: Path, managed: Callable[..., Any], broker_url: str
-) -> None:
-    """It is sent elsewhere after a second of silence, once; both workers are killed, and 200 other requests succeed."""
-    server = managed(loop_model, instances=3, run_timeout=5.0)
-    await_events(server, ready=3)
-    with Client(broker_url, root=server.topics.root) as client:
-        assert client.infer("count", number(3)).outputs["y"] == [3]
-        endless = client.submit("count", number(ENDLESS), timeout=120)
-        others: list[Future[InferResult]] = []
-        for value in range(200):
-            others.append(client.submit("count", number(value), timeout=120))
-            if value % 8 == 7:
-                wait(others[-1:], timeout=0.2)
-        error = endless.exception(120)
-        outcomes = Counter(future.result(120).outcome for future in others)
-    events = await_events(server, crashed=2, ready=2)
-    assert isinstance(error, Poison)
-    assert outcomes == {Outcome.OK: 200}
-    crashed = [event for event in events if event.kind == "crashed"]
-    assert len({event.worker for event in crashed}) == len(crashed) == 2
 
 
 def test_stopping_is_bounded_while_requests_never_end(

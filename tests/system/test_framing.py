@@ -15,7 +15,6 @@ import numpy.typing as npt
 import pytest
 
 from mqinfer.bags.writer import BagWriter
-from mqinfer.cli.app import main
 from mqinfer.client import Client
 from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.preparing.framing import Framing
@@ -25,6 +24,7 @@ from mqinfer.images.decode import as_image
 from mqinfer.images.placement import Placement, Region
 from mqinfer.protocol.header import IMAGE_ENCODING
 from mqinfer.protocol.topics import Topics
+from tests.commands import run_main
 from tests.system.test_letterbox import FRAME, FRAME_HEIGHT, FRAME_WIDTH, SIDE, blob_detector
 
 pytestmark = pytest.mark.broker
@@ -141,16 +141,13 @@ Replay = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def replay(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Replay:
+def replay(capsys: pytest.CaptureFixture[str]) -> Replay:
     """Run the command without a broker; return its exit code and what it printed, in one line."""
 
     def run(source: Path, repository: Path, *options: object) -> tuple[int, str]:
-        arguments = ["mqinfer", "replay", source, "--model", "blobs", "--local", "--repository", repository, *options]
-        monkeypatch.setattr("sys.argv", [str(each) for each in arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
+        code = run_main("replay", source, "--model", "blobs", "--local", "--repository", repository, *options)
         captured = capsys.readouterr()
-        return int(ended.value.code or 0), " ".join((captured.out + captured.err).split())
+        return code, " ".join((captured.out + captured.err).split())
 
     return run
 

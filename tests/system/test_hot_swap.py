@@ -11,48 +11,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from mqinfer import Client
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client.control import ControlClient
-from mqinfer.client.result import InferResult
 from mqinfer.cloud_worker.supervision.child import Phase
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, ModelNotLoadable, Superseded
 from mqinfer.protocol.types import Outcome
 from tests.patience import PATIENT
+from tests.system.load import Load, X
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 WriteEcho = Callable[..., Path]
-X = np.zeros((1, 4), np.float32)
-
-
-class Stream:
-    """A thread that keeps sixteen requests in flight until `finish`."""
-
-    def __init__(self, client: Client, model: str, least: int) -> None:
-        self.client, self.model, self.least = client, model, least
-        self.futures: list[Future[InferResult]] = []
-        self.window = threading.Semaphore(16)
-        self.enough = threading.Event()
-        self.thread = threading.Thread(target=self._run, name="stream")
-        self.thread.start()
-
-    def _run(self) -> None:
-        while not self.enough.is_set() or len(self.futures) < self.least:
-            self.window.acquire()
-            future = self.client.submit(self.model, {"x": X}, timeout=120)
-            future.add_done_callback(lambda _: self.window.release())
-            self.futures.append(future)
-
-    def finish(self) -> list[InferResult]:
-        """Stop sending and return all results; raise the error of a failed one."""
-        self.enough.set()
-        self.thread.join()
-        return [future.result(120) for future in self.futures]
 
 
 def test_versions_are_swapped_under_load(write_echo: WriteEcho, managed: Callable[..., Any], broker_url: str) -> None:
@@ -64,7 +37,7 @@ def test_versions_are_swapped_under_load(write_echo: WriteEcho, managed: Callabl
     server = managed(repository)
     server.control.load("echo")
     with Client(broker_url, root=server.topics.root, options=PATIENT) as client:
-        stream = Stream(client, "echo", least=2000)
+        load = Load(client, least=2000)
         try:
             write_echo("echo", version=2, delay_ms=1)
             server.control.load("echo")
@@ -74,7 +47,7 @@ def test_versions_are_swapped_under_load(write_echo: WriteEcho, managed: Callabl
             server.control.load("echo")
             after_second = {client.infer("echo", {"x": X}).model_version for _ in range(32)}
         finally:
-            results = stream.finish()
+            results = load.finish()
         counters = client.counters()
         assert client.card("echo").version == "1"
 
@@ -113,7 +86,7 @@ def test_an_older_version_that_stays_hands_over_the_default(
     server = managed(write_echo("other"))
     server.control.load("echo")
     with Client(broker_url, root=server.topics.root) as client:
-        stream = Stream(client, "echo", least=200)
+        load = Load(client, least=200)
         try:
             write_echo("echo", version=2)
             server.control.load("echo")
@@ -121,7 +94,7 @@ def test_an_older_version_that_stays_hands_over_the_default(
             first = {client.infer("echo", {"x": X}, version=1).model_version for _ in range(16)}
             assert client.card("echo").versions == ("1", "2")
         finally:
-            results = stream.finish()
+            results = load.finish()
 
     assert (latest, first) == ({"2"}, {"1"})
     assert {result.outcome for result in results} == {Outcome.OK}
@@ -177,7 +150,7 @@ def test_a_swap_in_the_middle_of_a_long_load(
     server = managed(write_echo("echo", delay_ms=1))
     server.control.load("echo")
     with Client(broker_url, root=server.topics.root) as client:
-        stream = Stream(client, "echo", least=200)
+        load = Load(client, least=200)
         try:
             write_long(write_echo, 2)
             with load_beside(server, broker_url, "echo") as first:
@@ -191,7 +164,7 @@ def test_a_swap_in_the_middle_of_a_long_load(
                 assert first.result(120) == equal.result(120)
             later = {client.infer("echo", {"x": X}).model_version for _ in range(16)}
         finally:
-            results = stream.finish()
+            results = load.finish()
     assert (after, later) == ({"3"}, {"2"})
     assert {result.outcome for result in results} == {Outcome.OK}
     assert len(server.supervisor.pids) == 1

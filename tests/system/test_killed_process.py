@@ -3,10 +3,9 @@ from __future__ import annotations
 import os
 import queue
 import signal
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,25 +17,14 @@ from mqinfer import Client
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto.server import MosquittoServer
-from mqinfer.client.result import InferResult
 from mqinfer.protocol.errors import Poison
 from mqinfer.protocol.states import WorkerState, WorkerStatus
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
 from tests.patience import PATIENT
+from tests.system.load import Load, X
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
-X = np.zeros((1, 4), np.float32)
-
-
-def send_requests(client: Client, model: str, stop: threading.Event, futures: list[Future[InferResult]]) -> None:
-    """Keep eight requests in flight until the event is set."""
-    window = threading.Semaphore(8)
-    while not stop.is_set():
-        window.acquire()
-        future = client.submit(model, {"x": X}, timeout=30)
-        future.add_done_callback(lambda _: window.release())
-        futures.append(future)
 
 
 def test_a_killed_process_restarts_and_affects_no_other_model(
@@ -48,17 +36,12 @@ def test_a_killed_process_restarts_and_affects_no_other_model(
     server.control.load("killed")
     server.control.load("other")
     (pid,) = (view.pid for view in server.supervisor.processes if view.spec.model == "killed")
-    stop = threading.Event()
-    futures: dict[str, list[Future[InferResult]]] = {"killed": [], "other": []}
+    names = ("killed", "other")
     with ExitStack() as stack:
         clients = {
-            name: stack.enter_context(Client(broker_url, root=server.topics.root, options=PATIENT)) for name in futures
+            name: stack.enter_context(Client(broker_url, root=server.topics.root, options=PATIENT)) for name in names
         }
-        threads = [
-            threading.Thread(target=send_requests, args=(clients[name], name, stop, futures[name])) for name in futures
-        ]
-        for thread in threads:
-            thread.start()
+        loads = {name: Load(clients[name], name, window=8) for name in names}
         try:
             wait([clients["killed"].submit("killed", {"x": X}, timeout=30)])
             os.kill(pid, signal.SIGKILL)
@@ -67,10 +50,9 @@ def test_a_killed_process_restarts_and_affects_no_other_model(
                 kinds.append(server.events.get(timeout=60).kind)
             served = clients["killed"].infer("killed", {"x": X}, timeout=30)
         finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
-        wait([future for asked in futures.values() for future in asked], timeout=60)
+            for load in loads.values():
+                load.stop()
+        futures = {name: load.futures for name, load in loads.items()}
         counters = {name: client.counters() for name, client in clients.items()}
 
     assert served.outcome is Outcome.OK

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typer.testing import CliRunner
 from mqinfer import Client
 from mqinfer.cli.app import app
 from mqinfer.client.control import ControlClient
+from tests.commands import command, mqinfer
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -26,8 +26,8 @@ def test_models_are_managed_by_command(
     server = managed(write_echo("echo", version=2), load=False)
 
     def models(*arguments: str) -> tuple[int, str]:
-        command = ["models", *arguments, "--broker", broker_url, "--root", server.topics.root]
-        done = CliRunner().invoke(app, command, env={"COLUMNS": "160"})
+        line = ["models", *arguments, "--broker", broker_url, "--root", server.topics.root]
+        done = CliRunner().invoke(app, line, env={"COLUMNS": "160"})
         return done.exit_code, done.stdout
 
     assert models("ready", "echo") == (1, f"{server.name}: not ready\n")
@@ -61,10 +61,7 @@ def test_a_load_that_fails_is_one_message(
     repository = write_echo("bad")
     (repository / "bad" / "1" / "model.echo").write_text("no toml at all", encoding="utf-8")
     server = managed(repository, load=False)
-    command = [sys.executable, "-m", "mqinfer", "models", "load", "bad", "--broker", broker_url]
-    done = subprocess.run(
-        [*command, "--root", server.topics.root], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = mqinfer("models", "load", "bad", "--broker", broker_url, "--root", server.topics.root)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"error: server {server.name}: bad version 1: model_not_loadable: ")
     assert "Traceback" not in done.stderr
@@ -75,11 +72,10 @@ def test_a_server_without_models_waits_for_requests(
 ) -> None:
     """`mqinfer worker --no-load` runs without models and exits with 0 on SIGTERM; it excludes `--poll`."""
     root = unique("test")
-    command = [sys.executable, "-m", "mqinfer", "worker", "--repository", str(write_echo("echo")), "--no-load"]
-    command += ["--broker", broker_url, "--root", root, "--name", root]
-    wrong = subprocess.run([*command, "--poll", "1"], capture_output=True, text=True, check=False, timeout=60)
+    options = "--repository", write_echo("echo"), "--no-load", "--broker", broker_url, "--root", root, "--name", root
+    wrong = mqinfer("worker", *options, "--poll", "1")
     assert (wrong.returncode, "not both" in wrong.stderr) == (2, True)
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as worker:
+    with subprocess.Popen(command("worker", *options), stderr=subprocess.PIPE, text=True) as worker:
         try:
             with ControlClient(broker_url, root=root) as control:
                 control.wait_for(root, timeout=60)

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from mqinfer.client.control import ControlClient
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.header import IMAGE_ENCODING
 from mqinfer.protocol.types import EncodedTensor
+from tests.commands import command, mqinfer
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.shared_data]
 
@@ -43,12 +43,6 @@ DEPTH = "/spot/depth/frontleft/image"
 MODELS = {"digits": "tf2onnx_fc-layers.pb", "mnist": "ort_examples_mnist.onnx", "half": "half_plus_two_2_versions"}
 WIDTH, HEIGHT = 512, 768
 """Size of the lighthouse."""
-
-
-def mqinfer(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the command."""
-    command = [sys.executable, "-m", "mqinfer", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -76,19 +70,9 @@ def server(broker_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     (repository / "metres" / "1" / "model.echo").write_text(tables)
     (repository / "metres" / "model.toml").write_text('[image]\ncolour = "depth"\n')
     where = "--broker", broker_url, "--root", root
-    command: list[str] = [
-        sys.executable,
-        "-m",
-        "mqinfer",
-        "worker",
-        "--repository",
-        str(repository),
-        "--name",
-        root,
-        *where,
-    ]
     log = tmp_path_factory.mktemp("log") / "worker.log"
-    with log.open("w") as console, subprocess.Popen(command, stderr=console) as worker:
+    serve = command("worker", "--repository", repository, "--name", root, *where)
+    with log.open("w") as console, subprocess.Popen(serve, stderr=console) as worker:
         try:
             with ControlClient(broker_url, root=root) as control:
                 control.wait_for(root, timeout=120)
@@ -162,20 +146,22 @@ def test_a_thousand_digits(
     """As many as the README says are recognised, in batches of the size that the model takes."""
     pixels, labels = digits(shared_data)
     card = client.card(model)
+    assert card.max_batch_size == {"digits": 8, "mnist": 1}[model]
     batches = (pixels * np.float32(scale)).reshape(-1, *shape)
     replies = [client.submit(model, {card.inputs[0].name: batch}) for batch in batches]
     found = np.concatenate([reply.result().outputs[card.outputs[0].name].argmax(axis=-1) for reply in replies])
     assert (found == labels).sum() == right
 
 
-@pytest.mark.parametrize("version", [123, 124])
-def test_infer_half_plus_two(tmp_path: Path, server: tuple[str, ...], version: int) -> None:
-    """`mqinfer infer` to both versions: x / 2 + 2."""
+@pytest.mark.parametrize("version", [None, 123, 124])
+def test_infer_half_plus_two(tmp_path: Path, server: tuple[str, ...], version: int | None) -> None:
+    """`mqinfer infer` to both versions, the later of which is the default one: x / 2 + 2."""
     np.save(tmp_path / "x.npy", np.array([[1], [2], [5]], np.float32))
-    done = mqinfer("infer", "half", "--version", version, "--input", f"x={tmp_path / 'x.npy'}", *server)
+    chosen = () if version is None else ("--version", version)
+    done = mqinfer("infer", "half", *chosen, "--input", f"x={tmp_path / 'x.npy'}", *server)
     assert (done.returncode, done.stderr) == (0, "")
     printed = json.loads(done.stdout)
-    assert (printed["version"], printed["outputs"]["y"]["values"]) == (str(version), [2.5, 3.0, 4.5])
+    assert (printed["version"], printed["outputs"]["y"]["values"]) == (str(version or 124), [2.5, 3.0, 4.5])
 
 
 def test_infer_one_digit(tmp_path: Path, shared_data: Path, server: tuple[str, ...]) -> None:

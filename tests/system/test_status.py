@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
 from mqinfer.protocol.states import ServedModel, ServerState, ServerStatus, WorkerState, WorkerStatus
 from mqinfer.protocol.topics import Topics
+from tests.commands import mqinfer
 
 pytestmark = pytest.mark.broker
 LONG = "a-model-with-a-name-of-sixty-characters-that-no-table-may-cut"
@@ -22,8 +22,7 @@ LONG = "a-model-with-a-name-of-sixty-characters-that-no-table-may-cut"
 
 def status(url: str, root: str, *options: str) -> subprocess.CompletedProcess[str]:
     """Run `mqinfer status` with its output in a pipe."""
-    command = [sys.executable, "-m", "mqinfer", "status", "--broker", url, "--root", root, "--interval", "0.1"]
-    return subprocess.run([*command, *options], capture_output=True, text=True, check=False, timeout=60)
+    return mqinfer("status", "--broker", url, "--root", root, "--interval", "0.1", *options)
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ import pty
 import re
 import signal
 import struct
-import subprocess
 import sys
 import termios
 from collections.abc import Callable
@@ -34,13 +33,9 @@ from mqinfer.protocol.states import (
     WorkerState,
     WorkerStatus,
 )
+from tests.commands import command, mqinfer
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
-
-
-def command(url: str, root: str, *options: str) -> list[str]:
-    """Return the command line of `mqinfer top`."""
-    return [sys.executable, "-m", "mqinfer", "top", "--broker", url, "--root", root, *options]
 
 
 def test_what_goes_on(
@@ -62,16 +57,15 @@ def test_what_goes_on(
     with Client(broker_url, root=root) as client:
         for _ in range(5):
             client.infer("echo", {"x": np.zeros((1, 4), np.float32)})
-    json_lines = command(broker_url, root, "--count", "2", "--every", "0.2", "--json")
-    done = subprocess.run(json_lines, capture_output=True, text=True, check=True, timeout=60)
+    where = "--broker", broker_url, "--root", root
+    done = mqinfer("top", *where, "--count", "2", "--every", "0.2", "--json")
     first, second = map(json.loads, done.stdout.splitlines())
     (model,) = second["models"]
     assert (model["label"], model["ok"], model["failed"], model["rate"]) == ("stable", 5, 0, 0)
     assert first["models"][0]["rate"] is None
     assert second["lag"]["echo"]["pending"] == 5
     assert second["lag"]["echo"]["oldest_ms"] >= 1500
-    plain = command(broker_url, root, "--count", "1")
-    done = subprocess.run(plain, capture_output=True, text=True, check=True, timeout=60)
+    done = mqinfer("top", *where, "--count", "1")
     link.close()
     lines = [line.split() for line in done.stdout.splitlines()]
     assert re.fullmatch(
@@ -89,7 +83,7 @@ def test_a_terminal(broker_url: str, unique: Callable[[str], str]) -> None:
     """It shows pictures in place of each other until Ctrl-C, which is no error."""
     process, terminal = pty.fork()
     if not process:
-        os.execv(sys.executable, command(broker_url, unique("test"), "--every", "0.2"))  # noqa: S606 - the test's own
+        os.execv(sys.executable, command("top", "--broker", broker_url, "--root", unique("test"), "--every", "0.2"))  # noqa: S606 - the test's own
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     seen, stopped = b"", False
     with suppress(OSError):  # the end of the terminal

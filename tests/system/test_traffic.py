@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from mqinfer import AsyncClient, Client
@@ -17,30 +15,9 @@ from mqinfer.errors import InvalidRequest, ModelNotFound
 from mqinfer.models.repository.traffic import Traffic, read_traffic
 from mqinfer.protocol.types import Outcome
 from tests.patience import PATIENT, wait_until
+from tests.system.load import Load, X
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
-X = np.zeros((1, 4), np.float32)
-
-
-class Callers:
-    """Threads that call a model without a version until `stop`; they count the versions that answer."""
-
-    def __init__(self, client: Client, count: int = 4) -> None:
-        self._client, self._enough = client, threading.Event()
-        self.versions: Counter[str] = Counter()
-        self._threads = [threading.Thread(target=self._run, name=f"caller-{number}") for number in range(count)]
-        for thread in self._threads:
-            thread.start()
-
-    def _run(self) -> None:
-        while not self._enough.is_set():
-            self.versions[self._client.infer("echo", {"x": X}, timeout=120).model_version] += 1
-
-    def stop(self) -> None:
-        """Wait for what is in flight."""
-        self._enough.set()
-        for thread in self._threads:
-            thread.join(120)
 
 
 def served(client: Client, count: int = 60, **options: Any) -> Counter[str]:
@@ -70,7 +47,7 @@ def test_a_canary_from_its_first_request_to_its_rollback(
     control.load("echo")
     write_echo("echo", version=2, delay_ms=2)
     with Client(broker_url, root=root, options=PATIENT) as client, Client(broker_url, root=root) as other:
-        callers = Callers(client)
+        load = Load(client, window=4)
         try:
             (reply,) = control.traffic("echo", canary=2, share=30)
             assert reply.content["traffic"] == {"1": 70, "2": 30}
@@ -92,10 +69,10 @@ def test_a_canary_from_its_first_request_to_its_rollback(
             control.rollback("echo")
             assert follows(other, "1")
         finally:
-            callers.stop()
+            results = load.finish()
         counters = client.counters()
     assert counters.outcomes[Outcome.OK] == counters.submitted
-    assert set(callers.versions) == {"1", "2"}
+    assert {each.model_version for each in results} == {"1", "2"}
     with pytest.raises(InvalidRequest, match="nothing to roll back"):
         control.rollback("echo")
     assert read_traffic(repository / "echo") == Traffic(1)

@@ -6,7 +6,6 @@ import base64
 import json
 import signal
 import subprocess
-import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -27,17 +26,13 @@ from mqinfer.lab.drives.recording import write_drive
 from mqinfer.protocol.envelope import encode_response
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Capture, InferResponse
+from tests.commands import command
 from tests.patience import wait_until
 from tests.segmenter import write_segmenter
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 FRAMES = 24
 PATIENCE = 120.0
-
-
-def command(name: str, *options: str) -> list[str]:
-    """Return the command line of a subcommand."""
-    return [sys.executable, "-m", "mqinfer", name, *options]
 
 
 class Site:
