@@ -148,13 +148,16 @@ class Backlog:
                 self._storing -= 1
             self._settle(pending, None, prepared)
             return
+        dropped: list[PendingFrame] = []
         with self._changed:
-            while not self._is_kept(pending, prepared) and not self._is_lost and not self._can_send(pending):
+            while not self._is_kept(pending, prepared, dropped) and not self._is_lost and not self._can_send(pending):
                 self._changed.wait_for(lambda: self._can_send(pending) or self._is_lost, _FULL_CHECK_S)
             self._storing -= 1
             is_sent = not pending.spooled_as and self._can_send(pending)
             if is_sent:
                 pending.stream.enter()
+        for each in dropped:
+            self._settle(each, None, self._failed(each, Superseded(_OLDEST)))
         if is_sent:
             self._behind.take(pending, prepared)
             return
@@ -162,14 +165,14 @@ class Backlog:
         if not pending.spooled_as:
             self._settle(pending, prepared, self._failed(pending, Cancelled(self._not_kept)))
 
-    def _is_kept(self, pending: PendingFrame, prepared: PreparedFrame) -> bool:
+    def _is_kept(self, pending: PendingFrame, prepared: PreparedFrame, dropped: list[PendingFrame]) -> bool:
         """Store a frame; with `latest` the oldest ones make room for it."""
         while not self._keep(pending, prepared):
             if self._options.policy is not Policy.LATEST or not self._spooled:
                 return False
             oldest = self._spooled.pop(next(iter(self._spooled)))  # numbers ascend
             self._spool.remove(oldest.spooled_as)
-            self._settle(oldest, None, self._failed(oldest, Superseded(_OLDEST)))
+            dropped.append(oldest)
         return True
 
     def _keep(self, pending: PendingFrame, prepared: PreparedFrame) -> bool:

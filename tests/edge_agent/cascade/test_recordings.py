@@ -37,7 +37,6 @@ def test_no_frame_of_a_real_drive_is_skipped() -> None:
         ("", (), "the key 'reference' is missing"),
         (None, (), "can't be read"),
         ('[reference]\nmodel = "m"\n[difference]\nt_diff = nan', (), "t_diff = nan: expected a finite number"),
-        ('[reference]\nmodel = "m"', ("--spool", "spool"), "--spool keeps frames for later"),
         ('[reference]\nmodel = "m"', ("--model", "m"), "leave out --model and --version"),
         ('[reference]\nmodel = "m"', ("--output", "out", "--resume"), "--resume goes on between two frames"),
         ('[reference]\nmodel = "unheard"', ("--local",), "no model unheard"),
