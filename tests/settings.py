@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
+from mqinfer.client.requester import Requester
+from mqinfer.edge_agent.reporting.report import SessionReport
+from mqinfer.edge_agent.session import run_sessions
 from mqinfer.edge_agent.settings import (
     OutputSettings,
     PreparingSettings,
@@ -15,7 +21,7 @@ from mqinfer.edge_agent.settings import (
     SpoolSettings,
 )
 
-__all__ = ["changed", "settings_of"]
+__all__ = ["changed", "run_session", "settings_of"]
 
 _GROUPS = {
     "source": SourceSettings,
@@ -42,3 +48,12 @@ def changed(settings: ReplaySettings, **given: Any) -> ReplaySettings:
         else:
             settings = replace(settings, **{group: replace(getattr(settings, group), **{name: value})})
     return settings
+
+
+def run_session(
+    settings: ReplaySettings, requester: Requester, broker: str = "memory", stop: threading.Event | None = None
+) -> SessionReport:
+    """Replay a source against one model, quietly."""
+    models, console = [settings.options.model], Console(quiet=True)
+    stop = stop or threading.Event()
+    return run_sessions(settings, models, requester, broker=broker, stop=stop, console=console)[0]

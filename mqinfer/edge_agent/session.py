@@ -25,7 +25,7 @@ from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, LinkError
 
-__all__ = ["run_session", "run_sessions"]
+__all__ = ["run_sessions"]
 
 log = logging.getLogger("mqinfer.edge_agent")
 
@@ -35,14 +35,6 @@ _GRACE_S = 1.0
 """With a spool: how long to wait for the first connection and then for a card, before frames are kept without them."""
 _ATTEMPT_S, _PAUSE_S = 5.0, 1.0
 """A first connection may take `_ATTEMPT_S`; after a failure the next attempt comes `_PAUSE_S` later."""
-
-
-def run_session(
-    settings: ReplaySettings, requester: Requester, broker: str, stop: threading.Event, console: Console
-) -> SessionReport:
-    """Replay a source against a model; arguments and errors as of `run_sessions`."""
-    models = [settings.options.model]
-    return run_sessions(settings, models, requester, broker=broker, stop=stop, console=console)[0]
 
 
 def run_sessions(  # noqa: PLR0913 - what a replay needs

@@ -37,6 +37,7 @@ from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError, MqinferError, SourceError
 from mqinfer.protocol.topics import Topics
+from tests.edge_agent.kept import Kept
 
 Serve = Callable[..., Worker]
 HEIGHT, WIDTH = 8, 12
@@ -66,10 +67,9 @@ def frame_of(number: int, image: RawImage | CompressedImage | None = None) -> Fr
 
 
 @dataclass
-class Notes:
-    """A sink that keeps what it gets."""
+class Notes(Kept):
+    """A sink that keeps what it gets, and may fail."""
 
-    written: list[tuple[Frame, FrameView, InferResult]] = field(default_factory=list)
     fails_at: int | None = None
     error: Exception = field(default_factory=lambda: ConfigError("cannot write results: no space left on device"))
 
@@ -77,11 +77,7 @@ class Notes:
         """Keep one result."""
         if len(self.written) == self.fails_at:
             raise self.error
-        self.written.append((frame, view, result))
-
-    def close(self) -> tuple[Path, ...]:
-        """Have no files."""
-        return ()
+        super().write(frame, view, result)
 
     def numbers(self) -> list[int]:
         """Numbers of the frames, in the order in which they came."""

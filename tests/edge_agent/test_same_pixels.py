@@ -1,8 +1,6 @@
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +8,15 @@ import av
 import cv2
 import numpy as np
 import pytest
-from rich.console import Console
 
 from mqinfer.bags.sources import open_source
 from mqinfer.client.connection import connect
 from mqinfer.client.requester import Requester
-from mqinfer.edge_agent.session import run_session
 from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.images.decode import to_rgb
 from mqinfer.lab.drives.recording import IMAGE_TOPIC, write_drive
 from tests.segmenter import HEIGHT, WIDTH, write_segmenter
-from tests.settings import settings_of
+from tests.settings import run_session, settings_of
 
 FRAMES = 8
 
@@ -73,7 +69,7 @@ def test_one_drive_in_five_kinds_of_files_gives_the_same_masks(
     for kind, path in kinds.items():
         out, topics = tmp_path / f"out-{kind}", () if kind in {"video", "folder"} else (IMAGE_TOPIC,)
         settings = settings_of(path, ReplayOptions("mask"), topics=topics, encoding="lz4", folder=out, sinks=("jsonl",))
-        run_session(settings, requester, "memory", threading.Event(), Console(file=StringIO()))
+        run_session(settings, requester)
         lines = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
         found[kind] = [(line["sequence"], line["outputs"]["output"]["hash"]) for line in lines]
     assert len(set(found["ros1"])) == FRAMES

@@ -28,7 +28,7 @@ from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.metrics import pending_frames
 from mqinfer.edge_agent.model_run import ModelRun
 from mqinfer.edge_agent.reporting.report import SessionReport, summary
-from mqinfer.edge_agent.session import run_session, run_sessions
+from mqinfer.edge_agent.session import run_sessions
 from mqinfer.edge_agent.settings import ReplayOptions, ReplaySettings
 from mqinfer.edge_agent.spooling.spool import Spool, SpooledFrame
 from mqinfer.images.picture import RawImage
@@ -37,7 +37,7 @@ from mqinfer.protocol.errors import ConfigError, ModelNotFound, NameTaken, Sourc
 from mqinfer.protocol.states import ClientState, PendingRequests
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Capture
-from tests.settings import changed, settings_of
+from tests.settings import changed, run_session, settings_of
 
 Serve = Callable[..., Worker]
 WriteEcho = Callable[..., Path]
@@ -75,11 +75,6 @@ def settings_for(source: Path | str, **changes: object) -> ReplaySettings:
     return changed(settings_of(source, options, topics=("/camera/image_raw",)), **changes)
 
 
-def run(settings: ReplaySettings, requester: Requester, stop: threading.Event | None = None) -> SessionReport:
-    """Run a session quietly."""
-    return run_session(settings, requester, "memory", stop or threading.Event(), Console(file=StringIO()))
-
-
 def test_damaged_frames_of_the_spool_are_reported(drive: Path, requester: Requester, tmp_path: Path) -> None:
     """What an earlier run left and the disk damaged is counted in the summary; the rest is sent first."""
     with closing(Spool(tmp_path)) as spool:
@@ -90,7 +85,7 @@ def test_damaged_frames_of_the_spool_are_reported(drive: Path, requester: Reques
             spool.put(SpooledFrame(Capture("/camera/image_raw", number, number, "cam"), 288, number, tensors=(tensor,)))
     for path in sorted(tmp_path.glob("*.frame"))[1:3]:
         path.write_bytes(path.read_bytes()[::-1])
-    report = run(settings_for(drive, spool=tmp_path), requester)
+    report = run_session(settings_for(drive, spool=tmp_path), requester)
     assert summary(report.snapshot, report.run)["spool_damaged"] == report.run.spool_damaged == 2
     assert report.snapshot.outcomes[Outcome.OK] == report.snapshot.frames_read == 3 + FRAMES
     assert not list(tmp_path.glob("*.frame"))
@@ -100,7 +95,7 @@ def test_damaged_frames_of_the_spool_are_reported(drive: Path, requester: Reques
 @pytest.mark.parametrize("encoding", [None, "lz4", "png", "raw"])
 def test_a_drive_from_beginning_to_end(drive: Path, requester: Requester, tmp_path: Path, encoding: str | None) -> None:
     """Every frame is ok exactly once, and the results carry the header stamps to the nanosecond."""
-    report = run(
+    report = run_session(
         settings_for(drive, encoding=encoding, folder=tmp_path, sinks=("jsonl", "mcap", "pictures")), requester
     )
     snapshot = report.snapshot
@@ -120,7 +115,7 @@ def test_a_drive_from_beginning_to_end(drive: Path, requester: Requester, tmp_pa
 
 def test_both_topics(drive: Path, requester: Requester) -> None:
     """Without a choice all image topics are replayed, each with its own counters."""
-    snapshot = run(settings_for(drive, topics=()), requester).snapshot
+    snapshot = run_session(settings_for(drive, topics=()), requester).snapshot
     assert {stream.source: stream.outcomes[Outcome.OK] for stream in snapshot.streams} == {
         "/camera/image_raw": FRAMES,
         "/camera/labels": FRAMES,
@@ -129,7 +124,7 @@ def test_both_topics(drive: Path, requester: Requester) -> None:
 
 def test_a_part_of_a_drive(drive: Path, requester: Requester) -> None:
     """Start and duration choose the frames by their log times."""
-    snapshot = run(settings_for(drive, start=0.25, duration=0.5), requester).snapshot
+    snapshot = run_session(settings_for(drive, start=0.25, duration=0.5), requester).snapshot
     assert 4 <= snapshot.outcomes[Outcome.OK] == snapshot.frames_read <= 6
 
 
@@ -137,7 +132,7 @@ def test_a_connection_that_fails_for_good_ends_the_replay(drive: Path, requester
     """The books balance, and the report says why."""
     ended: list[SessionReport] = []
     settings = settings_for(drive, loop=True)
-    thread = threading.Thread(target=lambda: ended.append(run(settings, requester)))
+    thread = threading.Thread(target=lambda: ended.append(run_session(settings, requester)))
     thread.start()
     while not requester.counters().outcomes[Outcome.OK]:
         threading.Event().wait(0.001)
@@ -160,7 +155,7 @@ def test_stopping_a_loop(drive: Path, requester: Requester) -> None:
         return submit(*arguments, **options)
 
     requester.submit = counted  # type: ignore[method-assign]
-    snapshot = run(settings_for(drive, loop=True), requester, stop).snapshot
+    snapshot = run_session(settings_for(drive, loop=True), requester, stop=stop).snapshot
     assert snapshot.frames_read == snapshot.outcomes[Outcome.OK] >= 3 * FRAMES
 
 
@@ -168,7 +163,7 @@ def test_stopping_a_paced_replay(drive: Path, requester: Requester) -> None:
     """The pacer's wait ends with the stop."""
     stop = threading.Event()
     stop.set()
-    assert run(settings_for(drive, rate=0.001), requester, stop).snapshot.frames_read <= 1
+    assert run_session(settings_for(drive, rate=0.001), requester, stop=stop).snapshot.frames_read <= 1
 
 
 def test_a_bad_frame_in_a_bag(requester: Requester, tmp_path: Path) -> None:
@@ -178,7 +173,7 @@ def test_a_bad_frame_in_a_bag(requester: Requester, tmp_path: Path) -> None:
         for number in range(6):
             image = replace(good, data=bytes(100)) if number == 2 else good
             writer.write("/camera/image_raw", image, number, number + 1)
-    snapshot = run(settings_for(tmp_path / "mixed.bag"), requester).snapshot
+    snapshot = run_session(settings_for(tmp_path / "mixed.bag"), requester).snapshot
     assert (snapshot.outcomes[Outcome.OK], snapshot.outcomes[Outcome.ERROR]) == (5, 1)
 
 
@@ -206,7 +201,7 @@ def test_wrong_settings_are_said_before_the_first_frame(
     """Each mistake gives its own message, and nothing is sent."""
     settings = settings_for(drive, **{"folder": tmp_path, "sinks": ("jsonl",), **changes})
     with pytest.raises(error, match=words):
-        run(settings, requester)
+        run_session(settings, requester)
     assert requester.counters().submitted == 0
 
 
@@ -216,7 +211,7 @@ def test_a_model_without_pictures(
     """The message lists the inputs that it does take."""
     serve(url, write_echo("numbers"), "numbers")
     with pytest.raises(ConfigError, match=r"'numbers' takes no pictures; its inputs are x FP32\[-1, 4\]"):
-        run(settings_for(drive, options=ReplayOptions("numbers")), requester)
+        run_session(settings_for(drive, options=ReplayOptions("numbers")), requester)
 
 
 def test_an_edge_says_of_itself_that_it_is_there(url: str, unique: Callable[[str], str]) -> None:

@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -22,7 +22,6 @@ from mqinfer.client.options import ClientOptions
 from mqinfer.client.requester import Requester
 from mqinfer.client.window import Policy
 from mqinfer.codecs import decode_tensor, encode_tensor
-from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
@@ -34,6 +33,7 @@ from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.errors import ConfigError, NameTaken
 from mqinfer.protocol.types import Capture, InferRequest
+from tests.edge_agent.kept import Kept
 from tests.patience import wait_until
 
 HEIGHT, WIDTH = 8, 12
@@ -229,7 +229,7 @@ def test_numbers_far_apart(requester: Requester, tmp_path: Path) -> None:
         )
         assert (len(spool), spool.damaged) == (0, 1)
     assert snapshot.outcomes[Outcome.OK] == 21
-    assert [number for number, _, _ in notes.written] == [0, *range(20)]
+    assert [number for number, _, _ in notes.seen] == [0, *range(20)]
 
 
 def test_what_a_killed_process_had_not_finished_is_removed(tmp_path: Path) -> None:
@@ -241,24 +241,6 @@ def test_what_a_killed_process_had_not_finished_is_removed(tmp_path: Path) -> No
         store(spool, 3)
         assert pictures_in(spool) == [3]
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".frame", ".frame"]
-
-
-@dataclass
-class Notes:
-    """A sink that keeps what it gets."""
-
-    written: list[tuple[int, int, Outcome]] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
-
-    def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
-        """Keep the frame's number, a pixel of its picture, and its outcome."""
-        pixel = int(view.pixels[0, 0, 0]) if view.pixels.size else -1
-        self.written.append((frame.sequence, pixel, result.outcome))
-        self.said.append(result.error.message if result.error else "")
-
-    def close(self) -> tuple[Path, ...]:
-        """Have no files."""
-        return ()
 
 
 @pytest.fixture
@@ -291,9 +273,9 @@ def replay(
     is_stopped: Callable[[], bool] = lambda: False,
     timeout: float = 60.0,
     policy: Policy = Policy.ALL,
-) -> tuple[Notes, Snapshot]:
+) -> tuple[Kept, Snapshot]:
     """Run a replay with a spool; its counters must balance."""
-    notes, statistics = Notes(), ReplayStatistics()
+    notes, statistics = Kept(), ReplayStatistics()
     preparer = Preparer(ImageContract("image", WIDTH, HEIGHT), "lz4")
     options = ReplayOptions("echo", window=2, timeout=timeout, policy=policy)
     Replay(requester, preparer, options, statistics, notes, spool=spool).run(source, is_stopped)
@@ -303,26 +285,10 @@ def replay(
     return notes, snapshot
 
 
-@dataclass
-class Views:
-    """A sink that keeps what is shown of each frame."""
-
-    kept: list[tuple[Frame, FrameView]] = field(default_factory=list)
-
-    def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
-        """Keep one frame."""
-        assert result.outcome is Outcome.OK
-        self.kept.append((frame, view))
-
-    def close(self) -> tuple[Path, ...]:
-        """Have no files."""
-        return ()
-
-
 @pytest.mark.parametrize("codec", ["", "jpeg:95", "png"])
 def test_spooled_frames_have_their_recorded_size(requester: Requester, tmp_path: Path, codec: str) -> None:
     """What was sent is brought back to it; the recorded bytes, of a JPEG too, don't stay in memory."""
-    link, views, statistics = link_of(requester), Views(), ReplayStatistics()
+    link, views, statistics = link_of(requester), Kept(), ReplayStatistics()
     at: dict[int, Callable[[], object]] = {2: link.drop, 8: link.restore}
 
     def wide() -> Iterator[Frame]:
@@ -335,8 +301,9 @@ def test_spooled_frames_have_their_recorded_size(requester: Requester, tmp_path:
     preparer, options = Preparer(ImageContract("image", WIDTH, HEIGHT), "lz4"), ReplayOptions("echo", window=2)
     with closing(Spool(tmp_path)) as spool:
         Replay(requester, preparer, options, statistics, views, spool=spool).run(wide())
-    assert any(not frame.image.data for frame, _ in views.kept)  # from the spool
-    for number, (_, view) in enumerate(views.kept):
+    assert any(not frame.image.data for frame, _, _ in views.written)  # from the spool
+    for number, (_, view, result) in enumerate(views.written):
+        assert result.outcome is Outcome.OK
         assert view.pixels.shape == (2 * HEIGHT, 3 * WIDTH, 3)
         assert view.placement == Placement.of((3 * WIDTH, 2 * HEIGHT), (WIDTH, HEIGHT))
         assert abs(int(view.pixels.mean()) - 20 * number) <= 2
@@ -355,7 +322,7 @@ def test_an_outage_loses_no_frame_and_does_not_hold_the_reader(requester: Reques
         notes, snapshot = replay(requester, spool, frames(50, {10: link.drop, 40: link.restore}))
         assert len(spool) == 0
     assert snapshot.outcomes[Outcome.OK] == 50
-    assert notes.written == [(number, number, Outcome.OK) for number in range(50)]
+    assert notes.seen == [(number, number, Outcome.OK) for number in range(50)]
 
 
 def test_what_was_sent_before_an_outage_outlives_its_time(requester: Requester, tmp_path: Path) -> None:
@@ -380,7 +347,7 @@ def test_what_was_sent_before_an_outage_outlives_its_time(requester: Requester, 
         assert len(spool) == 0
     assert requester.counters().outcomes[Outcome.EXPIRED] > 0
     assert snapshot.outcomes[Outcome.OK] == 20
-    assert notes.written == [(number, number, Outcome.OK) for number in range(20)]
+    assert notes.seen == [(number, number, Outcome.OK) for number in range(20)]
 
 
 def test_what_a_stopped_run_left_goes_first_in_the_next(requester: Requester, tmp_path: Path) -> None:
@@ -390,16 +357,16 @@ def test_what_a_stopped_run_left_goes_first_in_the_next(requester: Requester, tm
     with closing(Spool(tmp_path)) as spool:
         source = frames(21, {5: link.drop, 20: stopped.set})
         notes, snapshot = replay(requester, spool, source, stopped.is_set)
-        kept = [number for number, _, outcome in notes.written if outcome is Outcome.CANCELLED]
+        kept = [number for number, _, outcome in notes.seen if outcome is Outcome.CANCELLED]
         assert len(kept) == snapshot.outcomes[Outcome.CANCELLED] == len(spool) > 0
     link.restore()
     with closing(Spool(tmp_path)) as spool:
         notes, snapshot = replay(requester, spool, frames(3, {}))
         assert len(spool) == 0
-    numbers = [number for number, _, _ in notes.written]
+    numbers = [number for number, _, _ in notes.seen]
     assert sorted(numbers[:-3]) == sorted(kept)  # stored by two threads, so neighbours may have changed places
     assert numbers[-3:] == [0, 1, 2]
-    assert all(pixel == number for number, pixel, _ in notes.written)
+    assert all(pixel == number for number, pixel, _ in notes.seen)
     assert snapshot.outcomes[Outcome.OK] == len(kept) + 3
 
 
@@ -445,7 +412,7 @@ def test_a_full_spool_holds_the_reader_until_the_connection_is_back(requester: R
         notes, snapshot = replay(requester, spool, frames(60, {5: link.drop}), restore_once_full)
         assert len(spool) == 0
     assert snapshot.outcomes[Outcome.OK] == 60
-    assert [number for number, _, _ in notes.written] == list(range(60))
+    assert [number for number, _, _ in notes.seen] == list(range(60))
 
 
 def test_with_latest_the_oldest_frame_makes_room(requester: Requester, tmp_path: Path) -> None:
@@ -460,8 +427,8 @@ def test_with_latest_the_oldest_frame_makes_room(requester: Requester, tmp_path:
         source = frames(60, {0: link.drop, 59: restore})
         notes, snapshot = replay(requester, spool, source, policy=Policy.LATEST)
         assert len(spool) == 0
-    assert [number for number, _, _ in notes.written] == list(range(60))
-    kept = [number for number, _, outcome in notes.written if outcome is Outcome.OK]
+    assert [number for number, _, _ in notes.seen] == list(range(60))
+    kept = [number for number, _, outcome in notes.seen if outcome is Outcome.OK]
     dropped = [said for said in notes.said if "the spool was full" in said]
     assert len(kept) == snapshot.outcomes[Outcome.OK] > 1
     assert len(dropped) == snapshot.outcomes[Outcome.SUPERSEDED] == 60 - len(kept) > 10
@@ -481,6 +448,6 @@ def test_a_frame_that_is_damaged_while_it_waits_has_its_outcome(requester: Reque
         notes, snapshot = replay(requester, spool, frames(50, {10: link.drop, 40: rot}))
         assert (len(spool), spool.damaged) == (0, 3)
     assert (snapshot.outcomes[Outcome.OK], snapshot.outcomes[Outcome.ERROR]) == (47, 3)
-    assert [number for number, _, _ in notes.written] == list(range(50))
-    assert all(pixel == number for number, pixel, outcome in notes.written if outcome is Outcome.OK)
+    assert [number for number, _, _ in notes.seen] == list(range(50))
+    assert all(pixel == number for number, pixel, outcome in notes.seen if outcome is Outcome.OK)
     assert sum("damaged in the spool" in said for said in notes.said) == 3

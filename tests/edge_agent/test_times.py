@@ -100,8 +100,6 @@ def test_each_moment_of_a_frame_belongs_to_one_stage() -> None:
     assert sum(times.stages.values()) == times.total == 106 * MS
     assert times.offset is not None
     assert (times.offset.offset, times.offset.uncertainty) == (4_000_006 * MS, 14 * MS)
-    assert (times.network, times.client_queue, times.server_queue) == (28 * MS, 11 * MS, 5 * MS)
-    assert times.server_compute == 32 * MS
 
 
 def test_a_worker_without_stamps_leaves_the_network_whole() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,9 @@ import pytest
 from mqinfer.bags.frame import Frame
 from mqinfer.broker.memory import MemoryLink
 from mqinfer.client.connection import connect
-from mqinfer.client.result import InferResult
 from mqinfer.client.window import Policy
 from mqinfer.cloud_worker.serving.stream_states import StreamStates
 from mqinfer.cloud_worker.serving.worker import Worker
-from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
@@ -27,6 +25,7 @@ from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.images.picture import RawImage
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.types import Outcome
+from tests.edge_agent.kept import Kept
 from tests.patience import wait_until
 
 HEIGHT, WIDTH, FRAMES = 32, 48, 60
@@ -40,21 +39,6 @@ def picture(number: int) -> Any:
 
 
 @dataclass
-class Seen:
-    """A sink that keeps the results, which hold the pictures that the workers decoded."""
-
-    results: list[InferResult] = field(default_factory=list)
-
-    def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:  # noqa: ARG002 - the sinks' signature
-        """Keep one result."""
-        self.results.append(result)
-
-    def close(self) -> tuple[Path, ...]:
-        """Have no files."""
-        return ()
-
-
-@dataclass
 class Stand:
     """Two workers that return the pictures that they decoded, and an edge."""
 
@@ -63,10 +47,10 @@ class Stand:
     links: list[MemoryLink]
 
     def replay(
-        self, disturb: Callable[[int, Stand, MemoryLink, Seen], None], policy: Policy = Policy.ALL
-    ) -> tuple[Seen, Snapshot]:
+        self, disturb: Callable[[int, Stand, MemoryLink, Kept], None], policy: Policy = Policy.ALL
+    ) -> tuple[Kept, Snapshot]:
         """Send frames, and disturb before each; assert one outcome each, in order, and its own frame's picture."""
-        seen, statistics = Seen(), ReplayStatistics()
+        seen, statistics = Kept(), ReplayStatistics()
         with closing(connect(self.url, "edge")) as requester:
             link = requester.link
             assert isinstance(link, MemoryLink)
@@ -114,7 +98,7 @@ def test_a_calm_stream_is_small_and_asks_for_nothing_in_vain(stand: Stand) -> No
 def test_workers_that_forget(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a worker lacks is sent again on its own: each frame still has one outcome, and its cost is counted."""
 
-    def disturb(number: int, stand: Stand, link: MemoryLink, seen: Seen) -> None:
+    def disturb(number: int, stand: Stand, link: MemoryLink, seen: Kept) -> None:
         del link
         if number % 10 == 5:
             wait_until(lambda: len(seen.results) >= number - 12)
@@ -131,7 +115,7 @@ def test_workers_that_forget(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> N
 def test_connections_and_workers_that_are_lost(stand: Stand) -> None:
     """With `all` every frame has its result, whoever is away for a while; the workers say what they lacked."""
 
-    def disturb(number: int, stand: Stand, link: MemoryLink, seen: Seen) -> None:
+    def disturb(number: int, stand: Stand, link: MemoryLink, seen: Kept) -> None:
         if number % 10 == 5:
             wait_until(lambda: len(seen.results) >= number - 12)
             link.drop()
@@ -154,7 +138,7 @@ def test_connections_and_workers_that_are_lost(stand: Stand) -> None:
 def test_frames_that_are_superseded_break_no_picture(stand: Stand) -> None:
     """With `latest` and a connection that comes and goes, each frame that has a result has its own picture."""
 
-    def disturb(number: int, stand: Stand, link: MemoryLink, seen: Seen) -> None:
+    def disturb(number: int, stand: Stand, link: MemoryLink, seen: Kept) -> None:
         del stand, seen
         if number % 6 == 3:
             link.drop()

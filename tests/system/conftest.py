@@ -11,7 +11,6 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
@@ -25,11 +24,10 @@ from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec, serve
 from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
 from mqinfer.edge_agent.reporting.report import SessionReport
-from mqinfer.edge_agent.session import run_session
 from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.topics import Topics
-from tests.settings import settings_of
+from tests.settings import run_session, settings_of
 
 Serve = Callable[[Path], Topics]
 Replayed = Callable[..., SessionReport]
@@ -132,7 +130,7 @@ def replayed(broker_url: str) -> Replayed:
         try:
             options = ReplayOptions(model, window=4)
             request = settings_of(source, options, **settings)
-            return run_session(request, requester, broker_url, threading.Event(), Console(quiet=True))
+            return run_session(request, requester, broker_url)
         finally:
             requester.close()
 

@@ -20,8 +20,6 @@ from mqinfer.protocol.types import Timings
 
 __all__ = ["NO_TIMES", "FrameTimes", "Laps"]
 
-_COMPUTING = ("decode", "preprocess", "inference", "postprocess", "encode")
-
 
 @dataclass(frozen=True, slots=True)
 class FrameTimes:
@@ -37,33 +35,10 @@ class FrameTimes:
     stages: Mapping[str, int] = field(default_factory=dict)
     offset: Offset | None = None
 
-    @property
-    def network(self) -> int:
-        """T_n: on the network, both ways."""
-        return self._sum("transmission", LinkStage.UP, LinkStage.DOWN)
-
-    @property
-    def client_queue(self) -> int:
-        """T_c.q: waiting at the edge, for the window, for a connection, and in the client."""
-        return self._sum(EdgeStage.QUEUE, EdgeStage.SPOOL, "client_queue")
-
-    @property
-    def server_queue(self) -> int:
-        """T_s.q: waiting in the worker."""
-        return self._sum("server_queue")
-
-    @property
-    def server_compute(self) -> int:
-        """T_s.c: worked on by the worker."""
-        return self._sum(*_COMPUTING, LinkStage.SERVER_OTHER)
-
     def describe(self) -> dict[str, object]:
         """Return it as one JSON object, in nanoseconds."""
         clock = {} if self.offset is None else {"clock": asdict(self.offset)}
         return {"total": self.total, "stages": dict(self.stages), **clock}
-
-    def _sum(self, *stages: str) -> int:
-        return sum(self.stages.get(stage, 0) for stage in stages)
 
 
 NO_TIMES = FrameTimes()

@@ -149,13 +149,7 @@ class Backlog:
             self._settle(pending, None, prepared)
             return
         dropped: list[PendingFrame] = []
-        with self._changed:
-            while not self._is_kept(pending, prepared, dropped) and not self._is_lost and not self._can_send(pending):
-                self._changed.wait_for(lambda: self._can_send(pending) or self._is_lost, _FULL_CHECK_S)
-            self._storing -= 1
-            is_sent = not pending.spooled_as and self._can_send(pending)
-            if is_sent:
-                pending.stream.enter()
+        is_sent = self._is_placed(pending, prepared, dropped)
         for each in dropped:
             self._settle(each, None, self._failed(each, Superseded(_OLDEST)))
         if is_sent:
@@ -164,6 +158,17 @@ class Backlog:
         self._preparation.forgo_preview(pending, PreviewDrop.SPOOLED)
         if not pending.spooled_as:
             self._settle(pending, prepared, self._failed(pending, Cancelled(self._not_kept)))
+
+    def _is_placed(self, pending: PendingFrame, prepared: PreparedFrame, dropped: list[PendingFrame]) -> bool:
+        """Wait for a place on the disk or in the window; return whether it is in the window."""
+        with self._changed:
+            while not self._is_kept(pending, prepared, dropped) and not self._is_lost and not self._can_send(pending):
+                self._changed.wait_for(lambda: self._can_send(pending) or self._is_lost, _FULL_CHECK_S)
+            self._storing -= 1
+            is_sent = not pending.spooled_as and self._can_send(pending)
+            if is_sent:
+                pending.stream.enter()
+            return is_sent
 
     def _is_kept(self, pending: PendingFrame, prepared: PreparedFrame, dropped: list[PendingFrame]) -> bool:
         """Store a frame; with `latest` the oldest ones make room for it."""

@@ -6,16 +6,14 @@ frame is brighter than the middle.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mqinfer import InferResult
 from mqinfer.bags.frame import Frame
 from mqinfer.broker.memory import MemoryLink
 from mqinfer.client.connection import LiveRegistry
@@ -25,7 +23,6 @@ from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.edge_agent.cascade.building import make_cascade
 from mqinfer.edge_agent.cascade.cascade import Cascade
 from mqinfer.edge_agent.cascade.control import CascadeControl
-from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
@@ -37,6 +34,7 @@ from mqinfer.models.backend import Backend
 from mqinfer.models.loading import LoadedModel, load_model
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.datatypes import Array
+from tests.edge_agent.kept import Kept
 from tests.patience import wait_until
 
 WIDTH, HEIGHT = 96, 64
@@ -64,44 +62,6 @@ class Watched:
         """Run."""
         self._before()
         return self._inner.infer(inputs, outputs)
-
-
-@dataclass
-class Kept:
-    """A sink that keeps what it gets."""
-
-    written: list[tuple[Frame, FrameView, InferResult]] = field(default_factory=list)
-    changed: threading.Condition = field(default_factory=threading.Condition)
-
-    def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
-        """Keep one result."""
-        with self.changed:
-            self.written.append((frame, view, result))
-            self.changed.notify_all()
-
-    def close(self) -> tuple[Path, ...]:
-        """Have no files."""
-        return ()
-
-    def wait_for(self, count: int) -> None:
-        """Wait until so many frames were written."""
-        with self.changed:
-            assert self.changed.wait_for(lambda: len(self.written) >= count, 20)
-
-    @property
-    def results(self) -> list[InferResult]:
-        """Their results, in the order in which they came."""
-        return [result for _, _, result in self.written]
-
-    @property
-    def stages(self) -> list[str]:
-        """Who answered each frame."""
-        return [result.stage for result in self.results]
-
-    @property
-    def present(self) -> list[bool]:
-        """Whether each answer says that the target is there."""
-        return [bool(result.outputs["present"].item()) for result in self.results]
 
 
 @dataclass

@@ -17,7 +17,8 @@ from mqinfer.judging.settings import RunsAt
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, ModelNotLoadable
 from mqinfer.protocol.types import Outcome, Stage, Timings
-from tests.edge_agent.cascade.rig import Kept, Rig, Watched, frame_of
+from tests.edge_agent.cascade.rig import Rig, Watched, frame_of
+from tests.edge_agent.kept import Kept
 
 EDGE, REUSE, WORKER = Stage.EDGE.value, Stage.REUSE.value, Stage.WORKER.value
 

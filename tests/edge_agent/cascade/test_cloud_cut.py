@@ -12,7 +12,8 @@ from mqinfer.client.window import Policy
 from mqinfer.edge_agent.spooling.spool import Spool
 from mqinfer.judging.settings import RunsAt
 from mqinfer.protocol.types import Outcome, Stage
-from tests.edge_agent.cascade.rig import Kept, Rig, Watched, frame_of
+from tests.edge_agent.cascade.rig import Rig, Watched, frame_of
+from tests.edge_agent.kept import Kept
 from tests.patience import wait_until
 
 EDGE, REUSE, WORKER = Stage.EDGE.value, Stage.REUSE.value, Stage.WORKER.value

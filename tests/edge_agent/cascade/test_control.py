@@ -11,7 +11,8 @@ from mqinfer.client.control import ControlClient, check_replies
 from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.errors import ConfigError, MqinferError, NoWorker
 from mqinfer.protocol.types import Stage
-from tests.edge_agent.cascade.rig import Kept, Rig, frame_of
+from tests.edge_agent.cascade.rig import Rig, frame_of
+from tests.edge_agent.kept import Kept
 
 EDGE, REUSE, WORKER = Stage.EDGE.value, Stage.REUSE.value, Stage.WORKER.value
 CALL = Call(Operation.CASCADE)
