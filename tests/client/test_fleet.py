@@ -155,21 +155,14 @@ def test_quarantine_doubles_and_ends_with_one_request() -> None:
     assert chosen(fleet, 4.0) is lane
 
 
-def test_the_will_of_a_twin_counts_for_nothing() -> None:
-    """A lost or stopped worker is known by its incarnation."""
+@pytest.mark.parametrize("status", [WorkerStatus.LOST, WorkerStatus.DRAINING])
+def test_a_twin_that_goes_is_not_the_worker_that_goes(status: WorkerStatus) -> None:
+    """A worker is known by its incarnation; its lane is given up where it is lost, and closed where it drains."""
     fleet = fleet_of(a=10)
-    assert fleet.update(state("a", status=WorkerStatus.LOST, incarnation=99)) is None
     lane = chosen(fleet)
-    assert fleet.update(state("a", status=WorkerStatus.LOST)) is lane
-    assert fleet.choose(ANY, 0.0) is NoLane.SHARED
-
-
-def test_a_twin_that_goes_is_not_the_worker_that_goes() -> None:
-    """The lane stays open when another process of the name drains; when the worker itself does, it closes."""
-    fleet = fleet_of(a=10)
-    assert fleet.update(state("a", status=WorkerStatus.DRAINING, incarnation=99)) is None
-    assert chosen(fleet).worker == "a"
-    assert fleet.update(state("a", status=WorkerStatus.DRAINING)) is None
+    assert fleet.update(state("a", status=status, incarnation=99)) is None
+    assert chosen(fleet) is lane
+    assert fleet.update(state("a", status=status)) is (lane if status is WorkerStatus.LOST else None)
     assert fleet.choose(ANY, 0.0) is NoLane.SHARED
 
 

@@ -15,6 +15,8 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct
+
 from mqinfer.broker.link import ReasonCode
 from mqinfer.client.dispatch.blame import Blame, poison
 from mqinfer.client.dispatch.channels import Channel
@@ -36,7 +38,6 @@ from mqinfer.protocol.errors import (
 from mqinfer.protocol.header import RETRY_AFTER
 from mqinfer.protocol.states import WorkerState, WorkerStatus, is_for_canary
 from mqinfer.protocol.types import ErrorInfo, InferResponse, Outcome
-from mqinfer.value_object import value_object
 
 __all__ = ["Dispatcher", "Ended", "NextStep"]
 
@@ -47,8 +48,7 @@ Ended = tuple[PendingRequest, MqinferError]
 """A request that got no reply, and why."""
 
 
-@value_object(eq=False)
-class NextStep:
+class NextStep(Struct, frozen=True, eq=False):
     """What the owner does next.
 
     Attributes:

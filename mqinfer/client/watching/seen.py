@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from msgspec import Struct
+
 from mqinfer.broker.link import Message
 from mqinfer.client.result import InferResult, decode_outputs
 from mqinfer.codecs import decode_tensor
@@ -87,8 +89,7 @@ class WatchCounters:
     disconnected: int
 
 
-@value_object(eq=False)
-class Arrival:
+class Arrival(Struct, frozen=True, eq=False):
     """A message as it came, not read yet.
 
     Attributes:
