@@ -25,7 +25,6 @@ __all__ = [
     "TopicKind",
     "Topics",
     "check_name",
-    "check_request",
     "check_same",
     "check_version",
     "is_name",
@@ -92,15 +91,6 @@ def check_version(version: str) -> str:
         BadTopic: It is not a decimal integer of at most 19 digits, or has leading zeros.
     """
     return _check(_VERSION, _VERSION_RULE, "version", version)
-
-
-def check_request(request: str) -> str:
-    """Return the id of a request if it follows the rule.
-
-    Raises:
-        BadTopic: It does not follow `[A-Za-z0-9_.-]{1,64}`.
-    """
-    return _check(_REQUEST, _REQUEST_RULE, "request id", request)
 
 
 def check_same(kind: str, in_topic: str, in_payload: str) -> str:

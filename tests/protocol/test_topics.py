@@ -7,48 +7,64 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqinfer.broker.routes import compile_filter
+from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.errors import BadTopic
-from mqinfer.protocol.topics import InferAddress, Topics, check_name, may_reply
+from mqinfer.protocol.topics import InferAddress, TopicKind, Topics, check_name, may_reply
 
-names = st.from_regex(r"[a-z0-9][a-z0-9_.-]{0,63}", fullmatch=True)
+names = st.from_regex(r"[a-z0-9][a-z0-9_.-]{0,63}", fullmatch=True).filter(lambda name: name != "control")
 requests = st.from_regex(r"[A-Za-z0-9_.-]{1,64}", fullmatch=True)
 versions = st.integers(0, 10**18).map(str)
+RULES = {"version": versions, "request": requests, "stream": requests, "path": st.sampled_from([*Operation, "a/b"])}
 topics = Topics()
+KINDS = [
+    topics.channel,
+    topics.version_channel,
+    topics.lane,
+    topics.cancel,
+    topics.result,
+    topics.card,
+    topics.worker_state,
+    topics.client_state,
+    topics.previews,
+    topics.control,
+    topics.control_result,
+    topics.control_state,
+    topics.edge_reply,
+]
 BAD_NAMES = ["", "A", "-a", "_a", ".a", "a/b", "+", "#", "a+", "a#", "a\0", "a b", "ä", "a" * 65, "$share", "a\n"]
 
 
-@given(names, names, st.none() | versions)
-def test_infer_topic_is_parsed_back(model: str, client: str, version: str | None) -> None:
-    """A shared channel's topic gives back model, version and client, and the filter covers it."""
+def draw_names(data: st.DataObject, kind: TopicKind) -> dict[str, str]:
+    """Draw a name for each of a topic's."""
+    found = [level[1:-1] for level in kind.levels if level[0] == "{"]
+    return {name: data.draw(RULES.get(name, names)) for name in found}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.template)
+@given(data=st.data())
+def test_a_topic_gives_its_names_back(kind: TopicKind, data: st.DataObject) -> None:
+    """Each kind's, and every filter for some of the names covers it."""
+    wanted = draw_names(data, kind)
+    topic = kind(*wanted.values())
+    assert kind.parse(topic) == wanted
+    some = data.draw(st.sets(st.sampled_from(sorted(wanted))))
+    assert compile_filter(kind.filter(**{name: wanted[name] for name in some})).fullmatch(topic)
+
+
+@given(names, names, st.none() | versions, names)
+def test_requests_give_their_address_back(model: str, client: str, version: str | None, worker: str) -> None:
+    """On a shared channel, on that of a version, and on a lane."""
     topic = topics.infer(model, client, version)
     assert topics.parse_infer(topic) == InferAddress(model, version, client, None)
     assert topics.infer_filter(model, version) == topic.removesuffix(client) + "+"
-
-
-@given(names, names, names)
-def test_lane_is_parsed_back(worker: str, model: str, client: str) -> None:
-    """A lane's topic gives back worker, model and client."""
-    topic = topics.lane(worker, model, client)
-    assert topics.parse_infer(topic) == InferAddress(model, None, client, worker)
-    assert topic.startswith(topics.lane.filter(worker=worker).removesuffix("+/+"))
-
-
-@given(names, names, requests)
-def test_result_topic_is_parsed_back(model: str, client: str, request: str) -> None:
-    """A result topic gives back model, client and request."""
-    assert topics.result.parse(topics.result(model, client, request)) == {
-        "model": model,
-        "client": client,
-        "request": request,
-    }
+    assert topics.parse_infer(topics.lane(worker, model, client)) == InferAddress(model, None, client, worker)
 
 
 @given(names, st.text())
 def test_preview_topic_is_parsed_back(client: str, source: str) -> None:
-    """Whatever a stream is called, the topic of its previews gives back the client, and the filter covers it."""
-    topic = topics.preview(client, source)
-    assert topics.previews.parse(topic)["client"] == client
-    assert topic.count("/") == topics.previews.filter().count("/")
+    """Whatever a stream is called, the topic of its previews gives back the client."""
+    assert topics.previews.parse(topics.preview(client, source))["client"] == client
 
 
 @pytest.mark.parametrize(
@@ -67,53 +83,42 @@ def test_levels_of_streams(source: str, level: str) -> None:
     assert topics.preview("c", source) == f"mqinfer/v1/clients/c/preview/{level}"
 
 
-@given(names)
-def test_card_and_state_topics_are_parsed_back(name: str) -> None:
-    """Card and state topics give back their names."""
-    assert topics.card.parse(topics.card(name))["model"] == name
-    assert topics.worker_state.parse(topics.worker_state(name))["worker"] == name
-
-
 def test_topics_are_those_of_the_design() -> None:
     """Every topic and filter, letter by letter."""
-    found = [
-        topics.infer("m", "c"),
-        topics.infer("m", "c", "3"),
-        topics.infer_filter("m"),
-        topics.infer_filter("m", "3"),
-        topics.lane("w", "m", "c"),
-        topics.lane.filter(worker="w"),
-        topics.result("m", "c", "R"),
-        topics.result.filter(client="c"),
-        topics.result.filter(model="m"),
-        topics.card("m"),
-        topics.card.filter(),
-        topics.worker_state("w"),
-        topics.worker_state.filter(),
-        topics.client_state("c"),
-        topics.client_state.filter(),
-        topics.preview("c", "s"),
-        topics.previews.filter(),
-    ]
-    assert found == [
-        "mqinfer/v1/models/m/infer/c",
-        "mqinfer/v1/models/m/versions/3/infer/c",
-        "mqinfer/v1/models/m/infer/+",
-        "mqinfer/v1/models/m/versions/3/infer/+",
-        "mqinfer/v1/workers/w/infer/m/c",
-        "mqinfer/v1/workers/w/infer/+/+",
-        "mqinfer/v1/results/m/c/R",
-        "mqinfer/v1/results/+/c/+",
-        "mqinfer/v1/results/m/+/+",
-        "mqinfer/v1/models/m/card",
-        "mqinfer/v1/models/+/card",
-        "mqinfer/v1/workers/w/state",
-        "mqinfer/v1/workers/+/state",
-        "mqinfer/v1/clients/c/state",
-        "mqinfer/v1/clients/+/state",
-        "mqinfer/v1/clients/c/preview/s",
-        "mqinfer/v1/clients/+/preview/+",
-    ]
+    made = {
+        topics.infer("m", "c"): "models/m/infer/c",
+        topics.infer("m", "c", "3"): "models/m/versions/3/infer/c",
+        topics.infer_filter("m"): "models/m/infer/+",
+        topics.infer_filter("m", "3"): "models/m/versions/3/infer/+",
+        topics.lane("w", "m", "c"): "workers/w/infer/m/c",
+        topics.lane.filter(worker="w"): "workers/w/infer/+/+",
+        topics.cancel("m", "c"): "models/m/cancel/c",
+        topics.cancel.filter(model="m"): "models/m/cancel/+",
+        topics.result("m", "c", "R"): "results/m/c/R",
+        topics.result.filter(client="c"): "results/+/c/+",
+        topics.result.filter(model="m"): "results/m/+/+",
+        topics.card("m"): "models/m/card",
+        topics.card.filter(): "models/+/card",
+        topics.worker_state("w"): "workers/w/state",
+        topics.worker_state.filter(): "workers/+/state",
+        topics.client_state("c"): "clients/c/state",
+        topics.client_state.filter(): "clients/+/state",
+        topics.preview("c", "s"): "clients/c/preview/s",
+        topics.previews.filter(): "clients/+/preview/+",
+        topics.control("s", "c", Call(Operation.LOAD, "m").path): "control/s/c/repository/models/m/load",
+        topics.control("all", "c", Call(Operation.INDEX).path): "control/all/c/repository/index",
+        topics.control("s", "c", Call(Operation.CONFIG, "m", "3").path): "control/s/c/models/m/versions/3/config",
+        topics.control("s", "c", Call(Operation.METADATA, "m", "3").path): "control/s/c/models/m/versions/3",
+        topics.control.filter(server="s"): "control/s/+/#",
+        topics.control.filter(server="e", path=Operation.CASCADE): "control/e/+/cascade",
+        topics.control_state("s"): "control/s/state",
+        topics.control_state.filter(): "control/+/state",
+        topics.control_result("c", "R"): "results/control/c/R",
+        topics.control_result.filter(client="c"): "results/control/c/+",
+        topics.edge_reply("e", "R"): "clients/e/control/R",
+        topics.edge_reply.filter(client="e"): "clients/e/control/+",
+    }
+    assert {topic: f"mqinfer/v1/{path}" for topic, path in made.items()} == {topic: topic for topic in made}
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
@@ -122,7 +127,6 @@ def test_bad_names_are_refused_everywhere(name: str) -> None:
     with pytest.raises(BadTopic, match=r"client .* expected 1 to 64"):
         check_name("client", name)
     builders: list[Callable[[], str]] = [
-        lambda: topics.infer("m", name),
         lambda: topics.infer("m", name),
         lambda: topics.lane(name, "m", "c"),
         lambda: topics.result("m", name, "r"),
@@ -190,15 +194,7 @@ def test_another_root_separates_sites() -> None:
 @given(st.text(max_size=60) | st.text("abc/+#$\0", max_size=30).map(lambda rest: f"mqinfer/v1/{rest}"))
 def test_parsers_raise_nothing_but_bad_topic(topic: str) -> None:
     """Whatever comes is parsed or refused."""
-    parsers = (
-        topics.parse_infer,
-        topics.result.parse,
-        topics.worker_state.parse,
-        topics.card.parse,
-        topics.previews.parse,
-        topics.control.parse,
-    )
-    for parse in parsers:
+    for parse in (topics.parse_infer, *(kind.parse for kind in KINDS)):
         with suppress(BadTopic):
             parse(topic)
 
