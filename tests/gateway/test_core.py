@@ -84,6 +84,10 @@ async def test_unknown_names_are_answered_at_once(core: Core) -> None:
             "expected 2 inputs but got 1 inputs for model 'simple'. Got input(s) ['INPUT0'], but",
         ),
         ([tensor("INPUT0", ROW), tensor("X", ROW)], "unexpected inference input 'X' for model 'simple'"),
+        (
+            [tensor(name, ROW) for name in ("INPUT0", "INPUT1", "X")],
+            "unexpected inference input 'X' for model 'simple'",
+        ),
         ([tensor("INPUT0", ROW)] * 2, "input 'INPUT0' already exists in request"),
         ([tensor("INPUT0", ROW)] * 3, "input 'INPUT0' already exists in request"),
         (

@@ -217,7 +217,7 @@ async def test_cancelled_at_the_worker(
         assert await ask(front)
 
 
-@pytest.mark.options(tfs_cors=True)
+@pytest.mark.options(tfs_cors=True, metrics_port=0)
 async def test_compressed_bodies_and_other_origins(front: TfsFront) -> None:
     """Bodies may be compressed both ways; pages of any origin may call where the operator says so."""
     body = gzip.compress(json.dumps({"inputs": [[1.5]]}).encode())
@@ -231,6 +231,7 @@ async def test_compressed_bodies_and_other_origins(front: TfsFront) -> None:
     assert reply.headers["Access-Control-Allow-Methods"] == "POST, GET"
     reply = await front.rest("OPTIONS", "/v1/models/simple:predict")
     assert (reply.status, reply.error) == (400, "Origin header is missing in CORS preflight")
+    assert (await front.rest("GET", "/monitoring/prometheus/metrics")).status == 404
 
 
 GARBAGE = [

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from mqinfer.errors import BadTensor, InvalidRequest, LimitExceeded
+from mqinfer.gateway import varints
 from mqinfer.gateway.grpc.wire import delimited
 from mqinfer.gateway.tfs.messages import parse, tfs_class
 from mqinfer.gateway.tfs.tensors import NUMBERS, read_tensor, read_tensors, write_tensor
@@ -105,6 +106,14 @@ def test_varints_come_back(values: list[int]) -> None:
     packed = pack_varints(np.array(values, np.uint64))
     assert TYPED(uint64_val=values).SerializeToString().endswith(packed)
     assert unpack_varints(packed, Datatype.UINT64, "x").tolist() == values
+
+
+def test_varints_that_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A boolean may be any number; bytes that end no number, for longer than a piece, are refused."""
+    assert unpack_varints(pack_varints(np.array([300, 0, 1], np.uint64)), Datatype.BOOL, "x").tolist() == [1, 0, 1]
+    monkeypatch.setattr(varints, "_PART", 16)
+    with pytest.raises(BadTensor, match="more than 64 bits"):
+        unpack_varints(b"\xff" * 40 + b"\x01", Datatype.INT64, "x")
 
 
 def test_varints_are_unpacked_in_pieces() -> None:
