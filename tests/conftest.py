@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -168,6 +169,7 @@ def serve() -> Iterator[Callable[..., Worker]]:
         version: int | None = None,
         links: list[Link] | None = None,
         service_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
         **options: Any,
     ) -> Worker:
         def connect(name: str, will: Message, handler: ConnectionHandler) -> Link:
@@ -179,11 +181,7 @@ def serve() -> Iterator[Callable[..., Worker]]:
         loaded, is_default = _load(source, model, version) if isinstance(source, Path) else (source, True)
         options.setdefault("name", f"worker-{os.getpid()}-{next(_numbers)}")
         worker = Worker(
-            loaded,
-            connect,
-            WorkerOptions(**options),
-            is_default=is_default,
-            service_s=service_s,
+            loaded, connect, WorkerOptions(**options), is_default=is_default, service_s=service_s, clock=clock
         )
         worker.start()
         workers.append(worker)

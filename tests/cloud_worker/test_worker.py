@@ -266,18 +266,10 @@ def test_expired_requests_are_not_run(gated_worker: GatedWorker, bare: Any) -> N
     assert backend.runs == [1]
 
 
-def test_requests_that_expire_in_the_queue_are_not_run(
-    url: str, gated: Gated, bare: Any, unique: Callable[[str], str]
-) -> None:
+def test_requests_that_expire_in_the_queue_are_not_run(gated_worker: GatedWorker, bare: Any) -> None:
     """The deadline is looked at again when the batch is about to run."""
-    model, backend = gated()
     now = [0.0]
-
-    def connect(name: str, will: Message, handler: Callable[[bool], None]) -> Link:
-        return make_link(url, client_id=name, will=will, on_connection=handler)
-
-    worker = Worker(model, connect, WorkerOptions(unique("worker")), clock=lambda: now[0])
-    worker.start()
+    worker, backend = gated_worker(clock=lambda: now[0])
     bare.hold(backend)
     bare.link.publish(bare.binary("cd" * 16, timeout_us=1_000_000))
     wait_until(lambda: worker.pipeline.prepared == 1)
@@ -290,7 +282,6 @@ def test_requests_that_expire_in_the_queue_are_not_run(
     assert late.error
     assert "in the queue" in late.error.message
     assert backend.runs == [1]
-    worker.stop()
 
 
 def test_waiting_requests_share_a_run(gated_worker: GatedWorker, bare: Any) -> None:

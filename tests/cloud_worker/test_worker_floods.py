@@ -9,13 +9,11 @@ import pytest
 
 from mqinfer import Outcome
 from mqinfer.broker import make_link
-from mqinfer.broker.link import Link, Message
-from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.broker.link import Link
 from mqinfer.cloud_worker.serving.worker import Worker
-from mqinfer.models.loading import LoadedModel
 from tests.patience import wait_until
 
-Gated = Callable[..., tuple[LoadedModel, Any]]
+GatedWorker = Callable[..., tuple[Worker, Any]]
 CAPACITY, FLOOD = 4, 100
 
 
@@ -30,25 +28,14 @@ class Clock:
 
 
 @pytest.fixture
-def timed(url: str, gated: Gated, unique: Callable[[str], str]) -> Iterator[Callable[..., Any]]:
-    """Start a worker with a clock that stands still; `timed(inline_s=…)` returns it, its back end and the clock."""
-    workers: list[Worker] = []
+def timed(gated_worker: GatedWorker) -> Callable[..., tuple[Worker, Any, Clock]]:
+    """Start a worker with a clock that stands still; `timed(capacity=…)` returns it, its back end and the clock."""
 
     def start(**options: Any) -> tuple[Worker, Any, Clock]:
-        def connect(name: str, will: Message, handler: Callable[[bool], None]) -> Link:
-            return make_link(url, client_id=name, will=will, on_connection=handler)
+        clock, how = Clock(), {"capacity": CAPACITY, "inline_s": 0.0, **options}
+        return *gated_worker(config="max_batch_size = 1", service_s=0.0001, clock=clock, **how), clock
 
-        model, backend = gated(config="max_batch_size = 1")
-        clock = Clock()
-        options = {"capacity": CAPACITY, **options}
-        worker = Worker(model, connect, WorkerOptions(unique("worker"), **options), service_s=0.0001, clock=clock)
-        worker.start()
-        workers.append(worker)
-        return worker, backend, clock
-
-    yield start
-    for worker in workers:
-        worker.stop(0.0)
+    return start
 
 
 @pytest.fixture
@@ -65,7 +52,7 @@ def test_a_client_that_heeds_no_refusal_is_dropped_and_takes_no_others_place(
     timed: Callable[..., Any], bare: Any, other: Any
 ) -> None:
     """It is refused a hundred times within a second, and then dropped, whatever it sends; others have room."""
-    worker, backend, clock = timed(inline_s=0.0)
+    worker, backend, clock = timed()
     backend.gate.clear()
     for number in range(CAPACITY):
         bare.link.publish(bare.binary(f"{number:032x}"))
@@ -93,7 +80,7 @@ def test_a_client_that_heeds_no_refusal_is_dropped_and_takes_no_others_place(
 def test_large_requests_of_one_client_leave_room_for_another(timed: Callable[..., Any], bare: Any, other: Any) -> None:
     """Where the bytes are used up, the client with most queued makes room for one that has less."""
     size = len(bare.binary().payload)
-    worker, backend, _ = timed(inline_s=0.0, capacity=64, capacity_bytes=7 * size // 2)
+    worker, backend, _ = timed(capacity=64, capacity_bytes=7 * size // 2)
     backend.gate.clear()
     for number in range(4):
         bare.link.publish(bare.binary(f"{number:032x}"))
