@@ -308,24 +308,11 @@ def test_settings_that_are_accepted(settings: DashboardSettings) -> None:
     check_settings(settings)
 
 
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [
-        ("127.0.0.1", True),
-        ("127.8.9.1", True),
-        ("::1", True),
-        ("[::1]", True),
-        ("localhost", True),
-        ("0.0.0.0", False),  # noqa: S104
-        ("::", False),
-        ("10.0.0.1", False),
-        ("fleet", False),
-        ("", False),
-    ],
-)
-def test_loopback(host: str, expected: bool) -> None:  # noqa: FBT001
+def test_loopback() -> None:
     """Only this machine reaches it; every address and a name that says nothing are open."""
-    assert is_loopback(host) is expected
+    own = ["127.0.0.1", "127.8.9.1", "::1", "[::1]", "localhost"]
+    others = ["0.0.0.0", "::", "10.0.0.1", "fleet", ""]  # noqa: S104 - nothing listens
+    assert [each for each in (*own, *others) if is_loopback(each)] == own
 
 
 def test_the_page_is_missing(tmp_path: Path) -> None:
