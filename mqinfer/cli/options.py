@@ -34,7 +34,6 @@ __all__ = [
     "with_connection",
     "with_group",
     "with_log_options",
-    "with_options",
 ]
 
 _EMPTY = inspect.Parameter.empty
@@ -132,7 +131,7 @@ def with_group(
         def run(**given: Any) -> None:
             command(**{parameter: make_group(group, {each: given.pop(each) for each in added})}, **given)
 
-        return with_options(command, run, added, replaced=parameter)
+        return _with_options(command, run, added, replaced=parameter)
 
     return decorate
 
@@ -170,10 +169,10 @@ def with_log_options(command: Callable[..., None]) -> Callable[..., None]:
         command(**options)
 
     has_own = "config" in inspect.signature(command).parameters
-    return with_options(command, run, _LOGGING if has_own else {**_LOGGING, **_FILE})
+    return _with_options(command, run, _LOGGING if has_own else {**_LOGGING, **_FILE})
 
 
-def with_options(
+def _with_options(
     command: Callable[..., None], run: Callable[..., None], added: Mapping[str, tuple[Any, Any]], replaced: str = ""
 ) -> Callable[..., None]:
     """Return `run` with the name, the help and the options of a command, and further options.

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated
 
 import typer
 
 from mqinfer.bags.joining import Join
-from mqinfer.cli.options import MetricsBind, MetricsPort, OtlpEndpoint, TakeOver, with_options
+from mqinfer.cli.options import MetricsBind, MetricsPort, OtlpEndpoint, TakeOver, with_group
 from mqinfer.client.window import Policy
 from mqinfer.edge_agent.preparing.bit_depths import BitDepths
 from mqinfer.edge_agent.preparing.framing import Framing
@@ -242,20 +242,8 @@ class Sending:
     process: ProcessOptions
 
 
-def with_sending(command: Callable[..., None]) -> Callable[..., None]:
-    """Add these options to a subcommand, which takes them together as `sending`."""
-    groups = {
-        name: (group, get_type_hints(group, include_extras=True)) for name, group in get_type_hints(Sending).items()
-    }
-    options = {
-        each.name: (hints[each.name], each.default) for group, hints in groups.values() for each in fields(group)
-    }
-
-    def run(**given: Any) -> None:
-        made = {name: group(**{each: given.pop(each) for each in hints}) for name, (group, hints) in groups.items()}
-        command(sending=Sending(**made), **given)
-
-    return with_options(command, run, options, replaced="sending")
+with_sending = with_group("sending", Sending)
+"""Adds these options to a subcommand, which takes them together as `sending`."""
 
 
 def make_settings(sending: Sending, source: SourceSettings, *, resumes: bool = False) -> ReplaySettings:
