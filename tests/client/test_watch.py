@@ -26,6 +26,7 @@ from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.envelope import encode_response
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import InferResponse
+from tests.asynchronous import in_loop
 from tests.patience import wait_until
 
 T = Topics()
@@ -268,68 +269,61 @@ def test_wrong_arguments(client: Client) -> None:
         client.watch("seg", bufer=3)  # type: ignore[call-overload]
 
 
-def test_asyncio(site: str, publisher: Publisher, unique: Callable[[str], str]) -> None:
+@in_loop
+async def test_asyncio(site: str, publisher: Publisher, unique: Callable[[str], str]) -> None:
     """`async with` and `async for`; `next` returns None after its time, and the end of the client ends the watch."""
-
-    async def main() -> list[int | None]:
-        async with AsyncClient(site, name=unique("recorder")) as client:
-            async with client.watch(publisher.model, buffer=100) as results:
-                publisher.send(T.result(publisher.model, "car", "r1"), b"junk")
-                for number in range(3):
-                    publisher.result("car", number)
-                found = []
-                async for each in results:
-                    found.append(each.response.capture.sequence)
-                    if len(found) == 3:
-                        break
-                assert await results.next(0.01) is None
-                assert results.counters().dropped == {DropReason.UNREADABLE: 1}
-            open_one = client.watch(publisher.model)
-            await open_one.open()
-            task = asyncio.ensure_future(anext(open_one, None))
-            await asyncio.sleep(0)
-            await client.close()
-            assert await asyncio.wait_for(task, WAIT) is None
-            assert open_one.has_ended
-        return found
-
-    assert asyncio.run(main()) == [0, 1, 2]
+    async with AsyncClient(site, name=unique("recorder")) as client:
+        async with client.watch(publisher.model, buffer=100) as results:
+            publisher.send(T.result(publisher.model, "car", "r1"), b"junk")
+            for number in range(3):
+                publisher.result("car", number)
+            found = []
+            async for each in results:
+                found.append(each.response.capture.sequence)
+                if len(found) == 3:
+                    break
+            assert await results.next(0.01) is None
+            assert results.counters().dropped == {DropReason.UNREADABLE: 1}
+        open_one = client.watch(publisher.model)
+        await open_one.open()
+        task = asyncio.ensure_future(anext(open_one, None))
+        await asyncio.sleep(0)
+        await client.close()
+        assert await asyncio.wait_for(task, WAIT) is None
+        assert open_one.has_ended
+    assert found == [0, 1, 2]
 
 
-def test_the_first_next_connects(site: str, publisher: Publisher, unique: Callable[[str], str]) -> None:
+@in_loop
+async def test_the_first_next_connects(site: str, publisher: Publisher, unique: Callable[[str], str]) -> None:
     """A watch that was not opened connects by itself; a preview is among the results where it is asked for."""
-
-    async def main() -> set[type]:
-        async with AsyncClient(site, name=unique("recorder")) as client:
-            both = client.watch(publisher.model, with_previews=True)
-            assert await both.next(0.01) is None
-            publisher.preview("car", 1)
-            publisher.result("car", 1)
-            found = {type(await both.next(WAIT)), type(await both.next(WAIT))}
-            await both.close()
-            return found
-
-    assert asyncio.run(main()) == {SeenPreview, SeenResult}
+    async with AsyncClient(site, name=unique("recorder")) as client:
+        both = client.watch(publisher.model, with_previews=True)
+        assert await both.next(0.01) is None
+        publisher.preview("car", 1)
+        publisher.result("car", 1)
+        found = {type(await both.next(WAIT)), type(await both.next(WAIT))}
+        await both.close()
+        assert found == {SeenPreview, SeenResult}
 
 
-def test_a_flood_leaves_room_for_other_tasks(site: str, publisher: Publisher, unique: Callable[[str], str]) -> None:
+@in_loop
+async def test_a_flood_leaves_room_for_other_tasks(
+    site: str, publisher: Publisher, unique: Callable[[str], str]
+) -> None:
     """A task that waits for a good result among hundreds of broken ones lets the others run."""
-
-    async def main() -> int:
-        turns = 0
-        async with AsyncClient(site, name=unique("recorder")) as client, client.watch(publisher.model) as results:
-            for _ in range(100):
-                publisher.send(T.result(publisher.model, "car", "r1"), b"junk")
-            publisher.result("car", 1)
-            await asyncio.to_thread(wait_until, lambda: results.counters().received == 101)
-            task = asyncio.ensure_future(results.next(WAIT))
-            while not task.done():
-                turns += 1
-                await asyncio.sleep(0)
-            assert task.result()
-        return turns
-
-    assert asyncio.run(main()) > 50
+    turns = 0
+    async with AsyncClient(site, name=unique("recorder")) as client, client.watch(publisher.model) as results:
+        for _ in range(100):
+            publisher.send(T.result(publisher.model, "car", "r1"), b"junk")
+        publisher.result("car", 1)
+        await asyncio.to_thread(wait_until, lambda: results.counters().received == 101)
+        task = asyncio.ensure_future(results.next(WAIT))
+        while not task.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert task.result()
+    assert turns > 50
 
 
 class Refusing(MemoryLink):
