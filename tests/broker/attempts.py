@@ -26,6 +26,7 @@ __all__ = [
     "kept_current",
     "listening",
     "opened",
+    "options",
     "packet",
     "pretending",
     "publish",
@@ -77,6 +78,11 @@ def context_of(login: Login) -> ssl.SSLContext:
     if login.cert_file:
         context.load_cert_chain(login.cert_file, login.key_file)
     return context
+
+
+def options(text: str) -> list[str]:
+    """The lines of a configuration that say something."""
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
 def text(content: bytes) -> bytes:

@@ -23,6 +23,13 @@ from mqinfer.protocol.topics import Topics
 from tests.ports import free_port
 
 PATIENCE = 60.0
+CLIENTS = {
+    "car-1": Role.VEHICLE,
+    "car-2": Role.VEHICLE,
+    "dash": Role.DASHBOARD,
+    "op": Role.OPERATOR,
+    "gw": Role.GATEWAY,
+}
 _WITNESS = "\nuser witness\ntopic readwrite #\ntopic read $SYS/#\n"
 
 
@@ -79,20 +86,13 @@ def secured(open_place: Path) -> Iterator[Secured]:
     password_port, websockets_port = free_port(), free_port()
     folder = BrokerFolder(open_place / "broker")
     folder.init(ports=Ports(1, password_port, websockets_port, "127.0.0.1"))
-    clients = {
-        "car-1": Role.VEHICLE,
-        "car-2": Role.VEHICLE,
-        "dash": Role.DASHBOARD,
-        "op": Role.OPERATOR,
-        "gw": Role.GATEWAY,
-    }
-    logins = {name: folder.add(role, name) for name, role in clients.items()}
+    logins = {name: folder.add(role, name) for name, role in CLIENTS.items()}
     logins |= {name: folder.add(Role.WORKER, name, processes=2) for name in ("w", "v", "blind", "witness")}
     login = folder.add(Role.VEHICLE, "pass-car", by_password=True)
     logins["pass-car"] = replace(login, password="s3cret/ä:@")  # noqa: S106 - one that a URL has to encode
     lines = folder.path / "passwords"
     lines.write_text(put_password(lines.read_text(), "pass-car", "s3cret/ä:@"))
-    passwords = {name: folder.add(role, name, by_password=True) for name, role in clients.items()}
+    passwords = {name: folder.add(role, name, by_password=True) for name, role in CLIENTS.items()}
     passwords |= {name: folder.add(Role.WORKER, name, processes=2, by_password=True) for name in ("w", "witness")}
     acl = folder.path / "acl"  # by hand, for `remove` would revoke their certificates
     acl.write_text(without_section(without_section(acl.read_text(), "witness"), "blind"))
@@ -113,14 +113,7 @@ def small(open_place: Path, unique: Callable[[str], str]) -> Iterator[Secured]:
         assert f"\n{name} {size}\n" in text
         text = text.replace(f"\n{name} {size}\n", f"\n{name} {size // 64}\n")
     folder.configuration_file.write_text(text)
-    roles = {
-        "car-1": Role.VEHICLE,
-        "car-2": Role.VEHICLE,
-        "dash": Role.DASHBOARD,
-        "op": Role.OPERATOR,
-        "gw": Role.GATEWAY,
-        "w": Role.WORKER,
-    }
+    roles = CLIENTS | {"w": Role.WORKER}
     logins = {name: folder.add(role, name) for name, role in roles.items()}
     with secured_server(folder, 0) as server:
         yield Secured(folder, server, logins, {}, password_port, websockets_port)

@@ -69,6 +69,22 @@ def test_the_host_that_was_asked_for(place: Path, arguments: tuple[str, ...], ur
     )
 
 
+def test_what_the_commands_print(place: Path) -> None:
+    """A worker's options hold the group, a renewal explains the old certificate, and `remove` counts them."""
+    code, output = run("init", place, "--client", "worker:w", "--client", "vehicle:car-1")
+    group = f"--group {BrokerFolder(place).group()}"
+    assert (code, output.count(group)) == (0, 1)
+    assert "earlier" not in output
+    code, output = run("add", place, "worker", "w")
+    assert (code, group in output, "remove w and add it again" in output) == (0, True, True)
+    assert run("remove", place, "w") == (0, "removed w; revoked certificates: 2\n")
+    (place / "ca.key").unlink()
+    assert run("remove", place, "car-1")[0] == 2
+    code, output = run("list", place)
+    assert (code, [line.split()[0] for line in output.splitlines()]) == (0, ["broker", "authority"])
+    assert run("remove", place, "nobody")[0] == 2
+
+
 def connects(folder: BrokerFolder, port: int, name: str) -> None:
     """Log in with the certificate of a client."""
     stem = folder.path / "clients" / name

@@ -12,7 +12,6 @@ import pytest
 from cryptography import x509
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from mqinfer.broker.mosquitto import BrokerFolder, Ports, Role, access_rules
 from mqinfer.broker.mosquitto.access import DEFAULT_SUBS, put_section, sections, without_section
@@ -20,9 +19,9 @@ from mqinfer.broker.mosquitto.certificates import Authority, Pair, check_host
 from mqinfer.broker.mosquitto.configuration import ports_of, render, render_secure, with_place, with_port
 from mqinfer.broker.mosquitto.files import hash_password, put_password, without_password
 from mqinfer.broker.routes import compile_filter
-from mqinfer.cli.app import app
 from mqinfer.protocol.errors import BadTopic, ConfigError, MqinferError
 from mqinfer.protocol.topics import Topics
+from tests.broker.attempts import options
 
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9_.-]{0,40}", fullmatch=True)
 
@@ -33,11 +32,6 @@ def folder(tmp_path: Path) -> BrokerFolder:
     made = BrokerFolder(tmp_path / "broker")
     made.init(["broker.example.org", "10.0.0.5"], Ports(18883, 18884, 19001, "127.0.0.1"))
     return made
-
-
-def options(text: str) -> list[str]:
-    """The lines that say something."""
-    return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
 def test_files_and_who_may_read_them(folder: BrokerFolder) -> None:
@@ -257,25 +251,3 @@ def test_cryptography_is_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setitem(__import__("sys").modules, "cryptography", None)
     with pytest.raises(MqinferError, match=r"mqinfer\[security\]"):
         BrokerFolder(tmp_path).init()
-
-
-def test_what_the_command_prints(tmp_path: Path) -> None:
-    """A worker's options hold the group, a renewal explains the old certificate, and `remove` counts them."""
-
-    def run(command: str, *arguments: str) -> tuple[int, str]:
-        result = CliRunner().invoke(app, ["broker", command, str(tmp_path / "broker"), *arguments])
-        return result.exit_code, result.output
-
-    code, output = run("init", "--client", "worker:w", "--client", "vehicle:car-1")
-    group = f"--group {BrokerFolder(tmp_path / 'broker').group()}"
-    assert (code, output.count(group)) == (0, 1)
-    assert "earlier" not in output
-    code, output = run("add", "worker", "w")
-    assert (code, group in output, "remove w and add it again" in output) == (0, True, True)
-    assert run("remove", "w") == (0, "removed w; revoked certificates: 2\n")
-    (tmp_path / "broker" / "ca.key").unlink()
-    result = CliRunner().invoke(app, ["broker", "remove", str(tmp_path / "broker"), "car-1"])
-    assert result.exit_code == 1
-    code, output = run("list")
-    assert (code, [line.split()[0] for line in output.splitlines()]) == (0, ["broker", "authority"])
-    assert run("remove", "nobody")[0] == 1

@@ -13,14 +13,10 @@ import pytest
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer, find_mosquitto, keepalive_warning
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MissingExtra
+from tests.broker.attempts import options
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[3]
-
-
-def options(text: str) -> list[str]:
-    """The lines that say something."""
-    return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
 def test_the_root_has_the_packaged_text() -> None:
