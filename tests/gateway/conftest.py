@@ -168,6 +168,14 @@ def core_of(fleet: Fleet) -> OpenCore:
     return opened
 
 
+@pytest.fixture
+def front(open_core: OpenCore, options: dict[str, Any]) -> AbstractAsyncContextManager[Any]:
+    """Serve the front of the Open Inference Protocol over HTTP, with these options."""
+    from tests.gateway.rest_front import serving
+
+    return serving(open_core, **options)
+
+
 async def call_peer(python: Path, script: str, *arguments: str) -> None:
     """Run a script with a published client; the last that it prints is PASS."""
     process = await asyncio.create_subprocess_exec(

@@ -8,7 +8,6 @@ import json
 import math
 import zlib
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -21,7 +20,7 @@ from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.gateway.calls import InferCall
 from mqinfer.protocol.datatypes import Datatype, dtype_of
 from mqinfer.protocol.topics import Topics
-from tests.gateway.conftest import Fleet, OpenCore, core_of
+from tests.gateway.conftest import Fleet, core_of
 from tests.gateway.models import IDENTITIES
 from tests.gateway.rest_front import Front, Reply, json_input, serving, until
 
@@ -32,12 +31,6 @@ SIMPLE = {"inputs": [INPUT0, INPUT1]}
 Serve = Callable[..., Worker]
 LENGTH = "Inference-Header-Content-Length"
 RAW = {LENGTH.replace("-", "_"): "0"}
-
-
-@pytest.fixture
-def front(open_core: OpenCore, options: dict[str, Any]) -> AbstractAsyncContextManager[Front]:
-    """Serve the front."""
-    return serving(open_core, **options)
 
 
 def with_tail(request: dict[str, Any], *tensors: bytes) -> tuple[bytes, dict[str, str]]:

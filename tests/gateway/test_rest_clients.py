@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.gateway.conftest import OpenCore, call_peer
-from tests.gateway.rest_front import Front, serving
+from tests.gateway.conftest import call_peer
+from tests.gateway.rest_front import Front
 
 TRITON = """
     import asyncio, sys
@@ -163,12 +161,6 @@ KSERVE = """
 
     asyncio.run(main())
 """
-
-
-@pytest.fixture
-def front(open_core: OpenCore, options: dict[str, Any]) -> AbstractAsyncContextManager[Front]:
-    """Serve the front."""
-    return serving(open_core, **options)
 
 
 @pytest.mark.parametrize(("environment", "script"), [("triton", TRITON), ("kserve", KSERVE)])

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 
-from tests.gateway.conftest import OpenCore
-from tests.gateway.rest_front import Front, json_input, serving
+from tests.gateway.rest_front import Front, json_input
 
 SIMPLE: dict[str, Any] = {"inputs": [json_input(f"INPUT{place}", "INT32", [1, 16], [1] * 16) for place in (0, 1)]}
-
-
-@pytest.fixture
-def front(open_core: OpenCore, options: dict[str, Any]) -> AbstractAsyncContextManager[Front]:
-    """Serve the front."""
-    return serving(open_core, **options)
 
 
 @pytest.mark.options(server_name="triton")

@@ -66,11 +66,7 @@ def make_rest_app(
     monitoring: list[Endpoint] = []
     if settings.ports.metrics_port:
         metrics = make_metrics(core, access)
-
-        async def answer(call: AdmittedCall) -> web.Response:
-            return await metrics(call.request)
-
-        monitoring.append(Endpoint(_METRICS, Right.STATISTICS, {"GET": answer}))
+        monitoring.append(Endpoint(_METRICS, Right.STATISTICS, {"GET": lambda call: metrics(call.request)}))
 
     def route(pattern: re.Pattern[str], right: Right, method: str, handler: Handler) -> Endpoint:
         others = dict.fromkeys(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"), _malformed)
