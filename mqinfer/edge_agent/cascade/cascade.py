@@ -21,9 +21,8 @@ from functools import partial
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import NEWER_FRAME, Policy, StreamWindow
-from mqinfer.edge_agent.cascade.entry import CascadeFrame, SmallAnswer
 from mqinfer.edge_agent.cascade.small import shown_as, size_of
-from mqinfer.edge_agent.cascade.stage import SmallStage
+from mqinfer.edge_agent.cascade.stage import CascadeFrame, SmallAnswer, SmallStage
 from mqinfer.edge_agent.frames.chain import FrameStage, Settle
 from mqinfer.edge_agent.frames.order import ReadingOrder
 from mqinfer.edge_agent.frames.pending import PendingFrame, failed_frame
