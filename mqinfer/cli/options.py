@@ -151,7 +151,7 @@ def make_group(group: Any, given: Mapping[str, Any]) -> Any:
     hints = get_type_hints(group)
     inner = {name: make_group(hint, given) for name, hint in hints.items() if is_dataclass(hint)}
     own = {name: given[name] for name in hints if name in given}
-    return group(**inner, **own)
+    return group(**own | inner)  # a group may have the name of an option within it
 
 
 def with_log_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -13,6 +13,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from mqinfer.cli.app import app
+from mqinfer.cli.edge.sending import Sending
+from mqinfer.cli.options import make_group, options_of
 from mqinfer.cli.settings import _commands, _options, _Settings
 from mqinfer.errors import ConfigError
 
@@ -153,3 +155,11 @@ def test_a_rate_of_previews_in_a_file(tmp_path: Path) -> None:
     path.write_text("[edge]\npreview = 0.5\n[replay]\npreview = 2\n", encoding="utf-8")
     values = _Settings(path, get_command(app))
     assert (values.of(["edge"])["preview"], values.of(["replay"])["preview"]) == ("0.5", "2")
+
+
+def test_a_group_of_groups() -> None:
+    """Each option goes to the group that has it, also where a group has the name of an option."""
+    given = {name: default for name, (_, default) in options_of(Sending).items()}
+    assert make_group(Sending, given).spool.spool is None
+    sending = make_group(Sending, given | {"spool": Path("spool"), "model": ["seg"], "take_over": True})
+    assert (sending.spool.spool, sending.models.models, sending.process.take_over) == (Path("spool"), ["seg"], True)
