@@ -139,7 +139,7 @@ def with_group(
 def options_of(group: Any) -> dict[str, tuple[Any, Any]]:
     """Return annotation and default of each option of a group, and of the groups within it."""
     found: dict[str, tuple[Any, Any]] = {}
-    hints = get_type_hints(group, include_extras=True)
+    hints = _hints(group)
     for each in fields(group):
         hint, default = hints[each.name], _EMPTY if each.default is MISSING else each.default
         found |= options_of(hint) if is_dataclass(hint) else {each.name: (hint, default)}
@@ -148,10 +148,15 @@ def options_of(group: Any) -> dict[str, tuple[Any, Any]]:
 
 def make_group(group: Any, given: Mapping[str, Any]) -> Any:
     """Return a group, and those within it, with these values of options."""
-    hints = get_type_hints(group)
+    hints = _hints(group)
     inner = {name: make_group(hint, given) for name, hint in hints.items() if is_dataclass(hint)}
     own = {name: given[name] for name in hints if name in given}
     return group(**own | inner)  # a group may have the name of an option within it
+
+
+def _hints(group: Any) -> dict[str, Any]:
+    """Return the annotations of a group, whose module need not import typer."""
+    return get_type_hints(group, localns={"typer": typer}, include_extras=True)
 
 
 def with_log_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.topics import Topics
+
+if TYPE_CHECKING:  # a model's process imports this module, and none of the commands
+    import typer
 
 __all__ = ["ServingOptions", "WorkerOptions"]
 
