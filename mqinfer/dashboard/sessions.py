@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from ipaddress import IPv6Address
 
 from mqinfer.web.keys import KeyFile
 
@@ -23,9 +24,11 @@ GRANTED: Mapping[str, frozenset[str]] = {
 """What the rights of a key file allow: those of a gateway nothing here, so that both may have one file."""
 
 _MOST_SESSIONS = 1024
-"""Logins at a time; one more ends the oldest."""
+"""Logins at a time; one more ends the oldest of the key that has most of them, so that no key ends another's."""
 _MOST_ADDRESSES = 1024
 """Addresses whose failures are counted; one more forgets the one that failed least recently."""
+_NETWORK = 64
+"""Bits of an address of IPv6 that count: whoever has one has all that differ behind them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,8 @@ class Sessions:
         token = secrets.token_urlsafe(32)
         self._sessions[_name(token)] = _Session(digest, self._clock() + self._lasts)
         if len(self._sessions) > _MOST_SESSIONS:
-            self._sessions.popitem(last=False)
+            ((most, _),) = Counter(each.key for each in self._sessions.values()).most_common(1)
+            del self._sessions[next(name for name, each in self._sessions.items() if each.key == most)]
         return token
 
     def is_valid(self, token: str) -> bool:
@@ -75,11 +79,14 @@ class Sessions:
 
 
 class Attempts:
-    """Bounds how often a wrong key may be tried, from one address and from all together.
+    """Bounds how often a wrong key may be tried.
+
+    When many addresses fail, each has one attempt, but none is held up that has not failed itself: strangers could
+    lock everybody out otherwise. A key is too long to be found by one attempt of each address.
 
     Args:
         most_of_one: Failures of an address within the window.
-        most: Failures of all.
+        most: Failures of all, from which on an address has one.
         window: In seconds.
         clock: In seconds.
     """
@@ -98,21 +105,16 @@ class Attempts:
     def wait_s(self, address: str) -> float:
         """Return how long an address has to wait for its next attempt; 0 for not at all."""
         now = self._clock()
-        waits = [
-            since + self._window - now
-            for (since, count), most in (
-                (self._failures.get(address, (now, 0)), self._most_of_one),
-                (self._all, self._most),
-            )
-            if count >= most
-        ]
-        return max(0.0, *waits, 0.0)
+        since, count = self._failures.get(_network(address), (now, 0))
+        is_crowded = self._all[1] >= self._most and now < self._all[0] + self._window
+        return max(0.0, since + self._window - now) if count >= (1 if is_crowded else self._most_of_one) else 0.0
 
     def failed(self, address: str) -> None:
         """Count a wrong key."""
+        network = _network(address)
         self._all = self._more(self._all)
-        self._failures[address] = self._more(self._failures.get(address, (self._clock(), 0)))
-        self._failures.move_to_end(address)
+        self._failures[network] = self._more(self._failures.get(network, (self._clock(), 0)))
+        self._failures.move_to_end(network)
         if len(self._failures) > _MOST_ADDRESSES:
             self._failures.popitem(last=False)
 
@@ -120,6 +122,15 @@ class Attempts:
         now = self._clock()
         since, count = counted
         return (since, count + 1) if now < since + self._window else (now, 1)
+
+
+def _network(address: str) -> str:
+    """Return what an address counts as: all of an IPv4 address, the network of an IPv6 one."""
+    try:
+        found = IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    return str(found.ipv4_mapped or int(found) >> 128 - _NETWORK)
 
 
 def _name(token: str) -> bytes:

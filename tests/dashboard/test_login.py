@@ -209,8 +209,20 @@ def test_sessions_are_bounded(keys: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [sessions.is_valid(token) for token in tokens] == [False, False, True, True, True]
 
 
+def test_no_key_ends_anothers_logins(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of too many the oldest goes of the key that has most: a guest with a thousand ends only its own."""
+    guest = "key-of-the-guest-0123456789"
+    keys.write_text(f'{KEYS}\n[guest]\nkey = "{guest}"\nrights = ["watch"]\n')
+    monkeypatch.setattr(sessions_module, "_MOST_SESSIONS", 10)
+    sessions = Sessions(KeyFile(keys, GRANTED), 100.0)
+    walls = [sessions.log_in(KEY) or "" for _ in range(3)]
+    guests = [sessions.log_in(guest) or "" for _ in range(30)]
+    assert all(map(sessions.is_valid, walls))
+    assert [sessions.is_valid(token) for token in guests] == [False] * 23 + [True] * 7
+
+
 def test_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An address has to wait after so many failures, and all after more; those who failed long ago are forgotten."""
+    """An address has to wait after so many failures, and all that failed after more; old failures are forgotten."""
     monkeypatch.setattr(sessions_module, "_MOST_ADDRESSES", 2)
     clock = Clock()
     attempts = Attempts(2, 5, 60.0, clock)
@@ -221,12 +233,35 @@ def test_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (attempts.wait_s("a"), attempts.wait_s("b")) == (50.0, 0.0)
     for _ in range(3):
         attempts.failed("b")
-    assert attempts.wait_s("c") == 50.0
+    assert attempts.wait_s("b") == 60.0
     clock.now = 60.0
-    assert attempts.wait_s("a") == attempts.wait_s("c") == 0.0
+    assert attempts.wait_s("a") == 0.0
     for address in "cdef":
         attempts.failed(address)
     assert len(attempts._failures) == 2
+
+
+def test_strangers_lock_nobody_out() -> None:
+    """After wrong keys from a hundred addresses those that failed wait, and whoever has not failed may log in."""
+    attempts = Attempts(clock=Clock())
+    for number in range(100):
+        assert attempts.wait_s(f"10.0.0.{number}") == 0.0
+        attempts.failed(f"10.0.0.{number}")
+    assert attempts.wait_s("192.168.1.1") == 0.0
+    assert attempts.wait_s("10.0.0.7") == 60.0
+
+
+def test_addresses_of_one_network_are_one() -> None:
+    """Whoever has an address of IPv6 has 2**64 of them."""
+    attempts = Attempts(clock=Clock())
+    for number in range(5):
+        attempts.failed(f"2001:db8:0:7::{number:x}")
+    assert attempts.wait_s("2001:db8:0:7:ffff::1") == 60.0
+    assert attempts.wait_s("2001:db8:0:8::1") == 0.0
+    for _ in range(5):
+        attempts.failed("::ffff:10.0.0.1")
+    assert attempts.wait_s("10.0.0.1") == 60.0
+    assert attempts.wait_s("::ffff:10.0.0.2") == 0.0
 
 
 def log_in(session: aiohttp.ClientSession, url: str, key: str = KEY, **how: Any) -> Any:
