@@ -9,19 +9,29 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from mqinfer.broker.packets import PUBLISH, encode_puback, encode_variable_integer
 
-__all__ = ["Broken", "Connection", "Door", "Kept", "clearing", "connecting", "subscribing", "unsubscribing"]
+__all__ = [
+    "Broken",
+    "Connection",
+    "Door",
+    "Kept",
+    "clearing",
+    "connecting",
+    "subscribing",
+    "taking_over",
+    "unsubscribing",
+]
 
 _CONNACK, _PINGRESP = 0x20, 0xD0
 _PINGREQ, _DISCONNECT = b"\xc0\x00", b"\xe0\x00"
 _CLEAN_SESSION = 0x02
-_PROTOCOL = b"\x00\x04MQTT\x04"
+_PROTOCOL, _PROTOCOL_5 = b"\x00\x04MQTT\x04", b"\x00\x04MQTT\x05"
 _TIMEOUT_S = 10.0
 _KEEPALIVE_S = 15
 _CHUNK = 1 << 16
@@ -65,6 +75,11 @@ def connecting(client_id: str) -> bytes:
     return _packet(0x10, _PROTOCOL + struct.pack("!BH", _CLEAN_SESSION, _KEEPALIVE_S) + _string(client_id))
 
 
+def taking_over(client_id: str) -> bytes:
+    """Return the CONNECT packet of MQTT 5 that takes over the session of an id, if there is one, and ends with it."""
+    return _packet(0x10, _PROTOCOL_5 + struct.pack("!BHB", 0, _KEEPALIVE_S, 0) + _string(client_id))
+
+
 def subscribing(filters: Sequence[str]) -> bytes:
     """Return a SUBSCRIBE packet for QoS 1, which bounds what the broker copies for the guard at a time."""
     return _packet(0x82, b"\x00\x01" + b"".join(_string(each) + b"\x01" for each in filters))
@@ -83,29 +98,34 @@ def clearing(topic: str) -> bytes:
 class Connection:
     """A connection as a context manager, for one thread.
 
+    Attributes:
+        found_session: Whether it has taken over a session.
+
     Args:
         door: Where to connect.
         client_id: Under which name.
+        connect: Returns the first packet; after `taking_over` nothing can be done but to close.
 
     Raises:
         OSError: The broker is away, refuses, or TLS fails.
     """
 
-    def __init__(self, door: Door, client_id: str) -> None:
+    def __init__(self, door: Door, client_id: str, connect: Callable[[str], bytes] = connecting) -> None:
         self._socket = _open(door)
         self._stream = self._socket.makefile("rb", buffering=_CHUNK)
         try:
-            self._enter(client_id)
+            self.found_session = self._enter(connect(client_id))
         except BaseException:
             self._shut()
             raise
 
-    def _enter(self, client_id: str) -> None:
-        self.send(connecting(client_id))
+    def _enter(self, connect: bytes) -> bool:
+        self.send(connect)
         kind, size = self._head()
         answer = self._exactly(size)
-        if kind != _CONNACK or len(answer) != 2 or answer[1]:
+        if kind != _CONNACK or len(answer) < 2 or answer[1]:
             raise Broken("the broker refused the guard's connection")
+        return bool(answer[0] & 0x01)
 
     def send(self, *packets: bytes) -> None:
         """Send packets in one piece: over TLS the broker handles them without another client's in between."""

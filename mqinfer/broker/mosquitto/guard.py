@@ -5,7 +5,8 @@ by requests that it publishes with RETAIN to ever new topics, by states of 64 Mi
 
 The guard subscribes to requests for one moment a time, since a subscription that stays would hide from senders that no
 worker is there (PUBACK 0x10). It can't ask the broker to end a connection, but can connect under its client id: that
-ends the connection and its session.
+ends the connection and its session. What a client that has left may have left behind, Mosquitto's log does not tell; of
+ids above a login's limit the guard finds out by taking over the session, which then ends.
 """
 
 from __future__ import annotations
@@ -19,7 +20,16 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol, Self
 
 from mqinfer.broker.mosquitto.access import GUARD, GuardedFilters, guarded_filters
-from mqinfer.broker.mosquitto.connection import Connection, Door, Kept, clearing, subscribing, unsubscribing
+from mqinfer.broker.mosquitto.connection import (
+    Connection,
+    Door,
+    Kept,
+    clearing,
+    connecting,
+    subscribing,
+    taking_over,
+    unsubscribing,
+)
 from mqinfer.broker.mosquitto.logins import Came, Left, Logins, Unreadable, read_line
 from mqinfer.protocol.card import MAX_CARD_BYTES
 from mqinfer.protocol.decoding import MAX_STATE_BYTES
@@ -241,22 +251,27 @@ class Guard:
             return
         allowed = site.most_connections
         surplus = list(self._logins.surplus(lambda user: allowed.get(user, 0)))
-        for user, count in Counter(user for user, _ in surplus).items():
+        for user, count in self._end(surplus[:_ENDED_AT_A_TIME]).items():
             most = allowed.get(user, 0)
             _log.warning("%s may have %d connections and sessions: %d are too many, and end", user, most, count)
-        self._end(surplus[:_ENDED_AT_A_TIME])
         if len(surplus) > _ENDED_AT_A_TIME:
             self._wake.set()
 
-    def _end(self, ids: list[tuple[str, str]]) -> None:
-        for _, client_id in ids:
+    def _end(self, ids: list[tuple[str, str]]) -> Counter[str]:
+        """End what these ids have; returns for each login how many had something."""
+        ended: Counter[str] = Counter()
+        for user, client_id in ids:
+            is_here = self._logins.is_here(client_id)
             try:
-                Connection(self._door(), client_id).close()
+                with Connection(self._door(), client_id, connecting if is_here else taking_over) as connection:
+                    ended[user] += is_here or connection.found_session
             except OSError as error:
                 self._report(error)  # one that can't be ended must not keep the others' messages from being looked at
                 continue
             self._logins.forget(client_id)
-            self._counters["connections and sessions ended"] += 1
+        if total := ended.total():
+            self._counters["connections and sessions ended"] += total
+        return +ended
 
     def _learn(self, line: Came | Left | Unreadable) -> None:
         match line:

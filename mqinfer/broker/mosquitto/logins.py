@@ -71,7 +71,7 @@ def read_line(line: str) -> Came | Left | Unreadable | None:
 class Logins:
     """The client ids of each login, those that have gone first, each group in the order of its last event.
 
-    An id that has gone may have left a session behind, so it counts until it is ended or forgotten.
+    An id that has gone may have left a session behind, so it counts until it is looked at or forgotten.
     """
 
     def __init__(self) -> None:
@@ -117,6 +117,10 @@ class Logins:
             gone, here = list(self._gone.get(user, {})), list(self._here.get(user, {}))
             surplus = max(0, len(gone) + len(here) - limit(user))
             yield from ((user, each) for each in [*gone, *reversed(here)][:surplus])
+
+    def is_here(self, client_id: str) -> bool:
+        """Return whether an id is connected."""
+        return client_id in self._here.get(self._owner.get(client_id, ""), {})
 
     def ids(self, user: str) -> list[str]:
         """List the ids of a login."""

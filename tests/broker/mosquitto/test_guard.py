@@ -18,7 +18,16 @@ from mqinfer.broker.mosquitto.access import (
     most_connections,
     put_section,
 )
-from mqinfer.broker.mosquitto.connection import Broken, Connection, Door, Kept, clearing, connecting, subscribing
+from mqinfer.broker.mosquitto.connection import (
+    Broken,
+    Connection,
+    Door,
+    Kept,
+    clearing,
+    connecting,
+    subscribing,
+    taking_over,
+)
 from mqinfer.broker.mosquitto.guard import Offence, offence
 from mqinfer.broker.mosquitto.logins import Came, Left, Logins, Unreadable, read_line
 from mqinfer.broker.routes import compile_filter
@@ -244,5 +253,6 @@ def test_packets() -> None:
     """Byte by byte, after MQTT 3.1.1; lengths from 128 take two bytes."""
     assert connecting("ab").hex() == "100e" + "00044d51545404" + "02" + "000f" + "00026162"
     assert subscribing(["a/+"]).hex() == "8208" + "0001" + "0003612f2b" + "01"
+    assert taking_over("ab").hex() == "100f" + "00044d51545405" + "00" + "000f" + "00" + "00026162"
     assert clearing("a").hex() == "3103" + "000161"
     assert clearing("x" * 200)[:4].hex() == "31ca01" + "00"

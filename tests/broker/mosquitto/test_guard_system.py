@@ -280,6 +280,22 @@ def test_connections_and_sessions(
         client._sock_close()
 
 
+def test_commands_that_left_cleanly(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """Forty short commands one after the other are no offence; of sessions that they leave behind, a few remain."""
+    for number in range(20):
+        Connection(site.door("car-1"), f"short-{number}").close()
+        with site.raw("car-1", f"newer-{number}"):
+            pass
+    wait_until(lambda: re.search(r"as short-[0-9]+ \(p5, c0, k15, u'GUARD'\)", site.server.log()) is not None)
+    for number in range(30):
+        with site.raw("car-2", f"waiting-{number}", expiry=FOR_EVER):
+            pass
+    ended = re.compile(r"car-2 may have 16 connections and sessions: ([0-9]+) are too many")
+    wait_until(lambda: sum(map(int, ended.findall(caplog.text))) >= 30 - MOST)
+    assert "car-1 may have" not in caplog.text
+    site.wait_for("clients/total", lambda value: value <= MOST + 4)
+
+
 def test_more_connections_than_the_broker_takes(site: Site, serve: Serve, write_echo: WriteEcho) -> None:
     """A vehicle that opens connections without end for a while keeps nobody else out for good."""
     serve(site.address("w"), write_echo("echo"), name="w.0")
