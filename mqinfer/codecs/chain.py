@@ -125,6 +125,7 @@ class ChainDecoder:
         self._changed = threading.Condition()
         self._decoder: PictureDecoder | None = None  # none before the first key frame, and once it has failed
         self._chain = -1
+        self._size = (0, 0)
         self._next = 0  # position of the picture that the decoder takes next
         self._waits = True  # until pictures of this chain were waited for in vain
 
@@ -145,8 +146,9 @@ class ChainDecoder:
         chain, position = _number(tensor, CHAIN), _number(tensor, POSITION)
         with self._changed:
             try:
-                pixels = self._follow(tensor, chain, position) if position else self._begin(tensor, size, chain)
+                pixels = self._follow(tensor, size, chain, position) if position else self._begin(tensor, size, chain)
             finally:
+                self.nbytes = self._decoder.nbytes if self._decoder else 0
                 self._changed.notify_all()
         return pixels.reshape(tensor.shape)
 
@@ -155,10 +157,10 @@ class ChainDecoder:
         pixels = decoder.decode(tensor)
         if chain >= self._chain:  # else it was late, and the next chain has begun
             self._decoder, self._chain, self._next, self._waits = decoder, chain, 1, True
-            self.nbytes = decoder.nbytes
+            self._size = size
         return pixels
 
-    def _follow(self, tensor: EncodedTensor, chain: int, position: int) -> Array:
+    def _follow(self, tensor: EncodedTensor, size: tuple[int, int], chain: int, position: int) -> Array:
         if not self._is_next(chain, position):
             self._await(chain, position)
         decoder = self._decoder
@@ -166,6 +168,12 @@ class ChainDecoder:
             raise ReferenceLost(
                 f"tensor {tensor.name!r}: picture {position} of chain {chain} can't be decoded, since this worker "
                 "lacks one before it; send it as a key frame"
+            )
+        if size != self._size:
+            (height, width), (rows, columns) = size, self._size
+            raise BadEncoding(
+                f"tensor {tensor.name!r}: picture {position} of chain {chain} is declared as {width}x{height}, but the "
+                f"chain began with {columns}x{rows}; begin another chain with a key frame"
             )
         self._decoder = None  # it can't be used once it has failed
         pixels = decoder.decode(tensor)

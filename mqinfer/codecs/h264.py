@@ -41,6 +41,12 @@ _BLOCK = 64
 """A decoder's bound is for sizes that are rounded up to a multiple of this: it pads rows and columns."""
 _PIXEL_BYTES = 9
 """Memory of a decoder a pixel: six pictures of 1.5 bytes, as many as encoders use at their slower presets."""
+_UNIT = b"\0\0\1"
+"""The start code of a unit of the byte stream (annex B, B.1.1); within a unit these bytes do not occur."""
+_UNIT_BYTES = 4352
+"""Memory that FFmpeg takes for each unit of an access unit, however short it is, and keeps for the next one."""
+_MOST_UNITS = 1024
+"""Units of one picture. Encoders make one for each slice: at most one a row of macroblocks, or one an IP packet."""
 
 
 @cache
@@ -132,7 +138,7 @@ class H264Decoder:
             MissingExtra: PyAV is not installed.
         """
         self.nbytes = height * width * _PIXEL_BYTES
-        """Memory that it takes, about."""
+        """Memory that it takes, about: more behind a picture of many bytes or units."""
         self._size = height, width
         self._context = context = _av().CodecContext.create(_NAME, "r")
         context.thread_count = 1  # more would delay each picture by one
@@ -155,11 +161,15 @@ class H264Decoder:
         what = f"tensor {tensor.name!r}: the {_NAME} of {len(data)} bytes"
         if tensor.parameters.get(DIGEST) not in {None, f"{xxh3_64_intdigest(data):016x}"}:
             raise BadEncoding(f"{what} is truncated or corrupt: its digest is another")
+        units = data.count(_UNIT)
+        if units > _MOST_UNITS:
+            raise BadEncoding(f"{what} has {units} NAL units; at most {_MOST_UNITS} are accepted: use fewer slices")
+        height, width = self._size
+        self.nbytes = max(self.nbytes, height * width * _PIXEL_BYTES + units * _UNIT_BYTES + len(data))
         try:
             frames = self._context.decode(av.Packet(data))
         except (av.FFmpegError, ValueError, MemoryError) as error:  # MemoryError: it claims to be larger
             raise BadEncoding(f"{what} is corrupt, or claims another size: {error}") from error
-        height, width = self._size
         if len(frames) != 1 or frames[0].is_corrupt:
             raise BadEncoding(f"{what} does not make one whole picture: truncated, or encoded with B frames")
         frame = frames[0]

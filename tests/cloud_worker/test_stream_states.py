@@ -11,6 +11,7 @@ import pytest
 
 from mqinfer.cloud_worker.serving.stream_states import StreamStates
 from mqinfer.codecs import codecs_for, encode_tensor, traits_of
+from mqinfer.codecs.chain import ChainDecoder
 from mqinfer.codecs.h264 import H264Decoder
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ReferenceLost
@@ -19,7 +20,6 @@ from mqinfer.protocol.types import EncodedTensor
 
 HEIGHT, WIDTH = 32, 48
 CODECS = codecs_for("cpu")
-NBYTES = H264Decoder(HEIGHT, WIDTH).nbytes
 
 
 @cache
@@ -34,6 +34,13 @@ def chain() -> Sequence[EncodedTensor]:
         sent.append(encoder.encode("image", np.roll(noise, number, 2), {}, whole=False)[0])
         encoder.settled(sent[-1], "w")
     return sent
+
+
+def _nbytes() -> int:
+    """Return what the chain's decoder takes."""
+    decoder = ChainDecoder(H264Decoder)
+    decoder.decode(chain()[0])
+    return decoder.nbytes
 
 
 def decode(states: StreamStates, tensor: EncodedTensor, client: str = "polite", source: str = "/camera") -> Array:
@@ -64,7 +71,7 @@ def test_streams_are_bounded_by_client_and_forgotten_when_idle() -> None:
 def test_memory_is_bounded() -> None:
     """The stream that was used longest ago goes as a whole; one that is larger than the bound is not kept."""
     counts = Counter[str]()
-    states = StreamStates(lambda what: counts.update([what]), most_bytes=2 * NBYTES)
+    states = StreamStates(lambda what: counts.update([what]), most_bytes=5 * _nbytes() // 2)
     first, second, third = chain()
     for client in ("a", "b"):
         decode(states, first, client)
@@ -75,7 +82,7 @@ def test_memory_is_bounded() -> None:
     decode(states, third, "a")
     with pytest.raises(ReferenceLost):
         decode(states, second, "b")
-    small = StreamStates(most_bytes=NBYTES - 1)
+    small = StreamStates(most_bytes=HEIGHT * WIDTH * 9)
     assert decode(small, first).shape == (1, HEIGHT, WIDTH, 3)
     with pytest.raises(ReferenceLost):
         decode(small, second)

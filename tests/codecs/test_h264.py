@@ -237,3 +237,36 @@ def test_mutated_packets_crash_no_process() -> None:
     ended = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
     assert int(ended.stdout) > 100
+
+
+@pytest.mark.parametrize("unit", [b"\0\0\1\x0c", b"\0\0\1\x09\x10", b"\0\0\1\x06\x05\x01\x00\x80", b"\0\0\1"])
+def test_units_are_counted_before_memory_is_taken(unit: bytes) -> None:
+    """300,000 of them before a picture would take 4 KiB each; as many as encoders make are decoded, and counted."""
+    picture = bytes(chain(1)[0].data)
+    with pytest.raises(BadEncoding, match=r"has 30000. NAL units; at most 1024 are accepted: use fewer slices"):
+        ChainDecoder(H264Decoder).decode(tensor_of(unit * 300_000 + picture, 1, 0))
+    decoder = ChainDecoder(H264Decoder)
+    few = b"\0\0\1\x09\x10" * 1000
+    assert decoder.decode(tensor_of(few + picture, 1, 0)).shape == (1, HEIGHT, WIDTH, 3)
+    assert decoder.nbytes > 4 << 20
+
+
+def test_a_chain_that_goes_on_with_another_size_has_a_code() -> None:
+    """Of a declared size that the chain did not begin with nothing is decoded, and the chain goes on as it was."""
+    decoder, sent = ChainDecoder(H264Decoder), chain(3)
+    decoder.decode(sent[0])
+    for shape in ((1, 64, WIDTH, 3), (1, WIDTH, HEIGHT, 3), (1, 1, 1, 3)):
+        with pytest.raises(BadEncoding, match="but the chain began with 97x61; begin another chain with a key frame"):
+            decoder.decode(replace(sent[1], shape=shape))
+    assert decoder.decode(replace(sent[1], shape=(HEIGHT, WIDTH, 3))).shape == (HEIGHT, WIDTH, 3)
+    assert psnr(decoder.decode(sent[2]), pictures(3)[2]) > 27
+
+
+def test_a_decoder_that_failed_counts_no_memory() -> None:
+    """Nothing of it is kept: what it took is free for other streams."""
+    decoder = ChainDecoder(H264Decoder)
+    decoder.decode(chain(1)[0])
+    assert decoder.nbytes > 0
+    with pytest.raises(BadEncoding):
+        decoder.decode(tensor_of(b"\0\0\1", 7, 1))
+    assert decoder.nbytes == 0
