@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mqinfer.bags.extent.asf import AsfExtent
+from mqinfer.bags.extent.packets import ShownPackets
+from mqinfer.bags.extent.picture_units import PictureUnits
 from mqinfer.codecs.probe import lfs_pointer
 from mqinfer.protocol.errors import MissingExtra, SourceError
 
@@ -30,6 +33,8 @@ _INDEXED = ("mov", "avi")
 """Formats that state how many frames there are: the first by its index, the second in its header."""
 _TIMED = ("matroska", "flv")
 """Formats whose header states when the last stream ends, and whose packets lie close behind each other."""
+_OF_UNITS = ("h264", "hevc", "mpegts")
+"""Formats in which the units of a picture begin with a code, and which state no frames."""
 _SLACK_S = 0.1
 """A file with sound, or of a varying rate, may end so much earlier than its header states, or two frames."""
 _END_OF_JPEG = b"\xff\xd9"
@@ -38,9 +43,6 @@ _HOLE_BYTES = 128
 
 _SYNC = b"G"
 """First byte of each packet of an MPEG transport stream, of 188 bytes, or of 192 with a time before it (`.m2ts`)."""
-_ASF_PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
-"""Identifier of the object in the header of a `.wmv` that states the file's size."""
-_HEAD = 4096
 _REORDERED = 17
 """Pictures are stored at most so many places before or behind where they are shown."""
 
@@ -89,7 +91,10 @@ class VideoFileDecoder:
         self._decoded = 0
         self._failures = 0
         self._end_ns = 0
-        self._end_byte = 0
+        self._shown = ShownPackets(self._stream, is_stated=self._stated is not None)
+        self._units = _units(self._format, self._stream.codec_context.name)
+        self._asf = AsfExtent.read(path) if self._format == "asf" else None
+        self._end_byte = self._asf.begin if self._asf else 0
         self._times = array("q")
         self._holes: list[int] = []
         self.is_tail_lost = False
@@ -128,6 +133,8 @@ class VideoFileDecoder:
             # Some containers have no times; the log time must grow all the same.
             time_ns = stamp if time_ns is None or stamp > time_ns else time_ns + self._period_ns
             index = (self._first or 0) + self._decoded
+            if time_ns >= begin and frame.is_corrupt:  # what came before may refer to frames that were read over
+                self._fail()
             self._decoded += 1
             if time_ns >= begin:
                 yield index, time_ns, picture
@@ -142,7 +149,7 @@ class VideoFileDecoder:
         expected = self._stated or self._found + self._count_missing() + self._count_cut()
         lost = max(expected - (self._first or 0) - self._decoded, 0)
         is_short = expected > self._found or (self._stated and self._is_mov)
-        return (lost if self.is_damaged or is_short else 0), expected
+        return (lost if self.is_damaged or is_short else self._shown.count_silent()), expected
 
     @property
     def is_cut(self) -> bool:
@@ -150,15 +157,20 @@ class VideoFileDecoder:
         if self._format not in {"mpegts", "yuv4mpegpipe", "asf"}:
             return False
         size = self._path.stat().st_size
-        with self._path.open("rb") as file:
-            head = file.read(_HEAD)
         if self._format == "yuv4mpegpipe":
             return 0 < self._end_byte < size
-        if self._format == "asf":
-            stated = head.partition(_ASF_PROPERTIES)[2]
-            is_live = bool(stated[72:73]) and stated[72] & 1
-            return not is_live and size < int.from_bytes(stated[24:32], "little")
+        if self._asf:
+            return self._asf.is_cut(size, self._end_byte)
+        with self._path.open("rb") as file:
+            head = file.read(5)
         return size % (188 if head.startswith(_SYNC) else 192) > 0 and _SYNC in {head[:1], head[4:5]}
+
+    @property
+    def _hole_bytes(self) -> int:
+        """Most bytes between two packets that belong to none; 0 where the container does not show what is left out."""
+        if self._asf:  # a packet that is no longer filled goes on to its end
+            return self._asf.packet
+        return _HOLE_BYTES if self._format.startswith(_TIMED) else 0
 
     def _count_cut(self) -> int:
         """Count the frames between the last one and the end that the header states."""
@@ -249,21 +261,28 @@ class VideoFileDecoder:
             end = (packet.pts + (packet.duration or 0)) * packet.time_base
             self._end_ns = max(self._end_ns, round(end * 1_000_000_000))
         is_own = packet.stream_index == self._stream.index
-        if self._format.startswith(_TIMED):
+        if self._hole_bytes:
             self._note_hole(packet, is_own=is_own)
         else:
             self._end_byte = (packet.pos or 0) + packet.size
         if is_own:
             self._found += not packet.is_discard
-            if packet.is_corrupt or (self._format == "mjpeg" and _END_OF_JPEG not in bytes(packet)):
+            if packet.is_corrupt or self._is_incomplete(packet):
                 self._fail()
             yield packet
+
+    def _is_incomplete(self, packet: Packet[Any]) -> bool:
+        if self._units is not None:
+            return self._units.is_damaged(bytes(packet))
+        return self._format == "mjpeg" and _END_OF_JPEG not in bytes(packet)
 
     def _note_hole(self, packet: Packet[Any], *, is_own: bool) -> None:
         """Keep the packet's time, and where bytes are left out: the container's reader skips what it can't read."""
         place = packet.pos or 0
-        if 0 < self._end_byte < place - _HOLE_BYTES:
+        if 0 < self._end_byte < place - self._hole_bytes:
             self._holes.append(len(self._times))
+        if self._asf and (self._holes or not self._asf.has_at(place)):
+            self._fail()
         self._end_byte = max(self._end_byte, place + packet.size)
         if is_own and packet.pts is not None:
             self._times.append(self._time(packet.pts))
@@ -279,15 +298,20 @@ class VideoFileDecoder:
 
     def _fail(self) -> None:
         """Count a failure; a capture that states no extent may begin between two key frames."""
-        if self._decoded or self._stated or self._format.startswith(_TIMED):
+        if self._decoded or self._stated or self._hole_bytes:
             self._failures += 1
 
     def _decode(self, packet: Packet[Any] | None) -> Sequence[VideoFrame]:
+        if packet is not None:
+            self._shown.note(packet)
         try:
-            return self._stream.decode(packet)
+            frames = self._stream.decode(packet)
         except self._error:
             self._fail()
             return ()
+        for frame in frames:
+            self._shown.see(frame)
+        return frames
 
     def _pixels(self, frame: VideoFrame) -> NDArray[np.uint8] | None:
         try:
@@ -297,3 +321,7 @@ class VideoFileDecoder:
             self._fail()
             return None
         return np.rot90(picture, round(frame.rotation / 90)) if frame.rotation else picture
+
+
+def _units(container: str, codec: str) -> PictureUnits | None:
+    return PictureUnits(codec) if container in _OF_UNITS and codec in {"h264", "hevc"} else None

@@ -88,10 +88,10 @@ class VideoSource:
             )
         if lost > 0:
             raise SourceError(f"{self._path}: the video is cut off or damaged: {lost} of {total} frames are missing")
-        if decoder.is_damaged:
-            raise SourceError(f"{self._path}: the video is damaged: some of its pictures are missing or wrong")
         if decoder.is_cut and not is_part:
             raise SourceError(f"{self._path}: the video is cut off: its end is missing")
+        if decoder.is_damaged:
+            raise SourceError(f"{self._path}: the video is damaged: some of its pictures are missing or wrong")
 
     def _until(
         self, end: int | None, pictures: Iterable[tuple[int, int, NDArray[np.uint8]]]

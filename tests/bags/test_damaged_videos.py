@@ -35,11 +35,18 @@ KINDS: dict[str, tuple[str, str, dict[str, str], dict[str, str]]] = {
     "stream.m2ts": ("libx264", "yuv420p", {"g": "10"}, {"mpegts_m2ts_mode": "1"}),
     "stream.wmv": ("wmv2", "yuv420p", {"g": "10"}, {}),
     "raw.y4m": ("wrapped_avframe", "yuv420p", {}, {}),
+    "units.h264": ("libx264", "yuv420p", {"g": "30", "bf": "0"}, {}),
+    "units_b.h264": ("libx264", "yuv420p", {"g": "30", "bf": "3"}, {}),
+    "units.hevc": ("libx265", "yuv420p", {"x265-params": "keyint=30:log-level=none"}, {}),
+    "program.mpg": ("mpeg2video", "yuv420p", {"g": "30", "bf": "2"}, {}),
+    "program.mpeg": ("mpeg1video", "yuv420p", {"g": "30", "bf": "2"}, {}),
 }
 """Codec, pixel format, and options of codec and container."""
 SIZED = [name for name in KINDS if name.endswith((".ts", ".m2ts", ".wmv", ".y4m"))]
 """Those whose size shows a cut."""
-COUNTED = [name for name in KINDS if name not in SIZED and not name.endswith(".mjpeg")]
+UNSTATED = [name for name in KINDS if name.endswith((".h264", ".hevc", ".mpg", ".mpeg"))]
+"""Those that state nothing; what FFmpeg makes of their pictures shows damage."""
+COUNTED = [name for name in KINDS if name not in (*SIZED, *UNSTATED) and not name.endswith(".mjpeg")]
 """Those that state how many frames there are, or how long they last."""
 
 
@@ -55,8 +62,11 @@ def encode(path: Path, stamps: list[int] | None = None) -> Path:
         stream.width, stream.height, stream.pix_fmt = 96, 64, pixels
         if stamps:
             stream.codec_context.time_base = base
+        scene = np.repeat(np.repeat(generator.integers(0, 255, (40, 60, 3), np.uint8), 4, 0), 4, 1)
         for number in range(FRAMES):
             picture = np.repeat(np.repeat(generator.integers(0, 255, (16, 24, 3), np.uint8), 4, 0), 4, 1)
+            if path.name in UNSTATED:  # of noise each would be a key frame
+                picture = np.ascontiguousarray(scene[number : number + 64, 2 * number : 2 * number + 96])
             frame = av.VideoFrame.from_ndarray(picture, format="rgb24").reformat(format=pixels)
             frame.pts, frame.time_base = (stamps[number] if stamps else number), base
             file.mux(stream.encode(frame))
@@ -166,6 +176,53 @@ def test_noise_in_the_middle(videos: Callable[[str], Path], tmp_path: Path, name
     count, error = read_on(path)
     assert "damaged" in error
     assert count >= (25 if name == "fragments.mp4" else 40)  # a fragment that has lost its head is lost whole
+
+
+def ends(path: Path, whole: bytes, fill: Callable[[random.Random, int], bytes], share: int) -> list[str]:
+    """Overwrite a part of a video at ten places; return how reading each ends."""
+    found, length = [], len(whole) // share
+    for seed in range(10):
+        at_random, damaged = random.Random(seed), bytearray(whole)  # noqa: S311 - seeded damage
+        at = at_random.randrange(len(whole) // 20, len(whole) - length)
+        damaged[at : at + length] = fill(at_random, length)
+        path.write_bytes(damaged)
+        found.append(read_on(path)[1])
+    return found
+
+
+@pytest.mark.parametrize("name", [*UNSTATED, "stream.wmv", "stream.ts"])
+def test_noise_where_no_count_is_stated(videos: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+    """Pictures that FFmpeg calls corrupt, packets without one, and numbers left out are no success."""
+    found = ends(tmp_path / name, videos(name).read_bytes(), random.Random.randbytes, 8)
+    assert sum("damaged" in each or "cut off" in each for each in found) >= (5 if name == "units.hevc" else 8)
+
+
+@pytest.mark.parametrize("name", [each for each in UNSTATED if each.startswith("units")])
+def test_zeros_in_pictures(videos: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+    """No picture of H.264 or HEVC has three of them in a row, as a disk's lost block has."""
+    found = ends(tmp_path / name, videos(name).read_bytes(), lambda _, length: bytes(length), 40)
+    assert sum("damaged" in each for each in found) >= 7
+
+
+@pytest.mark.parametrize("name", UNSTATED)
+def test_a_capture_may_begin_between_key_frames(videos: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+    """What precedes its first key frame refers to what was never recorded, and is no damage."""
+    whole = videos(name).read_bytes()
+    path = tmp_path / name
+    path.write_bytes(whole[len(whole) * 2 // 5 :])
+    count, error = read_on(path)
+    assert count >= FRAMES // 2
+    assert not error
+
+
+def test_a_lost_picture_of_h264(videos: Callable[[str], Path], tmp_path: Path) -> None:
+    """Its number is missing, though every other one can be decoded."""
+    whole = videos("units.h264").read_bytes()
+    units = whole.split(b"\0\0\1")
+    pictures = [number for number, unit in enumerate(units) if unit[:1] == b"\x41"]
+    path = tmp_path / "units.h264"
+    path.write_bytes(b"\0\0\1".join(unit for number, unit in enumerate(units) if number != pictures[10]))
+    assert read_on(path) == (FRAMES - 1, f"{path}: the video is damaged: some of its pictures are missing or wrong")
 
 
 def test_a_cut_motion_jpeg_ends_with_a_broken_picture(videos: Callable[[str], Path], tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""What streams and containers show of the pictures that they lack."""
