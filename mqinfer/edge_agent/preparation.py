@@ -92,7 +92,7 @@ class Preparation:
             failure = error
         except Exception as error:  # a defect; the frame gets its outcome all the same, or the run would wait for it
             log.exception("%s, frame %d", frame.source, frame.sequence)
-            failure = MqinferError(f"preparing the frame failed: {error!r}")
+            failure = _failure(error)
         else:
             if pending.spans is not None:
                 pending.spans.prepared()
@@ -122,6 +122,13 @@ class Preparation:
     def close(self) -> None:
         """End the threads."""
         self.pool.shutdown()
+
+
+def _failure(error: Exception) -> MqinferError:
+    """Return how a frame ends that could not be prepared; without memory the spool and `--resume` send it again."""
+    if isinstance(error, MemoryError):
+        return Cancelled("not sent: no memory was free to prepare the frame; free some, and replay this part again")
+    return MqinferError(f"preparing the frame failed: {error!r}")
 
 
 def _record(pending: PendingFrame, spans: Around, stage: EdgeStage, nanoseconds: int) -> None:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -26,7 +28,8 @@ from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
 from mqinfer.edge_agent.settings import ReplayOptions
-from mqinfer.edge_agent.spooling.spool import Spool, SpooledFrame
+from mqinfer.edge_agent.spooling import backlog, before_card
+from mqinfer.edge_agent.spooling.spool import Spool, SpoolBusy, SpooledFrame
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.images.placement import Placement
 from mqinfer.protocol.card import ImageContract
@@ -451,3 +454,158 @@ def test_a_frame_that_is_damaged_while_it_waits_has_its_outcome(requester: Reque
     assert [number for number, _, _ in notes.seen] == list(range(50))
     assert all(pixel == number for number, pixel, outcome in notes.seen if outcome is Outcome.OK)
     assert sum("damaged in the spool" in said for said in notes.said) == 3
+
+
+NOT_NOW = [
+    *(OSError(each, os.strerror(each)) for each in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EINTR)),
+    PermissionError(errno.EACCES, os.strerror(errno.EACCES)),
+    MemoryError(),
+]
+
+
+def fails(monkeypatch: pytest.MonkeyPatch, suffix: str, error: Exception, when: Callable[[Path], bool]) -> None:
+    """Let no file with this suffix be opened while it is so: `.frame` is read, and `.new` is written."""
+    opening = Path.open
+
+    def failing(self: Path, *args: Any, **how: Any) -> Any:
+        if self.suffix == suffix and when(self):
+            raise error
+        return opening(self, *args, **how)
+
+    monkeypatch.setattr(Path, "open", failing)
+
+
+@contextmanager
+def without_descriptors() -> Iterator[None]:
+    """Let nothing more be opened."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("error", NOT_NOW, ids=repr)
+def test_a_frame_that_cannot_be_read_or_written_now_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """It stays in its place, and what is offered is refused; a moment later both go on as if nothing had been."""
+    with closing(Spool(tmp_path)) as spool:
+        store(spool, 0)
+        with monkeypatch.context() as patch:
+            fails(patch, ".frame", error, lambda _: True)
+            fails(patch, ".new", error, lambda _: True)
+            with pytest.raises(SpoolBusy):
+                spool.after(0)
+            assert store(spool, 1) is None
+            assert spool.refusal
+            assert not spool.is_full
+        assert store(spool, 1)
+        assert (pictures_in(spool), spool.damaged) == ([0, 1], 0)
+
+
+def test_without_descriptors_no_frame_is_lost(tmp_path: Path) -> None:
+    """A spool that can't be listed is not taken for an empty one, whose next frame would replace the first."""
+    with closing(Spool(tmp_path)) as spool:
+        for number in range(3):
+            store(spool, number)
+        with without_descriptors():
+            with pytest.raises(SpoolBusy, match="open files"):
+                spool.after(0)
+            assert store(spool, 3) is None
+    with without_descriptors(), pytest.raises(ConfigError, match="open files"):
+        Spool(tmp_path)
+    with closing(Spool(tmp_path)) as spool:
+        assert pictures_in(spool) == [0, 1, 2]
+
+
+def test_a_name_that_is_no_file_is_not_opened(tmp_path: Path) -> None:
+    """A pipe would hold up the run for ever; the numbers go on behind it."""
+    os.mkfifo(tmp_path / "000000000002.frame")
+    with closing(Spool(tmp_path)) as spool:
+        assert store(spool, 7) == 3
+        assert (pictures_in(spool), spool.damaged) == ([7], 0)
+
+
+@pytest.mark.parametrize("error", NOT_NOW, ids=repr)
+def test_frames_wait_while_the_disk_gives_none(
+    requester: Requester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """A few readings fail behind an outage, and a few writings in it: all frames come out, in their order."""
+    link, read, written = link_of(requester), count(), count()
+    fails(monkeypatch, ".frame", error, lambda _: next(read) < 2)
+    fails(monkeypatch, ".new", error, lambda _: next(written) < 2)
+    with closing(Spool(tmp_path)) as spool:
+        notes, snapshot = replay(requester, spool, frames(40, {5: link.drop, 30: link.restore}))
+        assert (len(spool), spool.damaged) == (0, 0)
+    assert snapshot.outcomes[Outcome.OK] == 40
+    assert [number for number, _, _ in notes.seen] == list(range(40))
+
+
+def test_with_latest_no_frame_makes_room_where_there_is_room(
+    requester: Requester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writing fails for a moment, which no older frame's end would change."""
+    link, tried = link_of(requester), count()
+    fails(monkeypatch, ".new", OSError(errno.EMFILE, "Too many open files"), lambda _: next(tried) in {3, 4})
+
+    def restore() -> None:
+        wait_until(lambda: any(path.stem.endswith("30") for path in tmp_path.glob("*.frame")))
+        link.restore()
+
+    with closing(Spool(tmp_path)) as spool:
+        _, snapshot = replay(requester, spool, frames(31, {0: link.drop, 30: restore}), policy=Policy.LATEST)
+    assert snapshot.outcomes[Outcome.OK] == 31
+
+
+def test_what_cannot_be_read_for_long_is_left_for_the_next_run(
+    requester: Requester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no damage and holds up no other frame; this run says that it is kept, and the next one sends it."""
+    monkeypatch.setattr(backlog, "_BUSY_S", 0.3)
+    monkeypatch.setattr(backlog, "_LEAVING_S", 0.3)
+    link = link_of(requester)
+    with monkeypatch.context() as patch, closing(Spool(tmp_path)) as spool:
+        fails(patch, ".frame", OSError(errno.EIO, "Input/output error"), lambda path: path.stem.endswith("3"))
+        notes, snapshot = replay(requester, spool, frames(30, {5: link.drop, 20: link.restore}))
+        kept = len(spool)
+        assert (kept, spool.damaged) == (sum("can't be read now: Input" in said for said in notes.said), 0)
+    assert snapshot.outcomes[Outcome.CANCELLED] == kept > 0
+    assert snapshot.outcomes[Outcome.OK] == 30 - kept
+    with monkeypatch.context() as patch, closing(Spool(tmp_path)) as spool:
+        fails(patch, ".frame", OSError(errno.EIO, "Input/output error"), lambda path: path.stem.endswith("3"))
+        replay(requester, spool, frames(1, {}))
+        assert (len(spool), spool.damaged) == (kept, 0)
+    with closing(Spool(tmp_path)) as spool:
+        _, snapshot = replay(requester, spool, frames(1, {}))
+        assert (snapshot.outcomes[Outcome.OK], len(spool)) == (kept + 1, 0)
+
+
+def test_what_cannot_be_written_at_the_end_is_tried_again(
+    requester: Requester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop comes while nothing can be opened: each frame is kept all the same a moment later."""
+    link, stopped, tried = link_of(requester), threading.Event(), count()
+    fails(monkeypatch, ".new", OSError(errno.EMFILE, "Too many open files"), lambda _: next(tried) < 4)
+    with closing(Spool(tmp_path)) as spool:
+        source = frames(9, {5: link.drop, 8: stopped.set})
+        _, snapshot = replay(requester, spool, source, stopped.is_set)
+        assert len(spool) == snapshot.outcomes[Outcome.CANCELLED] > 0
+        assert pictures_in(spool)
+
+
+@pytest.mark.parametrize("error", [NOT_NOW[0], MemoryError()], ids=repr)
+def test_before_there_is_a_card_what_cannot_be_written_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The reader waits that long, and goes on: it does not wait for the card."""
+    monkeypatch.setattr(before_card, "_FULL_CHECK_S", 0.01)
+    tried, statistics = count(), ReplayStatistics()
+    fails(monkeypatch, ".new", error, lambda _: next(tried) in {1, 2})
+    with closing(Spool(tmp_path)) as spool:
+        preparer, stop = Preparer(ImageContract(""), "lz4"), threading.Event()
+        find = lambda _: len(spool) == 5  # noqa: E731
+        before = before_card.BeforeCard("echo", preparer, spool, statistics, find=find, stop=stop)
+        left = before.keep(frames(5, {}), 60)
+        assert (list(left or ()), len(spool), before.is_read) == ([], 5, True)

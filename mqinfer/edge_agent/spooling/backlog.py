@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import operator
 import threading
@@ -25,7 +26,8 @@ from mqinfer.edge_agent.frames.table import FrameTable
 from mqinfer.edge_agent.preparation import PREPARERS, Preparation
 from mqinfer.edge_agent.previews import PreviewDrop
 from mqinfer.edge_agent.settings import ReplayOptions
-from mqinfer.edge_agent.spooling.spool import Spool, SpooledFrame
+from mqinfer.edge_agent.spooling.patience import PAUSE_S, Patience
+from mqinfer.edge_agent.spooling.spool import Spool, SpoolBusy, SpooledFrame
 from mqinfer.images.decode import as_image, to_rgb
 from mqinfer.images.demosaic import Demosaic
 from mqinfer.images.picture import CompressedImage, RawImage
@@ -38,6 +40,7 @@ from mqinfer.protocol.types import Capture, EncodedTensor, ErrorInfo, Outcome
 
 __all__ = ["KEPT", "Backlog"]
 
+log = logging.getLogger("mqinfer.edge_agent")
 DAMAGED = "damaged in the spool, and set aside there; replay this part of the recording again, and check the disk"
 """Message of the outcome of a frame whose bytes on the disk are not what was stored."""
 KEPT = "kept in the spool for the next run"
@@ -45,7 +48,11 @@ KEPT = "kept in the spool for the next run"
 _OLDEST = "the spool was full, and newer frames of the stream came"
 _PICTURES = ("jpeg", "png")
 _FULL_CHECK_S = 1.0
-"""While the disk is full, a frame that waits for a connection is offered to it again this often."""
+"""While the disk takes none, a frame that waits for a connection is offered to it again this often."""
+_BUSY_S = 30.0
+"""Frames that can't be read now wait as long as this after the last one that could; then the next run sends them."""
+_LEAVING_S = 3.0
+"""The same for frames that can't be written while the run ends, which are lost then; and for those at its beginning."""
 
 
 class Backlog:
@@ -89,6 +96,7 @@ class Backlog:
         self._changed = changed
         self._failed = partial(failed_frame, options.model)
         self._up_since = -math.inf if requester.connected else math.inf
+        self._reading, self._leaving = Patience(_BUSY_S), Patience(_LEAVING_S)
         self._spooled: dict[int, PendingFrame] = {}
         self._storing = 0  # frames that are on their way to the disk
         self._is_leaving = False
@@ -98,15 +106,23 @@ class Backlog:
         self.left = self._adopt(on_left)
 
     def _adopt(self, on_left: Callable[[str], None]) -> Sequence[PendingFrame]:
-        found = self._spool.after(0)
-        while found:
-            source = found.capture.source
-            frame = PendingFrame(len(self._spooled), _frame_of(found), self._table.stream(source), found.number)
-            self._spooled[found.number] = frame
-            if self._spool.is_left(found.number):
+        last, patience = 0, Patience(_LEAVING_S)
+        while True:
+            try:
+                found = self._spool.after(last)
+            except SpoolBusy as busy:
+                if not patience.pause():
+                    last = busy.number
+                    log.warning("spool: frame %d can't be read now, and is left for the next run: %s", last, busy)
+                continue
+            if found is None:
+                return tuple(self._spooled.values())
+            patience.renew()
+            last, source = found.number, found.capture.source
+            frame = PendingFrame(len(self._spooled), _frame_of(found), self._table.stream(source), last)
+            self._spooled[last] = frame
+            if self._spool.is_left(last):
                 on_left(source)
-            found = self._spool.after(found.number)
-        return tuple(self._spooled.values())
 
     def start(self, settle: Settle) -> None:
         """Start the stages behind, and send what is on the disk."""
@@ -162,8 +178,8 @@ class Backlog:
     def _is_placed(self, pending: PendingFrame, prepared: PreparedFrame, dropped: list[PendingFrame]) -> bool:
         """Wait for a place on the disk or in the window; return whether it is in the window."""
         with self._changed:
-            while not self._is_kept(pending, prepared, dropped) and not self._is_lost and not self._can_send(pending):
-                self._changed.wait_for(lambda: self._can_send(pending) or self._is_lost, _FULL_CHECK_S)
+            while not (self._is_kept(pending, prepared, dropped) or self._is_given_up or self._can_send(pending)):
+                self._changed.wait_for(lambda: self._can_send(pending) or self._is_given_up, _FULL_CHECK_S)
             self._storing -= 1
             is_sent = not pending.spooled_as and self._can_send(pending)
             if is_sent:
@@ -173,7 +189,7 @@ class Backlog:
     def _is_kept(self, pending: PendingFrame, prepared: PreparedFrame, dropped: list[PendingFrame]) -> bool:
         """Store a frame; with `latest` the oldest ones make room for it."""
         while not self._keep(pending, prepared):
-            if self._options.policy is not Policy.LATEST or not self._spooled:
+            if self._options.policy is not Policy.LATEST or not self._spooled or not self._spool.is_full:
                 return False
             oldest = self._spooled.pop(next(iter(self._spooled)))  # numbers ascend
             self._spool.remove(oldest.spooled_as)
@@ -191,15 +207,20 @@ class Backlog:
         return True
 
     def _put(self, pending: PendingFrame, prepared: PreparedFrame) -> int | None:
-        return self._spool.put(SpooledFrame.of(pending.frame, prepared))
+        number = self._spool.put(SpooledFrame.of(pending.frame, prepared))
+        if number is not None:
+            self._leaving.renew()
+        return number
 
     def _can_send(self, pending: PendingFrame) -> bool:
         return pending.stream.has_room and self._requester.connected
 
     @property
-    def _is_lost(self) -> bool:
-        """Whether nothing more is sent in this run."""
-        return self._is_leaving and not self._requester.connected
+    def _is_given_up(self) -> bool:
+        """Whether nothing more is sent in this run, and the disk that took no frame won't take one either."""
+        if not self._is_leaving or self._requester.connected:
+            return False
+        return self._spool.is_full or self._leaving.is_over()
 
     def _settled(self, pending: PendingFrame, prepared: PreparedFrame | None, result: InferResult) -> None:
         """Take a frame with its outcome: the disk keeps it while it has none that counts, and forgets it else."""
@@ -214,7 +235,7 @@ class Backlog:
         if result.outcome is not Outcome.CANCELLED:
             if before:
                 self._spool.remove(before)
-        elif not before and prepared is not None and self._put(pending, prepared) is None:
+        elif not before and prepared is not None and not self._put_at_last(pending, prepared):
             result = replace(result, error=ErrorInfo(Cancelled.code, self._not_kept))
         self._settle(pending, prepared, result)
 
@@ -225,6 +246,13 @@ class Backlog:
         with self._changed:
             was_up = self._up_since <= time.monotonic() - self._options.timeout
             return not (was_up or self._is_leaving) and self._keep(pending, prepared)
+
+    def _put_at_last(self, pending: PendingFrame, prepared: PreparedFrame) -> bool:
+        """Store a frame that the run leaves; try again for a moment where that is not for want of room."""
+        while self._put(pending, prepared) is None:
+            if self._spool.is_full or not self._leaving.pause():
+                return False
+        return True
 
     @property
     def _not_kept(self) -> str:
@@ -259,23 +287,44 @@ class Backlog:
     def _drain(self) -> None:
         sent = 0
         while self._wait_for_frames():
-            with self._changed:
-                found = self._spool.after(sent)
-                last = max(self._spooled, default=sent) if found is None else found.number
-                end = last if found else last + 1
-                passed = list(takewhile(partial(operator.gt, end), self._spooled))  # numbers ascend
-                damaged = [self._spooled.pop(number) for number in passed]
-                pending = self._spooled.pop(last, None)
+            try:
+                with self._changed:
+                    found = self._spool.after(sent)
+                    self._reading.renew()
+                    last = max(self._spooled, default=sent) if found is None else found.number
+                    end = last if found else last + 1
+                    passed = list(takewhile(partial(operator.gt, end), self._spooled))  # numbers ascend
+                    damaged = [self._spooled.pop(number) for number in passed]
+                    pending = self._spooled.pop(last, None)
+            except SpoolBusy as busy:
+                sent = self._pass_over(busy, sent)
+                continue
             for each in damaged:
                 self._settle(each, None, self._failed(each, BadImage(DAMAGED)))
             sent = last
             if found and pending:
                 self._send(pending, found)
 
+    def _pass_over(self, busy: SpoolBusy, sent: int) -> int:
+        """Wait for a frame that can't be read now, and leave it to the next run after a while.
+
+        Returns:
+            The number behind which to go on.
+        """
+        with self._changed:
+            if not self._reading.is_over():
+                self._changed.wait_for(lambda: self._is_closed, PAUSE_S)
+                return sent
+            pending = self._spooled.pop(busy.number, None)
+        if pending:
+            self._settle(pending, None, self._failed(pending, Cancelled(f"{KEPT}: it can't be read now: {busy}")))
+        return busy.number
+
     def _send(self, pending: PendingFrame, found: SpooledFrame) -> None:
         prepared = self._prepared(pending, found)
         if isinstance(prepared, InferResult):
-            self._spool.remove(found.number)
+            if prepared.outcome is not Outcome.CANCELLED:
+                self._spool.remove(found.number)
             self._settle(pending, None, prepared)
             return
         with self._changed:

@@ -7,7 +7,6 @@ the card is there they are prepared for the model and sent like any frame that t
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections import Counter
@@ -29,6 +28,8 @@ __all__ = ["BeforeCard", "wait_for"]
 log = logging.getLogger("mqinfer.edge_agent")
 _CHECK_S = 0.2
 """How often a stop is looked for while nothing but the card can come."""
+_FULL_CHECK_S = 1.0
+"""While the disk takes none, a frame is offered to it again this often."""
 
 
 class BeforeCard:
@@ -79,11 +80,14 @@ class BeforeCard:
         log.warning("model %s: no card yet; frames are kept in the spool until there is one", self._model)
         try:
             for frame in frames:
-                if self._find(0.0) or not self._store(frame):
-                    if wait_for(self._find, math.inf, self._stop):
-                        return chain([frame], frames)
-                    self._lose(frame)
-                    return None
+                while not (is_found := self._find(0.0)) and not self._store(frame):
+                    if is_found := wait_for(self._find, _FULL_CHECK_S, self._stop):
+                        break
+                    if self._stop.is_set():
+                        self._lose(frame)
+                        return None
+                if is_found:
+                    return chain([frame], frames)
             self.is_read = not self._stop.is_set()
         except SourceError as error:  # what was stored before is sent all the same
             self.error = error
@@ -97,7 +101,7 @@ class BeforeCard:
         return LinkError(f"{why}; {len(self._spool)} frames are kept in the spool, and the next run sends them")
 
     def _store(self, frame: Frame) -> bool:
-        """Store a frame; return False if it does not fit."""
+        """Store a frame; return False if it can't be stored now."""
         try:
             prepared = self._preparer.prepare(frame, partial(self._statistics.stage, frame.source))
         except MqinferError as error:  # this frame's fault
@@ -105,6 +109,8 @@ class BeforeCard:
             self._statistics.frame_read(frame.source)
             self._end(frame.source, error)
             return True
+        except MemoryError:
+            return False
         if self._spool.put(SpooledFrame.of(frame, prepared)) is None:
             return False
         self._statistics.frame_read(frame.source)

@@ -7,11 +7,13 @@ next run sends them first. A file is complete once it has its name, and a checks
     {"number": 17, ...}\n        what the tensors are, where and when the frame was taken
     the encoded bytes of each
 
-A frame that differs from its checksum, or can't be read, is set aside under the suffix `.damaged` and never sent.
+A frame that differs from its checksum is set aside under the suffix `.damaged` and never sent. One that can't be read
+or written now, for want of descriptors or memory, or since the disk does not answer, is as good as before: `SpoolBusy`.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -39,12 +41,15 @@ from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError, MqinferError, SourceError
 from mqinfer.protocol.types import Capture, EncodedTensor
 
-__all__ = ["Spool", "SpooledFrame"]
+__all__ = ["Spool", "SpoolBusy", "SpooledFrame"]
 
 log = logging.getLogger("mqinfer.edge_agent")
 _FRAME, _UNFINISHED, _DAMAGED = ".frame", ".new", ".damaged"
 _DAMAGED_KEPT = 16
 """Damaged files that are kept for the operator; the oldest are deleted."""
+_NO_FILE = frozenset({errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
+"""Errors that say that a frame's file is gone, or none; any other one may be over in a moment."""
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _UNDELETED = "spool %s: %d frames have their outcome but can't be deleted; the next run sends them again"
 
 
@@ -102,6 +107,19 @@ class SpooledFrame(_Description):
         return not self.tensors[0].name
 
 
+class SpoolBusy(Exception):
+    """A frame can't be read now; it stays in the spool as it is.
+
+    Attributes:
+        number: Of the frame.
+    """
+
+    def __init__(self, number: int, why: OSError | MemoryError) -> None:
+        """Name the frame, and why it can't be read."""
+        super().__init__(_reason(why))
+        self.number = number
+
+
 class Spool:
     """The store in one folder. Thread-safe; one process at a time."""
 
@@ -117,6 +135,8 @@ class Spool:
         """
         self.refusal = ""
         """Why the last frame was not stored; empty if it was."""
+        self.is_full = False
+        """Whether that was for want of room, which an older frame could make."""
         self._refused = 0  # how often it became full
         self.damaged = 0
         """Number of frames that could not be read and were set aside."""
@@ -128,6 +148,7 @@ class Spool:
         self._sizes: dict[int, int] = {}
         self._numbers: list[int] = []  # the keys of `_sizes`, ascending
         self._settled: set[int] = set()  # frames with an outcome that could not be deleted yet
+        self._last = 0
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -140,7 +161,7 @@ class Spool:
             raise ConfigError(
                 f"spool {folder} can't be used: {error.strerror or error}; give another folder, or free this one"
             ) from error
-        self._last = self._left = max(self._numbers, default=0)
+        self._left = self._last
 
     def _open(self) -> None:
         try:
@@ -149,11 +170,13 @@ class Spool:
             raise OSError("locked by another process") from None
         if not os.access(self._folder, os.W_OK | os.X_OK):
             raise OSError("no permission to write there")
-        for path in self._folder.glob("*" + _UNFINISHED):
-            path.unlink()  # of a process that was killed while it wrote
-        for path in self._folder.glob("*" + _FRAME):
-            if path.stem.isdecimal():
-                self._add(int(path.stem), path.stat().st_size)
+        for path in self._folder.iterdir():  # unlike glob() it raises where it can't read
+            if path.suffix == _UNFINISHED:
+                path.unlink()  # of a process that was killed while it wrote
+            elif path.suffix == _FRAME and path.stem.isdecimal():
+                self._last = max(self._last, int(path.stem))
+                if path.is_file():
+                    self._add(int(path.stem), path.stat().st_size)
 
     def __len__(self) -> int:
         """Return the number of frames."""
@@ -167,21 +190,22 @@ class Spool:
         """Store a frame behind all others.
 
         Returns:
-            Its number; None if it does not fit. `refusal` holds the reason: the bound, or a full disk.
+            Its number; None if it can't be stored now. `refusal` holds the reason, and `is_full` whether that is the
+            bound, or a full disk.
 
         Raises:
             ConfigError: The spool was opened in another process.
         """
         self._check_process()
-        data = b"".join(tensor.data for tensor in frame.tensors)
         with self._lock:
-            if self._numbers and self._bytes + len(data) > self._max_bytes:
-                self._refuse(f"its bound of {self._max_bytes / 1e6:.0f} MB is reached")
+            size = sum(buffer_size(tensor.data) for tensor in frame.tensors)
+            if self._numbers and self._bytes + size > self._max_bytes:
+                self._refuse(f"its bound of {self._max_bytes / 1e6:.0f} MB is reached", is_full=True)
                 return None
             try:
-                self._write(replace(frame, number=self._last + 1), data)
-            except OSError as error:
-                self._refuse(error.strerror or str(error))
+                self._write(replace(frame, number=self._last + 1), b"".join(tensor.data for tensor in frame.tensors))
+            except (OSError, MemoryError) as error:
+                self._refuse(_reason(error), is_full=isinstance(error, OSError) and error.errno in _NO_ROOM)
                 return None
             self._last += 1
             self.refusal = ""
@@ -191,6 +215,7 @@ class Spool:
         """Return the oldest undamaged frame with a higher number, which stays; set damaged ones before it aside.
 
         Raises:
+            SpoolBusy: That frame can't be read now.
             ConfigError: The spool was opened in another process.
         """
         self._check_process()
@@ -199,7 +224,11 @@ class Spool:
                 number = self._numbers[index]
                 try:
                     return _decode(number, self._path(number).read_bytes())
-                except (OSError, MemoryError, MqinferError, MsgspecError, ValueError, KeyError, TypeError) as error:
+                except (OSError, MemoryError) as error:
+                    if not isinstance(error, OSError) or error.errno not in _NO_FILE:
+                        raise SpoolBusy(number, error) from error
+                    self._set_aside(number, error)
+                except (MqinferError, MsgspecError, ValueError, KeyError, TypeError, RecursionError) as error:
                     self._set_aside(number, error)
         return None
 
@@ -266,18 +295,19 @@ class Spool:
                 file.flush()
                 os.fsync(file.fileno())
             unfinished.replace(self._path(number))
-        except OSError:
+        except (OSError, MemoryError):
             with suppress(OSError):
                 unfinished.unlink()
             raise
         self._add(number, len(first) + len(head) + len(data))
         os.fsync(self._handle)  # the name, too, survives a power cut
 
-    def _refuse(self, why: str) -> None:
+    def _refuse(self, why: str, *, is_full: bool) -> None:
+        self.is_full = is_full
         self._refused += not self.refusal
         if not self.refusal and is_logged(self._refused):
-            text = "spool %s stores no more frames: %s; the reader waits, or with latest the oldest one makes room"
-            log.warning(text, self._folder, why)
+            then = "the reader waits, or with latest the oldest one makes room" if is_full else "it is tried again"
+            log.warning("spool %s stores no more frames: %s; %s", self._folder, why, then)
         self.refusal = why
 
     def _set_aside(self, number: int, error: Exception) -> None:
@@ -301,6 +331,10 @@ class Spool:
                 return
             self._settled.discard(number)
             self._drop(number)
+
+
+def _reason(error: OSError | MemoryError) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error) or "no memory is free"
 
 
 def _decode(number: int, content: bytes) -> SpooledFrame:
