@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mqinfer.cloud_worker.batching.batch_policy import FixedPolicy
 from mqinfer.cloud_worker.batching.batcher import Batcher, Ready
 from mqinfer.cloud_worker.serving.pipeline import FinishedRun, Pipeline
+from tests.patience import wait_until
 
 
 def nothing() -> None:
@@ -342,3 +343,58 @@ def test_what_waits_for_its_turn_to_reply_is_not_recorded() -> None:
     assert shop.pipeline.drain(20)
     shop.pipeline.stop()
     assert running == {1}
+
+
+@pytest.mark.parametrize(("threads", "in_order"), [(2, False), (2, True), (4, False), (4, True)])
+def test_what_is_prepared_is_bounded_by_its_bytes(open_shop: Callable[..., Shop], threads: int, in_order: Any) -> None:
+    """With more than the bound nothing further is prepared; a thread goes beyond it by its own request at most."""
+    shop = open_shop(threads, in_order=in_order, most_bytes=1000)
+    lock, gate, alive, most = threading.Lock(), threading.Event(), 0, 0
+
+    def prepare(number: int) -> Ready[int]:
+        nonlocal alive, most
+        with lock:
+            alive += 300
+            most = max(most, alive)
+        return Ready(number, number % 3, 1, nbytes=300)
+
+    def run(batch: Sequence[int]) -> Callable[[], None]:
+        nonlocal alive
+        assert gate.wait(60)
+        shop.done += batch
+        with lock:
+            alive -= 300 * len(batch)
+        return nothing
+
+    shop.on_prepare, shop.on_run = prepare, run
+    for number in range(60):
+        shop.pipeline.receive(number)
+    wait_until(lambda: alive > 1000)
+    gate.set()
+    assert shop.pipeline.drain(60)
+    assert sorted(shop.done) == list(range(60))
+    assert 1000 < most <= 1000 + 300 * threads
+
+
+def test_room_is_free_again_for_what_is_evicted(open_shop: Callable[..., Shop]) -> None:
+    """A prepared request that makes room for another client counts no more; all others are served."""
+    shop = open_shop(most_bytes=1000)
+    gate = threading.Event()
+
+    def run(batch: Sequence[int]) -> Callable[[], None]:
+        assert gate.wait(60)
+        return shop.note(batch)
+
+    shop.on_run = run
+    shop.on_prepare = lambda number: Ready(number, number, 1, "A", nbytes=600)
+    for number in range(2):
+        shop.pipeline.receive(number, "A")
+    wait_until(lambda: shop.pipeline.prepared == 1)
+    shop.pipeline.receive(2, "A")
+    assert shop.pipeline.evict("B") in {1, 2}
+    gate.set()
+    assert shop.pipeline.drain(60)
+    for number in range(3, 9):
+        shop.pipeline.receive(number, "A")
+    assert shop.pipeline.drain(60)
+    assert len(shop.done) == 8

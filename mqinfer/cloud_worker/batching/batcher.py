@@ -33,6 +33,7 @@ class Ready(NamedTuple, Generic[T]):
         rows: Its entries on the batch axis.
         client: Who sent it.
         level: Its priority, 0 the highest.
+        nbytes: Memory that it takes while it waits and runs.
     """
 
     item: T
@@ -40,6 +41,7 @@ class Ready(NamedTuple, Generic[T]):
     rows: int
     client: str = ""
     level: int = 0
+    nbytes: int = 0
 
 
 class Batch(NamedTuple, Generic[T]):
@@ -53,6 +55,7 @@ class Batch(NamedTuple, Generic[T]):
         policy: The policy that chose it.
         began: Since when it keeps others from the model, in seconds: since the batch before it ended, where requests
             waited then. So a batch costs what it takes to change from one to the next as well.
+        nbytes: Memory of its requests, all together.
     """
 
     items: list[T]
@@ -61,6 +64,7 @@ class Batch(NamedTuple, Generic[T]):
     key: Hashable
     policy: BatchPolicy
     began: float
+    nbytes: int
 
 
 class _Waiting(NamedTuple, Generic[T]):
@@ -84,7 +88,11 @@ class _Group(Generic[T]):
 
 
 class Batcher(Generic[T]):
-    """Gathers requests into batches. Not thread-safe: its owner holds a lock."""
+    """Gathers requests into batches. Not thread-safe: its owner holds a lock.
+
+    Attributes:
+        nbytes: Memory of the requests that wait.
+    """
 
     def __init__(self, make_policy: Callable[[], BatchPolicy]) -> None:
         """Begin with nothing.
@@ -96,6 +104,7 @@ class Batcher(Generic[T]):
         self._known: dict[Hashable, _Group[T]] = {}  # also empty ones, for what their policies have learned
         self._groups: dict[Hashable, _Group[T]] = {}  # those in which something waits
         self._items = 0
+        self.nbytes = 0
         self._number = 0
         self._running = 0  # batches
         self._free_since: float | None = None  # while the model could run what waits
@@ -126,6 +135,7 @@ class Batcher(Generic[T]):
         insort(group.line, _Waiting(turn + ready.level * PRIORITY_TURNS, self._number, turn, now, ready))
         group.rows += ready.rows
         self._items += 1
+        self.nbytes += ready.nbytes
         group.policy.came(group.rows, now)
 
     def take(self, now: float, idle: int = 1) -> Batch[T] | float | None:
@@ -178,6 +188,7 @@ class Batcher(Generic[T]):
             return None
         group = self._groups[last.ready.key]
         group.line.remove(last)
+        self.nbytes -= last.ready.nbytes
         self._removed(group, last.ready.key, 1, last.ready.rows)
         return last.ready.item
 
@@ -186,7 +197,7 @@ class Batcher(Generic[T]):
         left = self.items()
         self._known.clear()
         self._groups.clear()
-        self._items = 0
+        self._items = self.nbytes = 0
         return left
 
     def _all(self) -> Iterator[_Waiting[T]]:
@@ -204,19 +215,21 @@ class Batcher(Generic[T]):
     def _cut(self, key: Hashable, most: int, now: float) -> Batch[T]:
         group = self._groups[key]
         items: list[T] = []
-        rows, latest = 0, 0.0
+        rows, nbytes, latest = 0, 0, 0.0
         for _, _, turn, _, ready in group.line:
             if items and rows + ready.rows > most:
                 break
             items.append(ready.item)
             rows += ready.rows
+            nbytes += ready.nbytes
             latest = max(latest, turn)
         del group.line[: len(items)]
+        self.nbytes -= nbytes
         self._removed(group, key, len(items), rows)
         group.policy.began(rows, now)
         began, self._free_since = now if self._free_since is None else self._free_since, None
         self._running += 1
-        return Batch(items, rows, latest, key, group.policy, began)
+        return Batch(items, rows, latest, key, group.policy, began, nbytes)
 
     def _removed(self, group: _Group[T], key: Hashable, count: int, rows: int) -> None:
         group.rows -= rows

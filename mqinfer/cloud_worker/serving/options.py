@@ -37,7 +37,8 @@ class WorkerOptions(ServingOptions):
     Attributes:
         name: Its name in topics and replies; unique on the broker.
         topics: The site's topics.
-        capacity_bytes: Bytes of the payloads that it accepts, all together; a single larger one is accepted.
+        capacity_bytes: Bytes of the payloads that it accepts, all together; a single larger one is accepted. As many
+            more of decoded inputs that wait or run: beyond that the next are not decoded yet.
         inline_s: An idle worker serves a request on the link's thread, without a switch of threads, while requests
             keep a thread busy for less than so many seconds; 0 for never.
         inline_bytes: Largest payload that is served so, in bytes.

@@ -2,7 +2,8 @@
 
 So a lone request passes through one thread from receipt to reply, and under load some threads run the model while the
 others prepare and reply. A ready batch goes before the next preparation, so the model never waits for work that is
-there. Clients take turns from receipt on.
+there. Clients take turns from receipt on. What is prepared is bounded by its bytes, which may be many times those that
+came: the rest waits as it came.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Pipeline(Generic[M, T]):
         *,
         concurrency: int = 1,
         in_order: bool = False,
+        most_bytes: int = 256 << 20,
         clock: Callable[[], float] = time.monotonic,
         record: Callable[[int, Sequence[M | T]], None] = _record_nothing,
     ) -> None:
@@ -74,6 +76,7 @@ class Pipeline(Generic[M, T]):
             concurrency: Calls of `run` at a time.
             in_order: Whether replies are sent in the order in which requests came: they are prepared one at a time
                 then, and a batch waits with its replies for those that began before it.
+            most_bytes: Of what is prepared and not replied to: with more than that nothing further is prepared.
             clock: In seconds.
             record: Called with a thread's number and what it begins to work on, and with nothing after that.
         """
@@ -84,6 +87,7 @@ class Pipeline(Generic[M, T]):
         self._clock = clock
         self._concurrency = concurrency
         self._in_order = in_order
+        self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._emptied = threading.Condition(self._lock)
@@ -93,6 +97,7 @@ class Pipeline(Generic[M, T]):
         self.failure: MqinferError | None = None
         self._preparing = 0
         self._running = 0  # batches
+        self._begun_bytes = 0  # of batches that run or are replied to
         self._unreplied: deque[Batch[T]] = deque()  # where order matters, in the order in which they began
         self._closing = False
         count = max(threads, concurrency + 1)
@@ -207,6 +212,7 @@ class Pipeline(Generic[M, T]):
                     self.fail(error)
                 self._record(number, ())
                 began[number] = 0.0
+                task = None  # an idle thread keeps no request's memory
         except BaseException as error:  # noqa: BLE001 - the root of the thread
             self.fail(error)
 
@@ -218,7 +224,8 @@ class Pipeline(Generic[M, T]):
                 if isinstance(taken, Batch):
                     self._begin(taken)
                     return taken
-                if len(self._queue) and not (self._in_order and self._preparing):
+                has_room = self._batcher.nbytes + self._begun_bytes <= self._most_bytes
+                if len(self._queue) and has_room and not (self._in_order and self._preparing):
                     self._preparing += 1
                     return self._queue.pop()
                 self._changed.wait(taken)
@@ -241,6 +248,7 @@ class Pipeline(Generic[M, T]):
 
     def _begin(self, batch: Batch[T]) -> None:
         self._running += 1
+        self._begun_bytes += batch.nbytes
         if self._in_order:
             self._unreplied.append(batch)
         self._queue.served(batch.turn)
@@ -266,6 +274,9 @@ class Pipeline(Generic[M, T]):
                 if self._in_order:
                     self._unreplied.popleft()
                     self._replied.notify_all()
+                if self._batcher.nbytes + self._begun_bytes > self._most_bytes:
+                    self._changed.notify()  # what waited for room is prepared while this thread goes on
+                self._begun_bytes -= batch.nbytes
                 self._leave(len(batch.items))
 
     def _end(self, batch: Batch[T], rows: int) -> None:

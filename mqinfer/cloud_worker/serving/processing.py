@@ -133,7 +133,9 @@ class Processing:
             self._fail(incoming, self._failure(error), started)
             return None
         item = PreparedRequest(incoming, prepared, started - delivery.received, self._clock())
-        return Ready(item, prepared.key, prepared.rows, incoming.client, self._schedule.level(request.priority))
+        return Ready(
+            item, prepared.key, prepared.rows, incoming.client, self._schedule.level(request.priority), prepared.nbytes
+        )
 
     def _is_skipped(self, incoming: IncomingRequest) -> bool:
         """Drop a request that its client cancelled."""

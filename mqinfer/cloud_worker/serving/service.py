@@ -23,7 +23,7 @@ from mqinfer.models.loading import LoadedModel
 from mqinfer.models.postprocess.classification import classify
 from mqinfer.models.postprocess.stage import Postprocessed, network_of
 from mqinfer.protocol.card import ImageContract
-from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.datatypes import ITEM_BYTES, Array, Datatype
 from mqinfer.protocol.errors import BadImage, BadTensor, InvalidRequest, ModelFailed, ModelNotFound, MqinferError
 from mqinfer.protocol.header import BIT_DEPTH, DEMOSAIC, IMAGE_ENCODING, OUTPUT_ENCODING, SIGNATURE
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
@@ -51,6 +51,7 @@ class Prepared:
         service: Runs it: that of the requested signature.
         decode_ns: Time in codecs, in nanoseconds.
         preprocess_ns: Time in the processing of images, in nanoseconds.
+        nbytes: Memory of the inputs.
     """
 
     inputs: dict[str, Array]
@@ -60,6 +61,7 @@ class Prepared:
     service: InferenceService
     decode_ns: int
     preprocess_ns: int
+    nbytes: int = 0
 
 
 @value_object(eq=False)
@@ -144,18 +146,21 @@ class InferenceService:
             return requested.prepare(request, client)
         self._check_request(request)
         inputs: dict[str, Array] = {}
-        decode_ns = preprocess_ns = 0
+        decode_ns = preprocess_ns = nbytes = 0
         for tensor in request.inputs:
-            inputs[tensor.name], decoding_ns, preprocessing_ns = self._decode(tensor, client, request.capture.source)
+            array, decoding_ns, preprocessing_ns = self._decode(tensor, client, request.capture.source)
+            inputs[tensor.name] = array
+            nbytes += array.nbytes if tensor.datatype is not Datatype.BYTES else _text_bytes(array)
             decode_ns += decoding_ns
             preprocess_ns += preprocessing_ns
         outputs = tuple([output.name for output in request.outputs]) if request.outputs else ()
         if self._stage is not None:
             outputs = self._stage.needed(outputs)
         if self._max_rows == 0:  # no batch axis: nothing is shared, one after the other
-            return Prepared(inputs, 1, outputs, self._signature or None, self, decode_ns, preprocess_ns)
+            return Prepared(inputs, 1, outputs, self._signature or None, self, decode_ns, preprocess_ns, nbytes)
         rows, shapes = self._batch_axis(inputs)
-        return Prepared(inputs, rows, outputs, (outputs, shapes, self._signature), self, decode_ns, preprocess_ns)
+        key = (outputs, shapes, self._signature)
+        return Prepared(inputs, rows, outputs, key, self, decode_ns, preprocess_ns, nbytes)
 
     def forget_idle(self) -> None:
         """Free what is kept of streams without a picture for a while."""
@@ -334,6 +339,11 @@ def _check_shape(tensor: EncodedTensor, spec: TensorSpec) -> None:
         raise BadTensor(
             f"input {tensor.name!r} has shape {list(tensor.shape)}; expected {list(spec.shape)} (-1: any size)"
         )
+
+
+def _text_bytes(array: Array) -> int:
+    """Return the memory of strings: of each one object, its place in the array, and its own bytes."""
+    return array.size * ITEM_BYTES[Datatype.BYTES] + sum(map(len, array.ravel().tolist()))
 
 
 def _one_picture(name: str, array: Array) -> Array:

@@ -114,6 +114,7 @@ class Worker:
             options.threads,
             concurrency=model.backend.concurrency,
             in_order=self._schedule.in_order,
+            most_bytes=options.capacity_bytes,
             clock=clock,
             record=self._record,
         )
