@@ -173,7 +173,7 @@ class Registry:
         self._clock = clock
         self._cards = _Kept[ModelCard]()
         self._workers = _Kept[WorkerState]()
-        self._servers = _Kept[ServerStatus]()
+        self._servers = _Kept[ServerState]()
         self._clients = _Kept[SeenClient]()
 
     @property
@@ -187,8 +187,8 @@ class Registry:
         return dict(self._workers.found)
 
     @property
-    def servers(self) -> dict[str, ServerStatus]:
-        """The servers by name, without those that have ended."""
+    def servers(self) -> dict[str, ServerState]:
+        """The last states of the servers by name, without those that have ended."""
         return dict(self._servers.found)
 
     @property
@@ -229,7 +229,7 @@ class Registry:
         """Handle a server's state, or its removal; a question about a name changes nothing."""
         if state is None or state.status is not ServerStatus.CLAIMING:
             is_over = state is None or state.status is ServerStatus.STOPPED
-            self._servers.put(server, None if is_over or state is None else state.status)
+            self._servers.put(server, None if is_over else state)
 
     def put_client(self, client: str, state: ClientState | None) -> None:
         """Handle a client's state, or its removal; a question about a name changes nothing, nor does an old will."""

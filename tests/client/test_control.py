@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import queue
 import threading
@@ -11,11 +12,14 @@ import pytest
 
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
-from mqinfer.client.control import ControlClient, ControlReply, check_replies
+from mqinfer.client import AsyncClient
+from mqinfer.client.control import AsyncControl, ControlClient, ControlReply, check_replies
+from mqinfer.client.control.question import Question
 from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.errors import Expired, ModelNotFound, ModelNotLoadable, NoWorker
 from mqinfer.protocol.states import ServerState, ServerStatus
 from mqinfer.protocol.topics import Topics
+from tests.asynchronous import in_loop
 
 INDEX = Call(Operation.INDEX)
 
@@ -32,9 +36,9 @@ class FakeServer:
             self.link.subscribe(self.topics.control.filter(server=target), self.orders.put)
         self.say(ServerStatus.READY)
 
-    def say(self, status: ServerStatus) -> None:
+    def say(self, status: ServerStatus, *, incarnation: int = 1) -> None:
         """Publish its state."""
-        state = ServerState(self.name, status, 1).to_json()
+        state = ServerState(self.name, status, incarnation).to_json()
         self.link.publish(Message(self.topics.control_state(self.name), state, retain=True))
 
     def order(self) -> Message:
@@ -56,16 +60,35 @@ class FakeServer:
         )
 
 
+StartServer = Callable[[str], FakeServer]
+
+
 @pytest.fixture
-def site(unique: Callable[[str], str]) -> Iterator[Callable[..., Any]]:
-    """Make servers by name on a broker of this test's own: `site("one", "two")` gives a client and the servers."""
-    url = f"memory://{unique('broker')}"
+def url(unique: Callable[[str], str]) -> str:
+    """Return the address of a broker of this test's own."""
+    return f"memory://{unique('broker')}"
+
+
+@pytest.fixture
+def start(url: str) -> Iterator[StartServer]:
+    """Start servers on that broker."""
+    with ExitStack() as stack:
+
+        def make(name: str) -> FakeServer:
+            server = FakeServer(url, name)
+            stack.callback(server.link.close)
+            return server
+
+        yield make
+
+
+@pytest.fixture
+def site(url: str, start: StartServer) -> Iterator[Callable[..., Any]]:
+    """Make servers by name on that broker: `site("one", "two")` gives a client and the servers."""
     with ExitStack() as stack:
 
         def make(*names: str) -> tuple[ControlClient, list[FakeServer]]:
-            servers = [FakeServer(url, name) for name in names]
-            for server in servers:
-                stack.callback(server.link.close)
+            servers = [start(name) for name in names]
             return stack.enter_context(ControlClient(url, name="operator")), servers
 
         yield make
@@ -147,6 +170,57 @@ def test_a_server_that_goes_or_keeps_silent(site: Callable[..., Any]) -> None:
     (silent,) = control.ask(INDEX, timeout=0.05)
     assert isinstance(silent.error, Expired)
     assert "server two has not replied" in str(silent.error)
+
+
+def test_a_server_that_starts_meanwhile_is_not_waited_for(site: Callable[..., Any], start: StartServer) -> None:
+    """A call belongs to the servers that were ready when it was sent: one that starts later has not received it."""
+    control, (one,) = site("one")
+    result = asking(control, Call(Operation.LOAD, "m"), timeout=20)
+    order = one.order()
+    start("late")
+    control.wait_for("late")
+    one.answer(order, {"versions": ["1"]})
+    assert [reply.server for reply in result()] == ["one"]
+
+
+@in_loop
+async def test_an_asyncio_call_waits_for_no_server_that_starts_meanwhile(url: str, start: StartServer) -> None:
+    """A call over an asyncio client belongs to the same servers."""
+    one = start("one")
+    async with AsyncClient(url) as client:
+        asked = asyncio.create_task(AsyncControl(client).ask(Call(Operation.LOAD, "m"), timeout=20))
+        order = await asyncio.to_thread(one.order)
+        start("late")
+        assert await client.connection.registry.until(lambda: "late" in client.connection.registry.known.servers, 20)
+        one.answer(order, {"versions": ["1"]})
+        assert [reply.server for reply in await asked] == ["one"]
+
+
+def test_a_server_that_is_started_anew_has_lost_the_call(site: Callable[..., Any]) -> None:
+    """A later start of the same name replies to nothing that the earlier one was asked."""
+    control, (one,) = site("one")
+    result = asking(control, Call(Operation.LOAD, "m"), timeout=20)
+    one.order()
+    one.say(ServerStatus.READY, incarnation=2)
+    (reply,) = result()
+    assert isinstance(reply.error, NoWorker)
+    assert "server one was started anew" in str(reply.error)
+
+
+def test_states_that_come_behind_the_acknowledgement() -> None:
+    """Of many kept states a broker holds some back: a server whose kept state comes late was asked, a new one not."""
+    servers = {"one": ServerState("one", ServerStatus.READY, 1)}
+    question = Question(None, 300)
+    question.acked(0, servers)
+    for name in ("kept", "new"):
+        servers[name] = ServerState(name, ServerStatus.READY, 1)
+    question.was_ready(servers["kept"])
+    for server in ("one", "kept"):
+        assert not question.is_complete(servers)
+        topic = Topics().control_result("operator", question.request.hex())
+        assert question.replied(Message(topic, b"{}", user_properties=(("server", server),)))
+    assert question.is_complete(servers)
+    assert [reply.server for reply in question.outcome(servers, "operator")] == ["kept", "one"]
 
 
 def test_nobody_is_there(site: Callable[..., Any]) -> None:

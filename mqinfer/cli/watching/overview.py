@@ -129,7 +129,7 @@ class Observer:
             for model in state.models or (ServedModel(""),)
         ]
         servers = [
-            {"server": name, "state": str(state), "problem": now.problems.get(name, "")}
+            {"server": name, "state": str(state.status), "problem": now.problems.get(name, "")}
             for name, state in sorted(self._known.servers.items())
         ]
         index = _stated_index(processes) if now.is_refused else now.index

@@ -51,9 +51,10 @@ class AsyncControl:
         check_timeout(timeout)
         await self._registry.wait_until_complete()
         question, known, name = Question(server, timeout), self._registry.known, self._requester.name
+        asked = known.servers
 
         def on_ack(code: int) -> None:
-            question.acked(code)
+            question.acked(code, asked)
             self._registry.notify()
 
         self._asked[question.request.hex()] = question

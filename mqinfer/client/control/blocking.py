@@ -20,7 +20,14 @@ from mqinfer.client.options import check_timeout
 from mqinfer.client.result import Ignored
 from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.errors import LinkError, MqinferError, NoWorker
-from mqinfer.protocol.states import ServerStatus, WorkerState, WorkerStatus, read_server_state, read_worker_state
+from mqinfer.protocol.states import (
+    ServerState,
+    ServerStatus,
+    WorkerState,
+    WorkerStatus,
+    read_server_state,
+    read_worker_state,
+)
 from mqinfer.protocol.topics import DEFAULT_ROOT, Topics, check_name
 
 __all__ = ["ControlClient", "TrafficOrder"]
@@ -80,7 +87,7 @@ class ControlClient(WithBlock):
         self._topics = Topics(root)
         self._asking = threading.Lock()
         self._changed = threading.Condition()
-        self._servers: dict[str, ServerStatus] = {}
+        self._servers: dict[str, ServerState] = {}
         self._question: Question | None = None
         self._workers: dict[str, WorkerState] = {}
         self._ignored_states = Ignored("a server's state")
@@ -110,7 +117,7 @@ class ControlClient(WithBlock):
     def servers(self) -> dict[str, ServerStatus]:
         """The servers by name: those that are ready, and those that were lost."""
         with self._changed:
-            return {name: status for name, status in self._servers.items() if status is not ServerStatus.STOPPED}
+            return {name: state.status for name, state in self._servers.items()}
 
     @property
     def workers(self) -> dict[str, WorkerState]:
@@ -186,7 +193,7 @@ class ControlClient(WithBlock):
         check_may_wait("wait_for()")
         check_timeout(timeout)
         with self._changed:
-            if not self._changed.wait_for(lambda: self._servers.get(server) is ServerStatus.READY, timeout):
+            if not self._changed.wait_for(lambda: self.servers.get(server) is ServerStatus.READY, timeout):
                 raise NoWorker(f"server {server!r} was not ready within {timeout:g} s")
 
     def load(self, model: str, *, server: str | None = None, timeout: float = 300.0) -> list[ControlReply]:
@@ -269,7 +276,7 @@ class ControlClient(WithBlock):
 
     def _on_ack(self, question: Question, code: int) -> None:
         with self._changed:
-            question.acked(code)
+            question.acked(code, self._servers)
             self._changed.notify_all()
 
     def _on_state(self, message: Message) -> None:
@@ -280,7 +287,12 @@ class ControlClient(WithBlock):
         if state is not None and state.status is ServerStatus.CLAIMING:
             return  # a question to the one that has the name
         with self._changed:
-            self._servers[server] = state.status if state else ServerStatus.STOPPED
+            if state is None or state.status is ServerStatus.STOPPED:
+                self._servers.pop(server, None)
+            else:
+                self._servers[server] = state
+                if message.retain and self._question:
+                    self._question.was_ready(state)
             self._changed.notify_all()
 
     def _on_worker(self, message: Message) -> None:

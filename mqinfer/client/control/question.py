@@ -21,7 +21,7 @@ from mqinfer.protocol.errors import (
     NoWorker,
     error_from_code,
 )
-from mqinfer.protocol.states import ServerStatus
+from mqinfer.protocol.states import ServerState, ServerStatus
 from mqinfer.protocol.topics import EVERY_SERVER, Topics, check_name, check_same
 
 __all__ = ["ControlReply", "Question", "check_replies", "read_reply"]
@@ -45,6 +45,9 @@ class ControlReply:
 class Question:
     """One call, to one server or to all, and what has come of it. Not thread-safe.
 
+    It belongs to the servers that were ready when the broker took it: one that starts later has not received it, and
+    one that is started anew has lost it.
+
     Attributes:
         request: Identifies it, on the wire too.
     """
@@ -61,6 +64,7 @@ class Question:
         self._timeout = timeout
         self._replies: dict[str, ControlReply] = {}
         self._refusal: int | None = None
+        self._asked: dict[str, int] | None = None  # incarnations by server; None until the broker has taken it
 
     def message(self, topics: Topics, client: str, call: Call, body: Mapping[str, Any] | None) -> Message:
         """Return the message that asks it.
@@ -90,10 +94,16 @@ class Question:
             return topics.edge_reply(self._server, self.request.hex())
         return topics.control_result(client, self.request.hex())
 
-    def acked(self, code: int) -> None:
-        """Handle the reason code of its PUBACK."""
+    def acked(self, code: int, servers: Mapping[str, ServerState]) -> None:
+        """Handle the reason code of its PUBACK, and the servers that are known by then."""
         if code != ReasonCode.SUCCESS:
             self._refusal = code
+        self._asked = {name: state.incarnation for name, state in _ready(servers).items()}
+
+    def was_ready(self, state: ServerState) -> None:
+        """Handle a state that the broker had kept and that has come behind the PUBACK: of many it holds some back."""
+        if self._asked is not None and state.status is ServerStatus.READY:
+            self._asked.setdefault(state.server, state.incarnation)
 
     def replied(self, message: Message) -> bool:
         """Handle a reply; return False where it is not one to this question.
@@ -111,17 +121,22 @@ class Question:
         self._replies[reply.server] = reply
         return True
 
-    def is_complete(self, servers: Mapping[str, ServerStatus]) -> bool:
+    def is_complete(self, servers: Mapping[str, ServerState]) -> bool:
         """Return whether no further reply is to be expected from these servers."""
-        server = self._server
         if self._refusal is not None:
             return True
-        if server is not None:
-            return server in self._replies or servers.get(server, ServerStatus.READY) is not ServerStatus.READY
         # The states are retained: they came before the first reply could.
-        return bool(self._replies) and _ready(servers) <= self._replies.keys()
+        return bool(self._server or self._replies or self._asked) and not self._silent(servers)
 
-    def outcome(self, servers: Mapping[str, ServerStatus], client: str) -> list[ControlReply]:
+    def _silent(self, servers: Mapping[str, ServerState]) -> set[str]:
+        """Return the servers whose reply may still come."""
+        return {name for name in self._missing(servers) if self._end_of(name, servers) is None}
+
+    def _missing(self, servers: Mapping[str, ServerState]) -> set[str]:
+        asked = {self._server} if self._server else set(_ready(servers) if self._asked is None else self._asked)
+        return asked - self._replies.keys()
+
+    def outcome(self, servers: Mapping[str, ServerState], client: str) -> list[ControlReply]:
         """Return the replies, sorted by server; those that have not come are errors. At least one.
 
         Args:
@@ -132,30 +147,46 @@ class Question:
             NoWorker: There is no such server, or none at all.
             NotAuthorized: The broker does not allow this client to control servers.
         """
-        server = self._server
         if self._refusal == ReasonCode.NOT_AUTHORIZED:
             raise NotAuthorized(
                 f"the broker does not allow client {client!r} to ask or control servers; a dashboard's login only "
                 f"reads (mqinfer status), an operator's does both; {NAME_HINT}"
             )
-        missing = {server} - self._replies.keys() if server else _ready(servers) - self._replies.keys()
-        is_nobody = not missing or self._refusal is not None or server not in {None, *servers}
-        if is_nobody and not self._replies:
-            whom = f"no server {server!r}" if server else "no server"
+        missing = self._missing(servers)
+        if not self._replies and (not missing or self._is_nobody(servers)):
+            whom = f"no server {self._server!r}" if self._server else "no server"
             known = ", ".join(sorted(_ready(servers))) or "none"
             raise NoWorker(f"{whom} is ready on this broker (ready: {known}); start: mqinfer worker")
-        late = [ControlReply(name, error=self._silence(name, servers)) for name in missing]
+        late = [ControlReply(name, error=self._silence(name, servers)) for name in self._named(missing, servers)]
         return sorted([*self._replies.values(), *late], key=lambda reply: reply.server)
 
-    def _silence(self, server: str, servers: Mapping[str, ServerStatus]) -> MqinferError:
-        status = servers.get(server, ServerStatus.READY)
-        if status is not ServerStatus.READY:
-            return NoWorker(f"server {server} is {status}")
-        return Expired(f"server {server} has not replied within {self._timeout:g} s")
+    def _named(self, missing: set[str], servers: Mapping[str, ServerState]) -> set[str]:
+        """Return which servers without a reply are errors: of all that were asked, not those that are gone."""
+        if self._server or not (self._replies or self._silent(servers)):
+            return missing
+        return self._silent(servers)
+
+    def _is_nobody(self, servers: Mapping[str, ServerState]) -> bool:
+        """Return whether the broker knows of no receiver, or nothing is known of the one that is named."""
+        return self._refusal is not None or self._server not in {None, *servers, *(self._asked or ())}
+
+    def _silence(self, server: str, servers: Mapping[str, ServerState]) -> MqinferError:
+        return self._end_of(server, servers) or Expired(f"server {server} has not replied within {self._timeout:g} s")
+
+    def _end_of(self, server: str, servers: Mapping[str, ServerState]) -> NoWorker | None:
+        """Return why no reply can come from a server any more; None while one may."""
+        state, asked = servers.get(server), (self._asked or {}).get(server)
+        if state is None:  # an edge publishes none
+            return None if asked is None else NoWorker(f"server {server} has stopped")
+        if state.status is not ServerStatus.READY:
+            return NoWorker(f"server {server} is {state.status}")
+        if asked not in {None, state.incarnation}:
+            return NoWorker(f"server {server} was started anew before it replied; see: mqinfer models list")
+        return None
 
 
-def _ready(servers: Mapping[str, ServerStatus]) -> set[str]:
-    return {name for name, status in servers.items() if status is ServerStatus.READY}
+def _ready(servers: Mapping[str, ServerState]) -> dict[str, ServerState]:
+    return {name: state for name, state in servers.items() if state.status is ServerStatus.READY}
 
 
 def read_reply(message: Message) -> ControlReply:
