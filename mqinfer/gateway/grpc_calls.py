@@ -16,7 +16,7 @@ import grpc
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.errors import status_of
 from mqinfer.gateway.settings import GatewaySettings
-from mqinfer.protocol.errors import MqinferError
+from mqinfer.protocol.errors import InvalidRequest, MqinferError
 
 __all__ = ["GrpcCaller", "Work", "abort", "admit", "known", "make_server", "text_of", "unary"]
 
@@ -29,6 +29,10 @@ _PINGS = (  # a client that is gone without a word ends its calls within 80 s; c
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+)
+_WINDOW = (  # what a call may send before its message is read: it grows with the bandwidth otherwise, to many MiB
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 18),
 )
 
 
@@ -60,15 +64,23 @@ def unary(access: Access, right: Right, work: Work) -> Any:
         work: Raises an `MqinferError` for whatever goes wrong.
     """
 
-    async def handle(request: bytes, context: Any) -> bytes:
+    async def handle(_: Any, context: Any) -> bytes:
         try:
-            return await work(request, admit(access, right, context))
+            caller = admit(access, right, context)
+            return await work(await _receive(context), caller)
         except Exception as error:  # noqa: BLE001 - the call's root; `known` logs what nobody has foreseen
             failure = known(error)
         await abort(context, failure)
         raise failure  # not reached: `abort` raises
 
-    return grpc.unary_unary_rpc_method_handler(handle)
+    return grpc.stream_unary_rpc_method_handler(handle)  # one of unary_unary gets the message read before it is asked
+
+
+async def _receive(context: Any) -> bytes:
+    request: bytes = await context.read()
+    if request is grpc.aio.EOF:
+        raise InvalidRequest("the call ends without a request; send one message")
+    return request
 
 
 def admit(access: Access, right: Right, context: Any) -> GrpcCaller:
@@ -129,5 +141,6 @@ def make_server(handlers: Iterable[Any], settings: GatewaySettings, *, shared: b
         ("grpc.max_allowed_incoming_connections", settings.bounds.max_connections),
         ("grpc.so_reuseport", int(shared)),
         *_PINGS,
+        *_WINDOW,
     )
     return grpc.aio.server(handlers=tuple(handlers), options=options)
