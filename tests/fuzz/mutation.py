@@ -18,7 +18,7 @@ import msgpack
 
 from mqinfer.protocol.envelope import ALIGNMENT, MAGIC
 
-__all__ = ["Mutate", "Mutator", "in_envelope", "in_json", "in_lz4", "in_packets", "in_png", "in_tail_json"]
+__all__ = ["Mutate", "Mutator", "in_envelope", "in_json", "in_lz4", "in_packets", "in_png", "in_tail_json", "in_units"]
 
 Mutate = Callable[[bytes], bytes]
 Mutator = Callable[[bytes, Random, Mutate], bytes]
@@ -118,6 +118,28 @@ def in_lz4(start: int) -> Mutator:
         return data[:start] + block
 
     return change
+
+
+def in_units(data: bytes, random: Random, mutate: Mutate) -> bytes:
+    """Change a unit of a byte stream of video, drop one, move one, or write one many times."""
+    first, *units = data.split(b"\0\0\1")
+    if not units or random.random() < 0.2:
+        return mutate(data)
+    at = random.randrange(len(units))
+    match random.randrange(5):
+        case 0:
+            del units[at]
+        case 1:
+            units.insert(random.randrange(len(units)), units.pop(at))
+        case 2:
+            units[at:at] = [random.choice((b"", b"\x0c", b"\x09\x10", units[at][:8]))] * random.choice(
+                (1, 30, 1100, 9000)
+            )
+        case 3:
+            units.insert(random.randrange(len(units)), units[at])
+        case _:
+            units[at] = mutate(units[at]).replace(b"\0\0\1", b"\0\1")
+    return b"\0\0\1".join((first, *units))
 
 
 def in_packets(data: bytes, random: Random, mutate: Mutate) -> bytes:

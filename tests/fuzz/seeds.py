@@ -10,12 +10,13 @@ import numpy as np
 from mqinfer.broker.link import Message
 from mqinfer.broker.packets import encode_head, encode_puback
 from mqinfer.codecs import encode_tensor
+from mqinfer.codecs.h264 import H264Encoder
 from mqinfer.protocol.control import Cancellation
 from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.header import RAW_SIZE
 from mqinfer.protocol.states import ServerState, ServerStatus
 from mqinfer.protocol.types import Outcome
-from tests.fuzz.tensors import ENCODINGS, head
+from tests.fuzz.tensors import ENCODINGS, NEXT, SIZES, head
 
 __all__ = [
     "cancellations",
@@ -32,6 +33,7 @@ __all__ = [
     "server_states",
     "tensors",
     "topics",
+    "videos",
 ]
 
 _FOLDERS = (Path(__file__).parents[1] / "golden", Path(__file__).parent / "corpus")
@@ -132,6 +134,18 @@ def tensors(encoding: str) -> Iterator[bytes]:
         tensor = encode_tensor("x", array, encoding)
         yield head(tensor.datatype, array.shape, int(tensor.parameters.get(RAW_SIZE, 0))) + bytes(tensor.data)
     yield head(Datatype.BYTES, (65535, 60))
+
+
+def videos() -> Iterator[bytes]:
+    """A chain of each size that can be encoded, and one that goes on with another size."""
+    made = []
+    for number, (height, width) in enumerate(SIZES[:4]):
+        encoder = H264Encoder(height, width, 30)
+        scene = np.dstack([np.resize(_RAMP, (height, width))] * 3)
+        pictures = [encoder.encode(np.roll(scene, count, 1), key=count == 0) for count in range(3)]
+        made.append([bytes((number,)) + picture for picture in pictures])
+        yield NEXT.join(made[-1])
+    yield NEXT.join((made[0][0], made[1][1], made[0][1]))
 
 
 def pixels() -> Iterator[bytes]:

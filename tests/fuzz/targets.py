@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from tests.fuzz import messages, model_files, seeds
-from tests.fuzz.mutation import Mutator, in_envelope, in_json, in_lz4, in_packets, in_png, in_tail_json
-from tests.fuzz.tensors import HEAD, picture, pixels, probe, tensor_of
+from tests.fuzz.mutation import Mutator, in_envelope, in_json, in_lz4, in_packets, in_png, in_tail_json, in_units
+from tests.fuzz.tensors import HEAD, picture, pixels, probe, tensor_of, video
 
 __all__ = ["TARGETS", "Target"]
 
@@ -58,6 +58,7 @@ TARGETS = {
     "probe-png": Target(probe, seeds.pngs, in_png),
     "jpeg": Target(picture, seeds.jpegs, share=3, memory=64 * _MIB),
     "png": Target(picture, seeds.pngs, in_png, share=3, memory=64 * _MIB),
+    "video": Target(video, seeds.videos, in_units, share=3, longest=65536, memory=64 * _MIB),
     "pixels": Target(pixels, seeds.pixels, share=3, memory=64 * _MIB),
     "onnx": Target(model_files.onnx, seeds.onnxes, share=2),
     "triton": Target(model_files.triton, partial(seeds.files, "*.pbtxt"), share=1, memory=16 * _MIB),

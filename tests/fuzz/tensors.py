@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from struct import Struct
 from types import SimpleNamespace
 from typing import Any
@@ -11,19 +12,26 @@ import cv2  # noqa: F401  here, so that its import does not count as the first p
 
 from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.codecs import decode_tensor, encoded_image, probe_image
+from mqinfer.codecs.chain import ChainDecoder
+from mqinfer.codecs.h264 import H264Decoder
 from mqinfer.codecs.probe import check_complete
 from mqinfer.protocol.card import CardParameters, ColourOrder, ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Datatype
-from mqinfer.protocol.header import IMAGE_ENCODING, RAW_SIZE
+from mqinfer.protocol.errors import MqinferError
+from mqinfer.protocol.header import CHAIN, IMAGE_ENCODING, POSITION, RAW_SIZE
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import EncodedTensor, InferRequest, TensorSpec
 
-__all__ = ["ENCODINGS", "HEAD", "head", "picture", "pixels", "probe", "tensor_of"]
+__all__ = ["ENCODINGS", "HEAD", "NEXT", "SIZES", "head", "picture", "pixels", "probe", "tensor_of", "video"]
 
 HEAD = Struct("<BBHHHI")
 """Datatype, number of axes, three of them (others are 1), and the parameter `raw_size`."""
 _LIMITS = Limits(tensor_bytes=4 << 20, image_pixels=1 << 20)
 _DATATYPES = tuple(Datatype)
+SIZES = ((32, 48), (48, 32), (31, 47), (1, 1), (1024, 1024), (1 << 15, 1 << 15))
+"""Heights and widths that a picture of video may be declared with; it begins with the number of one."""
+NEXT = b"next picture"
+"""Between two pictures of a stream."""
 _SPEC = TensorSpec("x", Datatype.FP32, (-1, 7, 9, 3))
 _CONTRACTS = (ImageContract("x", 9, 7), ImageContract("x", 9, 7, ColourOrder.BGR, mean=(1.0, 2.0, 3.0)))
 ENCODINGS = (
@@ -90,6 +98,17 @@ def pixels(data: bytes) -> None:
     tensor = EncodedTensor("x", datatype, (1, *axes)[: count % 5], "raw", data[HEAD.size :], parameters)
     prepared = _SERVICES[name % 2].prepare(InferRequest("r", "m", (tensor,)))
     assert prepared.inputs["x"].shape == (1, 7, 9, 3)
+
+
+def video(data: bytes) -> None:
+    """Decode the pictures of a stream as a worker does, one behind the other, whatever became of those before."""
+    decoder = ChainDecoder(H264Decoder, ahead_s=0)
+    for position, each in enumerate(data.split(NEXT)[:8]):
+        height, width = SIZES[each[0] % len(SIZES)] if each else SIZES[0]
+        shape = (1, height, width, 3)
+        tensor = EncodedTensor("x", Datatype.UINT8, shape, "h264", each[1:], {CHAIN: 1, POSITION: position})
+        with suppress(MqinferError):
+            assert decoder.decode(tensor, _LIMITS).shape == shape
 
 
 def probe(data: bytes) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from mqinfer.broker.paho.packet_reader import PacketReader
-from mqinfer.codecs import decode_tensor, encoded_image
+from mqinfer.codecs import decode_tensor, encode_tensor, encoded_image
 from mqinfer.protocol import envelope, oip_json
 from mqinfer.protocol.card import card_from_json
 from mqinfer.protocol.datatypes import Datatype
@@ -141,6 +141,35 @@ def picture_bombs() -> Iterator[Bomb]:
         yield f"PNG of {width}x{height} of {bits} bits", _picture(_png(width, height, bits, pixels))
 
 
+def video_bombs() -> Iterator[Bomb]:
+    """Units without end before, within and behind a picture; pictures that claim more, or are several."""
+    encoded = {side: encode_tensor("x", np.zeros((side, side, 3), np.uint8), "h264").data for side in (64, 2048)}
+    small, large = (bytes(each) for each in encoded.values())
+    begin = small.rindex(b"\0\0\1")
+    kinds = {
+        "empty": b"",
+        "filler": b"\x0c",
+        "delimiters": b"\x09\x10",
+        "texts": b"\x06\x05\x01\0\x80",
+        "parameter sets": small[small.index(b"\0\0\1") + 3 :][:20],
+        "slices": small[begin + 3 :][:12],
+        "undefined": b"\x1f\x80",
+    }
+    for (kind, unit), count in product(kinds.items(), (2000, 300_000)):
+        units = (b"\0\0\1" + unit) * count
+        yield f"{count} {kind} units before", _video(units + small)
+        yield f"{count} {kind} units within", _video(small[:begin] + units + small[begin:])
+        yield f"{count} {kind} units behind", _video(small + units)
+    yield "of another size", _video(large)
+    yield "declared larger", _video(small, 2048)
+    yield "declared huge", _video(small, 1 << 20)
+    yield "9 pictures in one", _video(large * 9, 2048)
+
+
+def _video(data: bytes, side: int = 64) -> Callable[[], object]:
+    return _tensor(Datatype.UINT8, (side, side, 3), "h264", data)
+
+
 def _resized(jpeg: bytes, size: tuple[int, int]) -> bytes:
     at = max(jpeg.find(b"\xff\xc0"), jpeg.find(b"\xff\xc2"))
     return jpeg[: at + 5] + struct.pack(">HH", *size) + jpeg[at + 9 :]
@@ -182,7 +211,7 @@ def _read(stream: bytes) -> None:
     list(reader.packets())
 
 
-LISTS = (msgpack_bombs, json_bombs, lz4_bombs, picture_bombs, packet_bombs)
+LISTS = (msgpack_bombs, json_bombs, lz4_bombs, picture_bombs, video_bombs, packet_bombs)
 
 
 def test_there_are_enough() -> None:
