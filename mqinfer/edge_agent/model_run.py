@@ -171,7 +171,7 @@ class ModelRun:
         main, *others = choose_contracts(card, settings.source.join)
         preparer = Preparer(main, *how, tuple(Preparer(each, *how) for each in others))
         if settings.outputs.folder is not None:
-            self._sinks = self._open(settings.outputs.folder, options, card)
+            self._open(settings.outputs.folder, options, card)
         site = self._site
         if site.observe is not None:
             self._sinks.add(site.observe(settings, card))
@@ -199,28 +199,33 @@ class ModelRun:
         self._resources.enter_context(closing(CascadeControl(made, site.requester)))
         return made
 
-    def _open(self, output: Path, options: ReplayOptions, card: ModelCard) -> SinkSet:
-        """Open the files, those of an earlier run where it stopped."""
+    def _open(self, output: Path, options: ReplayOptions, card: ModelCard) -> None:
+        """Open the files; those of an earlier run once the recording is known to be the same."""
         settings = self.settings
         version = card.parameters.labels.get(options.version or card.version, options.version or card.version)
         model_hash = card.parameters.model_hash if version == card.version else ""
         found = {"encoding": self._encoding, "version": version, "model_hash": model_hash}
         parts = settings, settings.source, settings.preparing, options
         run = describe_run(parts, _NO_MATTER, sources=settings.source.shown, **found)
-        done = open_earlier(output, run) if settings.outputs.resume else None
-        self.done = done or NOTHING
-        sinks = open_sinks(
-            output,
-            card,
-            settings.outputs.sinks,
-            picture_every=settings.outputs.picture_every,
-            goes_on_with=done.model_hash if done else None,
-        )
-        if done is None:
+        self.done = (open_earlier(output, run) if settings.outputs.resume else None) or NOTHING
+        if self.done is NOTHING:
+            self._open_sinks(output, card)
             write_run(output, run)
-        else:
-            log.info("%s: %d frames have their result, and the run goes on with the next one", output, done.count)
-        return sinks
+
+    def _open_sinks(self, output: Path, card: ModelCard) -> None:
+        outputs = self.settings.outputs
+        same = None if self.done is NOTHING else self.done.model_hash
+        opened = open_sinks(output, card, outputs.sinks, picture_every=outputs.picture_every, goes_on_with=same)
+        self._sinks.adopt(opened)
+
+    def _skip_done(self, frames: Iterator[Frame]) -> None:
+        """Read over the frames that an earlier run has done, and go on with its files."""
+        output, card = self.settings.outputs.folder, self._card
+        if not self.done.skip(frames, self._site.stop.is_set) or self.done is NOTHING or output is None or card is None:
+            return
+        self.done.cut()
+        self._open_sinks(output, card)
+        log.info("%s: %d frames have their result, and the run goes on with the next one", output, self.done.count)
 
     def run(self, frames: Iterator[Frame]) -> None:
         """Send every frame that has no result yet, and return when all of them have their outcome or stay in the spool.
@@ -233,7 +238,7 @@ class ModelRun:
             if self._replay is None and self._spool is not None:
                 left = self._keep(frames, self._spool)
             if left is not None and self._replay is not None:
-                self.done.skip(left, self._site.stop.is_set)
+                self._skip_done(left)
                 self._replay.run(left, self._site.stop.is_set)
         except SourceError as error:
             self._source_error = error

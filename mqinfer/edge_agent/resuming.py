@@ -7,8 +7,8 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from itertools import count, islice
+from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import count, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,11 @@ __all__ = ["NOTHING", "RUN_FILE", "Done", "describe_run", "open_earlier", "write
 
 log = logging.getLogger("mqinfer.edge_agent")
 RUN_FILE = "run.json"
+_LONGEST = 200
+"""Characters of a setting that an error quotes."""
 
-FramePlace = tuple[str, int, int]
-"""Source, sequence and log time of a frame."""
+FramePlace = tuple[str, int, int, int]
+"""Source, sequence, log time and time of capture of a frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,35 +36,56 @@ class Done:
     Attributes:
         log: The file that has the results.
         count: How many.
-        last: The last of them; None where there is none.
         model_hash: Hash of the model that answered them; empty where none did.
+        ends: Size of the log and of its times up to there, in bytes.
+        is_copied: Whether whole lines follow, which a copy keeps.
     """
 
     log: Path
     count: int = 0
-    last: FramePlace | None = None
     model_hash: str = ""
+    ends: tuple[int, int] = (0, 0)
+    is_copied: bool = False
 
-    def skip(self, frames: Iterator[Frame], is_stopped: Callable[[], bool] = lambda: False) -> None:
+    def skip(self, frames: Iterator[Frame], is_stopped: Callable[[], bool] = lambda: False) -> bool:
         """Read over these frames; they are not decoded.
 
         Args:
             frames: Of the recording, from its beginning.
             is_stopped: Whether the frames end because the run is to end.
 
+        Returns:
+            Whether all were read; else the run is to end.
+
         Raises:
             ConfigError: The recording has other frames than the log.
             SourceError: The source broke off.
         """
-        place, read = None, 0
-        for read, frame in enumerate(islice(frames, self.count), 1):  # noqa: B007 - the last one counts
-            place = _place(frame)
-        if place != self.last and not is_stopped():
-            expected, found = self.last, place if read == self.count else None
-            raise ConfigError(
-                f"{self.log}: frame {self.count} is {_words(expected)}, but that of the recording is {_words(found)}; "
-                "it is the log of another recording: choose another --output, or leave out --resume"
-            )
+        for number, line in enumerate(islice(_lines(self.log), self.count), 1):
+            frame = next(frames, None)
+            if frame is None and is_stopped():
+                return False
+            place = None if frame is None else _place(frame)
+            if place != line.frame:
+                raise ConfigError(
+                    f"{self.log}: frame {number} is {_words(line.frame)}, but that of the recording is "
+                    f"{_words(place)}; it is the log of another recording: choose another --output, or leave out "
+                    "--resume"
+                )
+        return True
+
+    def cut(self) -> None:
+        """Cut off what follows these frames in the log and its times.
+
+        Raises:
+            ConfigError: A file can't be written.
+        """
+        for path, end in zip((self.log, self.log.with_name(TIMES_FILE)), self.ends, strict=True):
+            with writing(path):
+                if path.is_file():
+                    if self.is_copied:
+                        _copy(path)
+                    os.truncate(path, end)
 
 
 NOTHING = Done(Path(RESULTS_FILE))
@@ -70,11 +93,13 @@ NOTHING = Done(Path(RESULTS_FILE))
 
 
 def _place(frame: Frame) -> FramePlace:
-    return frame.source, frame.sequence, frame.log_time_ns
+    return frame.source, frame.sequence, frame.log_time_ns, frame.capture_time_ns
 
 
 def _words(place: FramePlace | None) -> str:
-    return "missing" if place is None else f"number {place[1]} of {place[0]}, logged at {place[2]} ns"
+    if place is None:
+        return "missing"
+    return f"number {place[1]} of {place[0]}, logged at {place[2]} ns and taken at {place[3]} ns"
 
 
 def describe_run(settings: Sequence[object], leave_out: Sequence[str], **found: object) -> dict[str, Any]:
@@ -116,9 +141,9 @@ def write_run(directory: Path, run: Mapping[str, Any]) -> None:
 
 
 def open_earlier(directory: Path, run: Mapping[str, Any]) -> Done | None:
-    """Find where the run in a folder stopped, and cut its log there.
+    """Find where the run in a folder stopped; its files stay as they are until `Done.skip` has seen the recording.
 
-    A line that was not finished is cut off. So are the lines from the first frame on that was cancelled, expired,
+    A line that was not finished is to be cut off. So are the lines from the first frame on that was cancelled, expired,
     rejected or not sent for want of a worker or a connection: a copy of the whole log is kept under a number then.
 
     Args:
@@ -129,57 +154,59 @@ def open_earlier(directory: Path, run: Mapping[str, Any]) -> Done | None:
         The frames that have a result; None if there is no log.
 
     Raises:
-        ConfigError: The log is of another run or damaged, or can't be read or written.
+        ConfigError: The log is of another run or damaged, or can't be read.
     """
     path = directory / RESULTS_FILE
     if not path.is_file():
         return None
     _check_same(directory / RUN_FILE, run)
     times = directory / TIMES_FILE
-    done, ends, is_final = 0, (0, 0), True
-    last: FramePlace | None = None
-    model_hash = ""
+    done = Done(path, model_hash=str(run.get("model_hash", "")))
     with writing(path):
-        for one, other in zip(_lines(path), _lines(times), strict=False):
+        for number, (one, other) in enumerate(zip_longest(_lines(path), _lines(times)), 1):
+            if one is None:  # a frame's line in the times is written first
+                break
+            if other is None or not one.is_final:
+                return replace(done, is_copied=True)
             if one.frame[:2] != other.frame[:2]:
                 raise ConfigError(
-                    f"{times}, line {done + 1}: number {other.frame[1]} of {other.frame[0]}, but {RESULTS_FILE} has "
+                    f"{times}, line {number}: number {other.frame[1]} of {other.frame[0]}, but {RESULTS_FILE} has "
                     f"number {one.frame[1]} of {one.frame[0]} there; choose another --output, or leave out --resume"
                 )
-            is_final = one.is_final
-            if not is_final:
-                break
-            done, ends, last = done + 1, (one.end, other.end), one.frame
-            model_hash = one.model_hash or model_hash
-        for file, end in zip((path, times), ends, strict=True):
-            if file.is_file():
-                if not is_final:
-                    _copy(file)
-                os.truncate(file, end)
-    return Done(path, done, last, model_hash)
+            if one.model_hash and done.model_hash not in {"", one.model_hash}:
+                raise ConfigError(
+                    f"{path}, line {number}: of the model {one.model_hash}, and not of {done.model_hash} as the run; "
+                    "choose another --output, or leave out --resume"
+                )
+            done = replace(done, count=number, ends=(one.end, other.end), model_hash=one.model_hash or done.model_hash)
+    return done
 
 
 def _check_same(path: Path, run: Mapping[str, Any]) -> None:
     try:
-        earlier = json.loads(path.read_text(encoding="utf-8"))
-        names = {*earlier, *run}
+        earlier = dict(json.loads(path.read_text(encoding="utf-8")).items())
+        different = [
+            f"{name} was {_shown(earlier.get(name))} and is {_shown(run.get(name))}"
+            for name in sorted({*earlier, *run})
+            if earlier.get(name) != run.get(name)
+        ]
     except FileNotFoundError:
         raise ConfigError(
             f"{path.parent}: there is {RESULTS_FILE} but no {RUN_FILE}, so its settings are not known; choose another "
             "--output, or leave out --resume"
         ) from None
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"{path}: {error}; choose another --output, or leave out --resume") from error
-    different = [
-        f"{name} was {json.dumps(earlier.get(name))} and is {json.dumps(run.get(name))}"
-        for name in sorted(names)
-        if earlier.get(name) != run.get(name)
-    ]
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        why = "expected a JSON object" if isinstance(error, AttributeError) else error
+        raise ConfigError(f"{path}: {why}; choose another --output, or leave out --resume") from error
     if different:
         raise ConfigError(
             f"{path.parent} holds another run: {'; '.join(different)}; use its settings, choose another --output, or "
             "leave out --resume"
         )
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value)[:_LONGEST]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +242,10 @@ def _lines(path: Path) -> Iterator[_Line]:
 def _line(end: int, text: bytes) -> _Line | None:
     try:
         read = json.loads(text)
-        place = str(read["source"]), int(read["sequence"]), int(read.get("log_time_ns", 0))
+        times = int(read.get("log_time_ns", 0)), int(read.get("capture_time_ns", 0))
+        place = str(read["source"]), int(read["sequence"]), *times
         return _Line(end, place, _is_final(read), str(read.get("model_hash", "")))
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
 
 

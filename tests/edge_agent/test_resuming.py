@@ -12,7 +12,9 @@ from rich.console import Console
 from mqinfer.client.connection import connect
 from mqinfer.client.requester import Requester
 from mqinfer.client.window import Policy
+from mqinfer.edge_agent import model_run
 from mqinfer.edge_agent.reporting.report import SessionReport
+from mqinfer.edge_agent.resuming import describe_run as describe
 from mqinfer.edge_agent.session import run_sessions
 from mqinfer.edge_agent.settings import ReplayOptions, ReplaySettings
 from mqinfer.lab.drives.recording import write_drive
@@ -133,9 +135,14 @@ def test_frames_that_were_not_answered_are_sent_again(
     assert (settings.outputs.folder / "results.1.jsonl").read_bytes().splitlines() == lines
 
 
-def test_a_model_that_was_replaced_adds_nothing(requester: Requester, settings: ReplaySettings) -> None:
+def test_a_model_that_was_replaced_adds_nothing(
+    requester: Requester, settings: ReplaySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a version that is not the default one the hash is known with the first result only."""
     assert settings.outputs.folder
+    monkeypatch.setattr(
+        model_run, "describe_run", lambda *parts, **found: describe(*parts, **found | {"model_hash": ""})
+    )
     run(settings, requester)
     stopped(settings.outputs.folder, 4)
     results = settings.outputs.folder / "results.jsonl"
@@ -202,6 +209,67 @@ def damaged_run(settings: ReplaySettings, _: tuple[Path, Path]) -> ReplaySetting
     return settings
 
 
+def _edited(settings: ReplaySettings, edit: Callable[[list[dict[str, Any]]], None], *names: str) -> ReplaySettings:
+    """Change the lines of logs."""
+    assert settings.outputs.folder
+    for name in names or ("results.jsonl",):
+        path = settings.outputs.folder / name
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        edit(lines)
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return settings
+
+
+def of_another_time(field: str) -> Callable[..., ReplaySettings]:
+    """Have a frame of another time in the middle, and a line behind it that would be cut off."""
+
+    def edit(lines: list[dict[str, Any]]) -> None:
+        lines[4][field] += 1
+        lines[8]["outcome"] = "cancelled"
+
+    return lambda settings, _: _edited(settings, edit)
+
+
+def of_another_model(settings: ReplaySettings, _: tuple[Path, Path]) -> ReplaySettings:
+    """Have a line in the middle that another model has answered."""
+    return _edited(settings, lambda lines: lines[4].update(model_hash="sha256:00"))
+
+
+def of_another_model_alone(settings: ReplaySettings, _: tuple[Path, Path]) -> ReplaySettings:
+    """Have only lines that another model has answered, and settings that name the model of today."""
+
+    def edit(lines: list[dict[str, Any]]) -> None:
+        for line in lines:
+            line["model_hash"] = "sha256:00"
+
+    return _edited(settings, edit)
+
+
+def too_long(settings: ReplaySettings, _: tuple[Path, Path]) -> ReplaySettings:
+    """Have the last line twice, in both files."""
+    return _edited(settings, lambda lines: lines.append(lines[-1]), "results.jsonl", "times.jsonl")
+
+
+def run_of(text: str) -> Callable[..., ReplaySettings]:
+    """Have other settings beside the log."""
+
+    def change(settings: ReplaySettings, _: tuple[Path, Path]) -> ReplaySettings:
+        assert settings.outputs.folder
+        (settings.outputs.folder / "run.json").write_text(text)
+        return settings
+
+    return change
+
+
+def deep(settings: ReplaySettings, _: tuple[Path, Path]) -> ReplaySettings:
+    """Have a line in the middle that is nested deeper than Python goes."""
+    assert settings.outputs.folder
+    path = settings.outputs.folder / "results.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:3], b"[" * 100_000 + b"]" * 100_000 + b"\n", *lines[4:]]))
+    return settings
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -213,6 +281,19 @@ def damaged_run(settings: ReplaySettings, _: tuple[Path, Path]) -> ReplaySetting
         (of_two_runs, r"times.jsonl, line 1: number 1 of /camera/image_raw, but results.jsonl has number 0"),
         (without_run, "no run.json"),
         (damaged_run, r"run.json: "),
+        (of_another_time("log_time_ns"), r"results.jsonl: frame 5 is .* the log of another recording"),
+        (of_another_time("capture_time_ns"), r"results.jsonl: frame 5 is .* the log of another recording"),
+        (of_another_model, r"results.jsonl, line 5: of the model sha256:00"),
+        (of_another_model_alone, r"results.jsonl, line 1: of the model sha256:00"),
+        (too_long, r"frame 11 is .* but that of the recording is missing"),
+        (run_of("[]"), r"run.json: expected a JSON object"),
+        (run_of("[" * 100_000 + "]" * 100_000), r"run.json: maximum recursion depth"),
+        (run_of('{"sources": ' + "[" * 700 + "]" * 700 + "}"), "holds another run: .*sources was"),
+        (deep, r"results.jsonl, line 4: damaged"),
+        (
+            lambda settings, _: _edited(settings, lambda lines: lines[3].update(sequence=float("inf"))),
+            "line 4: damaged",
+        ),
     ],
 )
 def test_another_runs_log_is_refused_and_stays(

@@ -62,6 +62,10 @@ class SinkSet:
         """Add a sink before the first result."""
         self._sinks.append(sink)
 
+    def adopt(self, other: SinkSet) -> None:
+        """Add the sinks of another set before the first result, in front of those that are here."""
+        self._sinks = [*other._sinks, *self._sinks]
+
     def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
         """Write one result to every sink, in their order.
 
