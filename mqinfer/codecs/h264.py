@@ -18,6 +18,7 @@ from xxhash import xxh3_64_intdigest
 
 from mqinfer.codecs.chain import ChainDecoder, ChainEncoder, picture_size, sealed
 from mqinfer.codecs.codec import Encoded, StreamEncoder, StreamHalves, Traits
+from mqinfer.codecs.h264_sps import references
 from mqinfer.protocol.datatypes import Array, datatype_of
 from mqinfer.protocol.errors import BadEncoding, MissingExtra
 from mqinfer.protocol.header import CHAIN, DIGEST
@@ -39,8 +40,8 @@ _NO_MORE_KEYS = 1 << 24
 """Pictures between two key frames that the encoder makes by itself: none; they are asked for."""
 _BLOCK = 64
 """A decoder's bound is for sizes that are rounded up to a multiple of this: it pads rows and columns."""
-_PIXEL_BYTES = 9
-"""Memory of a decoder a pixel: six pictures of 1.5 bytes, as many as encoders use at their slower presets."""
+_MOTION_BYTES = 0.5
+"""Memory of a decoder for a pixel of each picture that it keeps, beside the samples: vectors and such (measured)."""
 _UNIT = b"\0\0\1"
 """The start code of a unit of the byte stream (annex B, B.1.1); within a unit these bytes do not occur."""
 _UNIT_BYTES = 4352
@@ -137,8 +138,9 @@ class H264Decoder:
         Raises:
             MissingExtra: PyAV is not installed.
         """
-        self.nbytes = height * width * _PIXEL_BYTES
-        """Memory that it takes, about: more behind a picture of many bytes or units."""
+        self.nbytes = 0
+        """Memory that it takes, at most: by the pictures that the stream makes it keep, the largest and its units."""
+        self._references = 0
         self._size = height, width
         self._context = context = _av().CodecContext.create(_NAME, "r")
         context.thread_count = 1  # more would delay each picture by one
@@ -164,12 +166,11 @@ class H264Decoder:
         units = data.count(_UNIT)
         if units > _MOST_UNITS:
             raise BadEncoding(f"{what} has {units} NAL units; at most {_MOST_UNITS} are accepted: use fewer slices")
-        height, width = self._size
-        self.nbytes = max(self.nbytes, height * width * _PIXEL_BYTES + units * _UNIT_BYTES + len(data))
         try:
             frames = self._context.decode(av.Packet(data))
         except (av.FFmpegError, ValueError, MemoryError) as error:  # MemoryError: it claims to be larger
             raise BadEncoding(f"{what} is corrupt, or claims another size: {error}") from error
+        height, width = self._size
         if len(frames) != 1 or frames[0].is_corrupt:
             raise BadEncoding(f"{what} does not make one whole picture: truncated, or encoded with B frames")
         frame = frames[0]
@@ -178,6 +179,10 @@ class H264Decoder:
         self._is_first = False
         if (frame.height, frame.width) != (height + height % 2, width + width % 2):
             raise BadEncoding(f"{what} holds {frame.width}x{frame.height} pixels; {width}x{height} are declared")
+        self._references = max(self._references, references(data))
+        sample = frame.format.padded_bits_per_pixel / 8 + _MOTION_BYTES
+        kept = round(height * width * ((self._references + 1) * sample + 1))
+        self.nbytes = max(self.nbytes, kept + units * _UNIT_BYTES + len(data))
         pixels: Array = frame.to_ndarray(format="rgb24")
         return pixels[:height, :width]
 
