@@ -183,7 +183,11 @@ class H264Decoder:
         sample = frame.format.padded_bits_per_pixel / 8 + _MOTION_BYTES
         kept = round(height * width * ((self._references + 1) * sample + 1))
         self.nbytes = max(self.nbytes, kept + units * _UNIT_BYTES + len(data))
-        pixels: Array = frame.to_ndarray(format="rgb24")
+        try:
+            pixels: Array = frame.to_ndarray(format="rgb24")
+        except (av.FFmpegError, ValueError) as error:
+            colours = f"{frame.format.name} of colour space {frame.colorspace}"
+            raise BadEncoding(f"{what} has colours that can't be converted to RGB ({colours}): {error}") from error
         return pixels[:height, :width]
 
 

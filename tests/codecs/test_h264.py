@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 import av
 import numpy as np
@@ -249,6 +250,14 @@ def test_units_are_counted_before_memory_is_taken(unit: bytes) -> None:
     few = b"\0\0\1\x09\x10" * 1000
     assert decoder.decode(tensor_of(few + picture, 1, 0)).shape == (1, HEIGHT, WIDTH, 3)
     assert decoder.nbytes > 4 << 20
+
+
+def test_colours_that_can_not_be_converted_have_a_code() -> None:
+    """A parameter set may claim any matrix of colours, also one that nobody defined."""
+    stream = (Path(__file__).parents[1] / "fuzz/crashes/video-colours-that-can-not-be-converted").read_bytes()
+    data = stream.split(b"next picture")[0][1:]
+    with pytest.raises(BadEncoding, match="has colours that can't be converted to RGB"):
+        decode_tensor(EncodedTensor("image", Datatype.UINT8, (1, 1, 3), "h264", data))
 
 
 def test_a_chain_that_goes_on_with_another_size_has_a_code() -> None:
