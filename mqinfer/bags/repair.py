@@ -84,7 +84,10 @@ def repair(source: Path, target: Path) -> Repaired:
             elif source.suffix == ".db3":
                 _repair_sqlite(source, target, found)
             else:
-                raise SourceError(f"{source}: not a ROS 1 bag, an MCAP file or a .db3 file; only these can be repaired")
+                raise SourceError(
+                    f"{source}: not a ROS 1 bag, an MCAP file or a .db3 file; only these can be repaired; unpack a "
+                    "compressed one first: zstd -dc FILE > PART"
+                )
     except OSError as error:
         reason = error.strerror or error
         raise SourceError(

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from mqinfer.bags.calibration import calibration
-from mqinfer.codecs.probe import lfs_pointer
+from mqinfer.bags.extent.advice import advise, is_compressed
 from mqinfer.images.camera import CameraInfo
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.errors import MissingExtra, MqinferError, SourceError
@@ -30,10 +30,9 @@ log = logging.getLogger("mqinfer.bags")
 _RAW = "sensor_msgs/msg/Image"
 _COMPRESSED = "sensor_msgs/msg/CompressedImage"
 IMAGE_TYPES = (_RAW, _COMPRESSED)
-_HEAD = 32
-"""Bytes that tell what a file is."""
 _SQLITE_HEAD = 100  # bytes
-_MCAP_MAGIC = b"\x89MCAP0\r\n"
+_LARGEST = 1 << 30
+"""Bytes of a message that is unpacked."""
 
 
 def message_type(connection: Connection) -> str:
@@ -127,6 +126,10 @@ class Rosbag:
             SourceError: The bag is damaged further on; what came before it has been yielded.
         """
         with foreign_errors(self.path):
+            readers: Sequence[Any] = () if self._reader.is2 else self._reader.readers
+            for reader in readers:  # after a chunk that could not be unpacked, rosbags holds a closed one
+                if reader.current_chunk[1].closed:
+                    reader.current_chunk = (-1, BytesIO())
             messages = self._reader.messages(connections, start=start, stop=stop)
         while True:
             with foreign_errors(self.path):
@@ -136,6 +139,8 @@ class Rosbag:
                 if any(_state(file) != state for file, state in self._states.items()):  # its pages don't fit together
                     raise SourceError(f"{self.path} was written to while it was read; stop its recorder first")
                 connection, log_time_ns, raw = message
+                if self._reader.is2 and is_compressed(raw):  # a file without the folder's metadata.yaml
+                    raw = _zstd().ZstdDecompressor().decompress(raw, _LARGEST)
                 log_time_ns = int(log_time_ns)  # a damaged SQLite file may hold anything in any column
             yield connection, log_time_ns, raw
 
@@ -229,36 +234,11 @@ def foreign_errors(path: Path, where: str = "") -> Iterator[None]:
         raise
     except Exception as failed:
         place = f"{path}: {where}: " if where else f"{path}: "
-        reason = str(failed).strip() or type(failed).__name__
+        told = ", ".join(map(str, failed.args)) if len(failed.args) > 1 and not isinstance(failed, OSError) else failed
+        reason = str(told).strip() or type(failed).__name__
         is_access = isinstance(failed, OSError) and failed.errno is not None
-        advice = "check its permissions" if is_access else _advice(path)
+        advice = "check its permissions" if is_access else advise(path)
         raise SourceError(f"{place}{reason.rstrip('.')}; {advice}") from failed
-
-
-def _advice(path: Path) -> str:
-    head, tail = _ends(path)
-    if pointer := lfs_pointer(head, "the recording"):
-        return f"it is {pointer}"
-    if head.startswith(_MCAP_MAGIC) and tail == _MCAP_MAGIC:
-        return (
-            "the file is not cut off: it is damaged inside, which mqinfer bag repair FILE NEW reads around, or holds "
-            "something else than ROS 2 messages, which can't be read"
-        )
-    if path.suffix == ".bag" or _storage_of(path) == "mcap":
-        kind = "a ROS 1 bag" if path.suffix == ".bag" else "an MCAP file"
-        return f"{kind} that was not closed, is cut off or still grows can be read after: mqinfer bag repair FILE NEW"
-    return "it is damaged, cut off, or not a ROS 2 bag; a folder can be repaired with: ros2 bag reindex FOLDER"
-
-
-def _ends(path: Path) -> tuple[bytes, bytes]:
-    """Return the first and the last bytes of a file; nothing where it has none."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD)
-            file.seek(-len(_MCAP_MAGIC), os.SEEK_END)
-            return head, file.read()
-    except OSError:  # a folder, or an empty file
-        return b"", b""
 
 
 def _sqlite_states(path: Path) -> dict[Path, tuple[int, int]]:
@@ -278,7 +258,7 @@ def _sqlite_states(path: Path) -> dict[Path, tuple[int, int]]:
         size, expected = file.stat().st_size, _sqlite_size(file)
         if size < expected:
             raise SourceError(
-                f"{path}: {file.name} has {size} of {expected} bytes: its recorder still writes, or {_advice(path)}"
+                f"{path}: {file.name} has {size} of {expected} bytes: its recorder still writes, or {advise(path)}"
             )
     return {each: _state(each) for each in files}
 
@@ -353,14 +333,17 @@ def _is_zipped(path: Path) -> bool:
     return path.suffix in _ZIPPED and Path(path.stem).suffix in _STORAGES
 
 
-def _unpack(path: Path, resources: ExitStack) -> Path:
+def _zstd() -> Any:
     if sys.version_info >= (3, 14):
         from compression import zstd
     else:
         from backports import zstd  # a dependency of rosbags
+    return zstd
 
+
+def _unpack(path: Path, resources: ExitStack) -> Path:
     folder = resources.enter_context(TemporaryDirectory(prefix="mqinfer-"))
     target = Path(folder, path.stem)
-    with zstd.open(path, "rb") as packed, target.open("wb") as unpacked:
+    with _zstd().open(path, "rb") as packed, target.open("wb") as unpacked:
         shutil.copyfileobj(packed, unpacked)
     return target

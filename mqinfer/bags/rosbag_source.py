@@ -54,9 +54,21 @@ class RosbagSource:
             rollback.pop_all()
 
     def streams(self) -> tuple[StreamInfo, ...]:
-        """List the chosen topics; the count is known only if the whole bag is read."""
-        names = sorted({each.topic for each in self._connections})
-        streams = (describe_topic(self._bag, name) for name in names)
+        """List the chosen topics; the count is known only if the whole bag is read.
+
+        Raises:
+            SourceError: No topic's first message can be read.
+        """
+        streams: list[StreamInfo] = []
+        failed: list[SourceError] = []
+        for name in sorted({each.topic for each in self._connections}):
+            try:
+                streams.append(describe_topic(self._bag, name))
+            except SourceError as error:  # the bag is damaged here: reading it reports that, behind what comes before
+                failed.append(error)
+                streams.append(StreamInfo(name, IMAGE_TYPES[0], "", 0, 0, None, None))
+        if len(failed) == len(streams):
+            raise failed[0]
         return tuple(each if self._span.is_whole else replace(each, count=None) for each in streams)
 
     def frames(self) -> Iterator[Frame]:

@@ -38,7 +38,8 @@ def repair(
     found = repair_bag(file, new)
     damage = f", {found.damaged_chunks} damaged chunks left out" if found.damaged_chunks else ""
     end = "" if found.stopped_at is None else f"; nothing after byte {found.stopped_at} could be read"
-    typer.echo(f"wrote {new}: {found.messages} messages{damage}{end}")
+    whole = "" if damage or end else "; no record was damaged"
+    typer.echo(f"wrote {new}: {found.messages} messages{damage}{end}{whole}")
 
 
 @app.command()

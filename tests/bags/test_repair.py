@@ -3,13 +3,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from mcap.writer import Writer as McapWriter
+from rosbags.rosbag1 import Reader
 
 from mqinfer.bags.frame import Frame
 from mqinfer.bags.repair import is_unfinished, repair
@@ -122,6 +124,105 @@ def test_what_can_not_be_repaired(tmp_path: Path) -> None:
         repair(tmp_path / "a.mcap", tmp_path / "a.mcap")
     with pytest.raises(SourceError, match="No such file"):
         repair(tmp_path / "c.mcap", tmp_path / "b.mcap")
+
+
+def fails(path: Path) -> str:
+    """Return how opening and reading a recording ends."""
+    with pytest.raises(SourceError) as caught:
+        read(path)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("compression", ["lz4", "bz2"])
+def test_damage_behind_the_first_chunk(tmp_path: Path, write_ros1: Write, recorded: Any, compression: str) -> None:
+    """What came before it is read, also where a topic begins in it, whose first message was looked at."""
+    chance = np.random.default_rng(5)
+    pixels = [chance.integers(0, 256, 40_000, np.uint8).tobytes() for _ in range(30)]
+    images = [RawImage("mono8", 200, 200, 200, is_bigendian=False, data=data) for data in pixels]
+    topics = ["/front", *["/front", "/front", "/late"] * 10]
+    bag = write_ros1(
+        tmp_path / "drive.bag",
+        [recorded(topics[number], 10 * number, 0, image) for number, image in enumerate(images)],
+        compression,
+        120_000,
+    )
+    with Reader(bag) as reader:
+        chunk = sorted(reader.chunks.values(), key=lambda each: each.datapos)[1]
+    whole = bytearray(bag.read_bytes())
+    whole[chunk.datapos : chunk.datapos + 8] = bytes(8)
+    bag.write_bytes(whole)
+    frames: list[Frame] = []
+    with closing(open_source(str(bag), depth=False)) as source:
+        assert [each.width for each in source.streams()] == [200, 0]
+        with pytest.raises(SourceError, match="mqinfer bag repair") as caught:
+            frames.extend(source.frames())  # keeps what came before an error
+    assert "closed file" not in str(caught.value)
+    assert [each.log_time_ns for each in frames] == [0, 10, 20]
+
+
+@pytest.mark.parametrize(("profile", "encoding"), [("ros1", "ros1"), ("", "json"), ("ros2", "protobuf")])
+def test_a_whole_file_of_something_else(tmp_path: Path, profile: str, encoding: str) -> None:
+    """Nobody is sent to a repair that would write the same again."""
+    path = tmp_path / "other.mcap"
+    with path.open("wb") as file:
+        writer = McapWriter(file)
+        writer.start(profile)
+        schema = writer.register_schema("sensor_msgs/Image", "text", b"uint8 x")
+        writer.add_message(writer.register_channel("/front", encoding, schema), 0, b"{}", 0)
+        writer.finish()
+    error = fails(path)
+    assert f"its messages are {encoding}; expected 'ros2' and cdr" in error
+    assert "repair" not in error
+
+
+def test_results_are_no_recording(tmp_path: Path) -> None:
+    """The error says what the file is."""
+    path = tmp_path / "results.mcap"
+    with path.open("wb") as file:
+        writer = McapWriter(file)
+        writer.start(library="mqinfer")
+        writer.finish()
+    assert "it holds results of a replay" in fails(path)
+
+
+@pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
+def test_messages_compressed_one_by_one(tmp_path: Path, write_ros2: Write, noisy: Any, storage: str) -> None:
+    """They are read without the folder's metadata, too, and from a repaired file."""
+    folder = write_ros2(tmp_path / "drive", noisy, storage, "message")
+    (folder / "metadata.yaml").unlink()
+    (bare,) = folder.iterdir()
+    repair(bare, tmp_path / f"new{bare.suffix}")
+    for path in (bare, tmp_path / f"new{bare.suffix}"):
+        assert [bytes(each.image.data) for each in read(path)] == [bytes(each.content.data) for each in noisy]
+
+
+@pytest.mark.parametrize("name", ["drive.bag", "drive.mcap", "drive.db3", "drive.db3.zstd", "drive.mcap.zst"])
+def test_text_and_empty_files(tmp_path: Path, name: str) -> None:
+    """No repair is advised where there is nothing to repair; a file of another kind is called by it."""
+    path = tmp_path / name
+    path.write_text("text of some lines\n" * 100)
+    error = fails(path)
+    assert "it is not a" in error
+    assert "repair" not in error
+    path.write_bytes(b"")
+    assert "it is empty" in fails(path)
+    path.write_bytes((b"#ROSBAG V2.0\n" if name != "drive.bag" else b"SQLite format 3\0") + bytes(200))
+    assert ("(.bag)" if name != "drive.bag" else "(.db3)") in fails(path)
+
+
+@pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
+def test_a_compressed_file_that_is_cut_off(tmp_path: Path, write_ros2: Write, noisy: Any, storage: str) -> None:
+    """The advice is what works for it; a repair of it names the same."""
+    (packed,) = write_ros2(tmp_path / "drive", noisy, storage, "file").glob("*.zstd")
+    whole = packed.read_bytes()
+    cut = tmp_path / packed.name
+    for size in (5, len(whole) // 2, len(whole) - 1):
+        cut.write_bytes(whole[:size])
+        error = fails(cut)
+        assert "zstd -dc FILE > PART" in error
+        assert "('" not in error
+    with pytest.raises(SourceError, match="zstd -dc FILE > PART"):
+        repair(cut, tmp_path / "new")
 
 
 _RECORDER = """

@@ -1,1 +1,1 @@
-"""What streams and containers show of the pictures that they lack."""
+"""What recordings show of what they lack, and what to do about it."""
