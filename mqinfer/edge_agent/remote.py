@@ -2,13 +2,16 @@
 
 `take` queues a frame, `_advance` lets it into the window, `_prepare_and_submit` hands it to the client, and `_settled`
 receives its outcome. A frame that the edge can answer is not sent while the model is silent: it ends with the silence
-as its error. After its request a frame's preview is published, where one is due (`mqinfer.edge_agent.previews`).
+as its error. Any other one that finds no worker, of a model that was there, is sent again until its time is over: with
+the policy `all`, and with a spool. After its request a frame's preview is published, where one is due
+(`mqinfer.edge_agent.previews`).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -25,8 +28,9 @@ from mqinfer.edge_agent.frames.table import FrameTable
 from mqinfer.edge_agent.preparation import Preparation
 from mqinfer.edge_agent.previews import PreviewDrop, Previews
 from mqinfer.edge_agent.settings import ReplayOptions
-from mqinfer.protocol.errors import Cancelled, LinkError, MessageTooLarge, MqinferError, Superseded
-from mqinfer.protocol.types import InferRequest, Outcome
+from mqinfer.logs import is_logged
+from mqinfer.protocol.errors import Cancelled, LinkError, MessageTooLarge, MqinferError, NoWorker, Superseded
+from mqinfer.protocol.types import ErrorInfo, InferRequest, Outcome
 
 __all__ = ["RemoteStage"]
 
@@ -46,6 +50,8 @@ class RemoteStage:
         table: FrameTable,
         changed: threading.Condition,
         previews: Previews,
+        *,
+        waits: bool,
     ) -> None:
         """Prepare; `start` before the first frame.
 
@@ -56,6 +62,7 @@ class RemoteStage:
             table: The frames of the run.
             changed: Guards the table, and is notified when a stream has room.
             previews: Publishes small pictures of the frames.
+            waits: Whether frames that the edge can't answer wait for a worker.
         """
         self.left: Sequence[PendingFrame] = ()
         self._requester = requester
@@ -64,6 +71,8 @@ class RemoteStage:
         self._table = table
         self._changed = changed
         self._previews = previews
+        self._waits = waits
+        self._unserved = 0  # how often a frame was sent again for want of a worker
         self._failed = partial(failed_frame, options.model)
 
     def start(self, settle: Settle) -> None:
@@ -95,7 +104,8 @@ class RemoteStage:
             self._end(lost, self._failed(lost, Superseded(NEWER_FRAME)))
 
     def leave(self) -> None:
-        """Have every frame end by itself: its request has its time."""
+        """Have every frame end by itself: its request has its time, and is not sent again."""
+        self._waits = False
 
     def close(self) -> None:
         """End the threads."""
@@ -124,7 +134,8 @@ class RemoteStage:
         settle = partial(self._settled, pending, prepared)
         try:
             request = self._request(pending, prepared)
-            timeout = self._options.timeout if pending.lost is None else self._time_left(pending.lost)
+            is_first = pending.lost is None and not pending.ends_at
+            timeout = self._options.timeout if is_first else self._time_left(pending)
             pending.request_id = self._requester.submit(request, timeout, settle, worker=prepared.worker)
         except MqinferError as error:  # it can't be carried or sent, or the client was closed; there is no request
             self._preparation.forgo_preview(pending, PreviewDrop.NOT_SENT)
@@ -152,9 +163,11 @@ class RemoteStage:
             request = with_labelled_version(request, card)
         return request
 
-    def _time_left(self, lost: InferResult) -> float:
-        """Return how much of a frame's time is left, in seconds, after a worker could not decode it."""
-        return max(_LEAST_TIMEOUT_S, self._options.timeout - lost.timings.total / 1e9)
+    def _time_left(self, pending: PendingFrame) -> float:
+        """Return how much of its time is left to a frame that was sent before, in seconds."""
+        if pending.ends_at or pending.lost is None:
+            return max(_LEAST_TIMEOUT_S, pending.ends_at - time.monotonic())
+        return max(_LEAST_TIMEOUT_S, self._options.timeout - pending.lost.timings.total / 1e9)
 
     def _unsubmitted(self, pending: PendingFrame, error: MqinferError) -> InferResult:
         if isinstance(error, LinkError) and not isinstance(error, MessageTooLarge):
@@ -165,6 +178,10 @@ class RemoteStage:
 
     def _settled(self, pending: PendingFrame, prepared: PreparedFrame | None, result: InferResult) -> None:
         """Remove a frame with its outcome from the window, which makes room for queued ones."""
+        if result.error is not None and self._waits_for_worker(pending, prepared, result.error, result):
+            return
+        if pending.unserved is not None:
+            result, pending.unserved = _after(pending.unserved, result), None
         if self._previews.is_wanted:
             self._previews.on_result(result)
         preparer = self._preparation.preparer
@@ -181,6 +198,33 @@ class RemoteStage:
             self._advance(pending.stream)
             self._changed.notify_all()
         self._end(pending, result, prepared)
+
+    def _waits_for_worker(
+        self, pending: PendingFrame, prepared: PreparedFrame | None, error: ErrorInfo, result: InferResult
+    ) -> bool:
+        """Send a frame again that no worker took, on another thread; return False where it does not wait for one."""
+        if error.code != NoWorker.code or not self._waits or pending.edge_answers:
+            return False
+        if prepared is None or not self._was_there():
+            return False
+        if not pending.ends_at:
+            pending.ends_at = time.monotonic() + self._options.timeout - result.timings.total / 1e9
+        elif time.monotonic() >= pending.ends_at:
+            return False
+        pending.unserved = result if pending.unserved is None else _after(pending.unserved, result)
+        self._unserved += 1
+        if is_logged(self._unserved):
+            log.warning("%s; frames wait for one, at most %g s each", error.message, self._options.timeout)
+        self._preparation.pool.submit(self._submit, pending, prepared)
+        return True
+
+    def _was_there(self) -> bool:
+        """Return whether there has been a worker of the model, or of the version that is asked for."""
+        registry, model, version = self._requester.registry, self._options.model, self._options.version
+        card, known = registry.card(model), set(registry.models.versions(model))
+        if card is not None:
+            known.update(card.versions, card.parameters.labels)
+        return registry.models.was_known(model) or (bool(known) if version is None else version in known)
 
     def _end(self, pending: PendingFrame, result: InferResult, prepared: PreparedFrame | None = None) -> None:
         """Hand a frame with its outcome back to the stage before, which may answer it while the model is silent."""

@@ -102,7 +102,8 @@ class Replay:
         """Return the stages, the last one first."""
         options, requester, shared = self._options, self._requester, (self._table, self._changed)
         preparation = Preparation(preparer, options, self._first, previews)
-        stages: list[FrameStage] = [RemoteStage(requester, preparation, options, *shared, previews)]
+        waits = options.policy is Policy.ALL or spool is not None
+        stages: list[FrameStage] = [RemoteStage(requester, preparation, options, *shared, previews, waits=waits)]
         if spool is not None:
             on_left = self._statistics.frame_read
             stages.append(Backlog(spool, stages[-1], requester, preparation, options, *shared, on_left=on_left))

@@ -6,7 +6,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -29,15 +29,17 @@ from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
 from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.edge_agent.sinks.jsonl_sink import JsonlSink
+from mqinfer.edge_agent.spooling.spool import Spool
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.models.backends.echo import EchoBackend
 from mqinfer.models.loading import LoadedModel, load_model
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import ConfigError, MqinferError, SourceError
+from mqinfer.protocol.errors import ConfigError, MqinferError, NoWorker, SourceError
 from mqinfer.protocol.topics import Topics
 from tests.edge_agent.kept import Kept
+from tests.patience import wait_until
 
 Serve = Callable[..., Worker]
 HEIGHT, WIDTH = 8, 12
@@ -329,6 +331,64 @@ def test_frames_expire_without_a_worker(run: Run, requester: Requester) -> None:
     requester.link.drop()  # type: ignore[attr-defined]
     snapshot = run(map(frame_of, range(10)), Notes(), timeout=0.01)
     assert snapshot.outcomes[Outcome.EXPIRED] == 10
+
+
+@pytest.fixture
+def replay_away(
+    serve: Serve, write_echo: Callable[..., Path], unique: Callable[[str], str], tmp_path: Path
+) -> Iterator[Callable[..., Snapshot]]:
+    """Replay 20 frames to a worker that leaves before the sixth; the next one comes once four found no worker."""
+    url = f"memory://{unique('broker')}"
+    repository = write_echo("echo", ("image", "UINT8", [-1, HEIGHT, WIDTH, 3]))
+    worker = serve(url, repository)
+    requester = connect(url, unique("edge"), options=ClientOptions(patience=0.01))
+    wait_until(lambda: requester.registry.models.is_ready("echo"))
+
+    def run(*, spools: bool = False, comes_back: bool = True, **options: object) -> Snapshot:
+        def frames() -> Iterator[Frame]:
+            for number in range(20):
+                if number == 5:
+                    worker.stop()
+                if number == 6:
+                    wait_until(lambda: requester.counters().outcomes[NoWorker.outcome] >= 4)
+                    if comes_back:
+                        serve(url, repository)
+                yield frame_of(number)
+
+        statistics = ReplayStatistics()
+        with ExitStack() as stack:
+            spool = stack.enter_context(closing(Spool(tmp_path / "spool"))) if spools else None
+            preparer = Preparer(ImageContract("image", WIDTH, HEIGHT), "lz4")
+            sent = ReplayOptions("echo", window=2, **options)  # type: ignore[arg-type]
+            Replay(requester, preparer, sent, statistics, None, spool=spool).run(frames(), lambda: False)
+        snapshot = statistics.snapshot()
+        snapshot.check()
+        return snapshot
+
+    yield run
+    requester.close()
+
+
+@pytest.mark.parametrize(
+    "options", [{"timeout": 60.0}, {"timeout": 60.0, "spools": True, "policy": Policy.LATEST}], ids=["all", "spool"]
+)
+def test_frames_wait_for_a_worker(replay_away: Callable[..., Snapshot], options: dict[str, object]) -> None:
+    """Where frames are kept, none ends because the only worker is away: each is sent again until one is there."""
+    snapshot = replay_away(**options)
+    newer = snapshot.outcomes[Outcome.SUPERSEDED] if "policy" in options else 0
+    assert snapshot.outcomes[Outcome.OK] + newer == 20
+
+
+def test_frames_wait_no_longer_than_their_time(replay_away: Callable[..., Snapshot]) -> None:
+    """With no worker until then, they end."""
+    snapshot = replay_away(timeout=0.2, comes_back=False)
+    assert snapshot.outcomes[NoWorker.outcome] + snapshot.outcomes[Outcome.EXPIRED] >= 15
+
+
+def test_only_frames_of_a_version_that_was_there_wait(replay_away: Callable[..., Snapshot]) -> None:
+    """A version that no worker has ever served ends the run at once, also with `all`."""
+    with pytest.raises(NoWorker):
+        replay_away(timeout=600.0, version="9")
 
 
 def entries(*roots: object) -> int:

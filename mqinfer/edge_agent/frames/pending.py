@@ -37,6 +37,9 @@ class PendingFrame:
         request_id: Of the last stage: of its latest request; empty before the first one.
         lost: Of the last stage: the reply of a worker that could not decode it without frames before; it is sent
             again, on its own.
+        unserved: Of the last stage: its outcomes so far for want of a worker, as one; it is sent again while it has
+            time.
+        ends_at: Of the last stage: when that time is over, in seconds of the monotonic clock; 0 before the first one.
         picture: Of its preparation: returns what the model gets, where that is to be previewed; held until the request
             was sent.
     """
@@ -51,6 +54,8 @@ class PendingFrame:
     edge_answers: bool = False
     request_id: str = ""
     lost: InferResult | None = None
+    unserved: InferResult | None = None
+    ends_at: float = 0.0
     picture: Callable[[], Picture] | None = None
 
     def keep_picture(self, picture: Callable[[], Picture]) -> None:
