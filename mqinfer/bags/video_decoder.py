@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqinfer.bags.extent.asf import AsfExtent
+from mqinfer.bags.extent.avi import AviTimes
 from mqinfer.bags.extent.packets import ShownPackets
 from mqinfer.bags.extent.picture_units import PictureUnits
 from mqinfer.codecs.probe import lfs_pointer
@@ -95,6 +96,7 @@ class VideoFileDecoder:
         self._units = _units(self._format, self._stream.codec_context.name)
         self._asf = AsfExtent.read(path) if self._format == "asf" else None
         self._end_byte = self._asf.begin if self._asf else 0
+        self._avi = AviTimes(self._format, self._stream.codec_context.name)
         self._times = array("q")
         self._holes: list[int] = []
         self.is_tail_lost = False
@@ -195,7 +197,8 @@ class VideoFileDecoder:
 
     def _time(self, pts: int) -> int:
         base = self._stream.time_base
-        return round((pts - (self._stream.start_time or 0)) * 1e9 * base.numerator / base.denominator) if base else 0
+        start = self._avi.origin or self._stream.start_time or 0
+        return round((pts - start) * 1e9 * base.numerator / base.denominator) if base else 0
 
     def _frames(self, begin: int) -> Iterator[VideoFrame]:
         stamps: list[int] = []
@@ -266,6 +269,7 @@ class VideoFileDecoder:
         else:
             self._end_byte = (packet.pos or 0) + packet.size
         if is_own:
+            self._avi.note(packet)
             self._found += not packet.is_discard
             if packet.is_corrupt or self._is_incomplete(packet):
                 self._fail()
@@ -304,6 +308,7 @@ class VideoFileDecoder:
     def _decode(self, packet: Packet[Any] | None) -> Sequence[VideoFrame]:
         if packet is not None:
             self._shown.note(packet)
+            self._avi.decode(packet)
         try:
             frames = self._stream.decode(packet)
         except self._error:
@@ -311,6 +316,7 @@ class VideoFileDecoder:
             return ()
         for frame in frames:
             self._shown.see(frame)
+            self._avi.show(frame)
         return frames
 
     def _pixels(self, frame: VideoFrame) -> NDArray[np.uint8] | None:

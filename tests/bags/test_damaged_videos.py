@@ -27,6 +27,8 @@ KINDS: dict[str, tuple[str, str, dict[str, str], dict[str, str]]] = {
     "mpeg4.mp4": ("mpeg4", "yuv420p", {"g": "10"}, {"movflags": "faststart"}),
     "motion_jpeg.avi": ("mjpeg", "yuvj420p", {}, {}),
     "mpeg4.avi": ("mpeg4", "yuv420p", {"g": "10"}, {}),
+    "mpeg4_b.avi": ("mpeg4", "yuv420p", {"g": "10", "bf": "2"}, {}),
+    "b_frames.avi": ("libx264", "yuv420p", {"bf": "3", "g": "10"}, {}),
     "b_frames.mkv": ("libx264", "yuv420p", {"bf": "3", "g": "10"}, {}),
     "motion_jpeg.mkv": ("mjpeg", "yuvj420p", {}, {}),
     "motion_jpeg.mjpeg": ("mjpeg", "yuvj420p", {}, {}),
@@ -118,6 +120,18 @@ def test_whole_videos_raise_no_alarm(videos: Callable[[str], Path], name: str) -
     assert part
     assert not error
     assert read(path, start=60.0) == ([], "")
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name.endswith((".avi", ".mp4", ".mkv", ".ts", ".wmv"))])
+def test_times(videos: Callable[[str], Path], name: str) -> None:
+    """Pictures have the times at which they are shown, also where they are stored in another order."""
+    period = 10**9 // RATE
+    with closing(open_source(str(videos(name)))) as source:
+        times = [frame.log_time_ns for frame in source.frames()]
+    assert times == pytest.approx([number * period for number in range(FRAMES)], abs=10**6)
+    with closing(open_source(str(videos(name)), start=1.0)) as source:
+        later = [(frame.sequence, frame.log_time_ns) for frame in source.frames()]
+    assert later == list(enumerate(times))[25:]
 
 
 def test_a_rate_that_varies(tmp_path: Path) -> None:
