@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -28,8 +29,11 @@ from mqinfer.protocol.errors import (
 from mqinfer.protocol.states import WorkerStatus
 from mqinfer.protocol.topics import check_version
 from mqinfer.protocol.types import Scalar
+from mqinfer.web.unsent import Unsent
 
 __all__ = ["Core"]
+
+_log = logging.getLogger("mqinfer.gateway")
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -55,6 +59,7 @@ class Core:
         client: The client.
         max_bytes: As the argument; the outputs of one call may take as much.
         inference: The calls for inference, with counters of what became of them and those that wait.
+        unsent: Replies that callers have not taken yet, of all fronts.
     """
 
     def __init__(  # noqa: PLR0913 - what an operator sets
@@ -75,6 +80,7 @@ class Core:
         self._registry = client.connection.registry
         self._known = client.connection.registry.known
         self.inference = Inference(client, default_timeout_s, max_pending, max_bytes)
+        self.unsent = Unsent(_log, max_bytes, default_timeout_s)
         self._answers: dict[str, Any] = {}  # of servers, by the call's path; of one revision of the registry
         self._revision = -1
 

@@ -6,6 +6,7 @@ task, and thereby the request at the worker.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.errors import status_of
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.errors import InvalidRequest, MqinferError
+from mqinfer.web.unsent import Unsent
 
 __all__ = ["GrpcCaller", "Work", "abort", "admit", "known", "make_server", "text_of", "unary"]
 
@@ -55,25 +57,37 @@ Work = Callable[[bytes, GrpcCaller], Awaitable[bytes]]
 """What a method does: from the bytes of a request to those of the reply."""
 
 
-def unary(access: Access, right: Right, work: Work) -> Any:
+def unary(access: Access, right: Right, work: Work, unsent: Unsent) -> Any:
     """Return the handler of a method with one request and one reply.
 
     Args:
         access: Asked before each call.
         right: What callers need for it.
         work: Raises an `MqinferError` for whatever goes wrong.
+        unsent: Counts its replies until they are taken.
     """
 
     async def handle(_: Any, context: Any) -> bytes:
         try:
             caller = admit(access, right, context)
-            return await work(await _receive(context), caller)
+            reply = await work(await _receive(context), caller)
         except Exception as error:  # noqa: BLE001 - the call's root; `known` logs what nobody has foreseen
             failure = known(error)
+        else:
+            _count_until_done(unsent, caller.name, len(reply))
+            return reply
         await abort(context, failure)
         raise failure  # not reached: `abort` raises
 
     return grpc.stream_unary_rpc_method_handler(handle)  # one of unary_unary gets the message read before it is asked
+
+
+def _count_until_done(unsent: Unsent, caller: str, size: int) -> None:
+    """Count a reply until gRPC has sent it, which it does in the task that runs the handler."""
+    task = asyncio.current_task()
+    if task is not None:
+        reply = unsent.begin(caller, size, task.cancel)
+        task.add_done_callback(lambda _: unsent.end(reply))
 
 
 async def _receive(context: Any) -> bytes:

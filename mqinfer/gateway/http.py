@@ -12,9 +12,10 @@ import re
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
+from io import BytesIO
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import unquote
 
@@ -30,6 +31,7 @@ from mqinfer.protocol.header import error_message
 from mqinfer.protocol.nesting import MAX_NESTING, is_deep_json
 from mqinfer.protocol.types import Buffer
 from mqinfer.web.connections import BoundedRunner, ConnectionBounds
+from mqinfer.web.unsent import Unsent
 
 __all__ = [
     "AdmittedCall",
@@ -91,7 +93,8 @@ class Endpoint:
 class Bodies:
     """Reads bodies within bounds, and has threads for what would hold up the loop."""
 
-    def __init__(self, settings: GatewaySettings) -> None:
+    def __init__(self, settings: GatewaySettings, unsent: Unsent) -> None:
+        self._unsent = unsent
         self._limit, self._room = settings.bounds.http_max_input_size, settings.bounds.max_bytes
         self._patience_s = settings.bounds.timeout
         self._pool = ThreadPoolExecutor(_THREADS, "mqinfer-gateway-http")
@@ -135,7 +138,19 @@ class Bodies:
         if coding != "identity":
             body = await self.run(len(body), compress, body, coding)
             headers["Content-Encoding"] = coding
-        return web.Response(body=body, headers=headers)
+        headers["Content-Length"] = str(len(body))
+        content = BytesIO(body) if len(body) > _OFFLOAD_BYTES else body  # in pieces: else a transport copies all of it
+        return web.Response(body=content, headers=headers)
+
+    async def send(self, request: web.Request, caller: str, reply: web.Response) -> None:
+        """Send a reply, within a time; the connection of a caller that doesn't take it is closed."""
+        transport = request.transport
+        if transport is None:
+            return
+        transport.set_write_buffer_limits(0)  # sent is what the system has, not what waits here
+        with self._unsent.sending(caller, reply.content_length or 0, transport.abort), suppress(ConnectionError):
+            await reply.prepare(request)
+            await reply.write_eof()
 
     async def run(self, size: int, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Return what a function returns: called at once for a small `size` in bytes, else by a thread of the pool."""
@@ -250,31 +265,32 @@ def make_application(routes: Sequence[Endpoint], access: Access, bodies: Bodies)
         bodies: Closed with the application.
     """
 
-    async def answer(request: web.Request) -> web.Response:
+    def find(path: str) -> tuple[Endpoint, tuple[str, ...]]:
         for route in routes:
-            found = route.pattern.fullmatch(request.rel_url.raw_path)
+            found = route.pattern.fullmatch(path)
             if found:
-                peer, certificate = _peer(request)
-                caller = access.admit(route.right, request.headers, peer, certificate=certificate)
-                handler = route.methods.get(request.method)
-                if handler is None:
-                    return error_reply(MethodNotAllowed("Method Not Allowed"), {"Allow": ", ".join(route.methods)})
-                return await handler(
-                    AdmittedCall(
-                        request, caller, tuple(unquote(part or "", errors="replace") for part in found.groups())
-                    )
-                )
+                return route, tuple(unquote(part or "", errors="replace") for part in found.groups())
         raise NotFound("Not Found")
 
     @web.middleware
     async def guard(request: web.Request, handler: Any) -> web.StreamResponse:  # noqa: ARG001 - aiohttp's signature
+        caller = ""
         try:
-            return await answer(request)
+            route, parts = find(request.rel_url.raw_path)
+            peer, certificate = _peer(request)
+            caller = access.admit(route.right, request.headers, peer, certificate=certificate)
+            method = route.methods.get(request.method)
+            if method is None:
+                reply = error_reply(MethodNotAllowed("Method Not Allowed"), {"Allow": ", ".join(route.methods)})
+            else:
+                reply = await method(AdmittedCall(request, caller, parts))
         except MqinferError as error:
-            return error_reply(error)
+            reply = error_reply(error)
         except Exception as error:
             log.exception("a call of HTTP failed: %s %.200s", request.method, request.rel_url.raw_path)
-            return error_reply(MqinferError(f"the gateway failed: {type(error).__name__}; its log has the details"))
+            reply = error_reply(MqinferError(f"the gateway failed: {type(error).__name__}; its log has the details"))
+        await bodies.send(request, caller, reply)
+        return reply
 
     async def close(_: web.Application) -> None:
         await asyncio.to_thread(bodies.close)

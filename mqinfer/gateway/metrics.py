@@ -79,6 +79,9 @@ def _read(core: Core, access: Access, samples: Samples) -> None:
         samples.count("gateway_refused", "Calls for inference for which there was no room.", count, reason=reason)
     for reason, count in access.refused.items():
         samples.count("gateway_denied", "Calls of callers who may not make them.", count, reason=reason)
+    for reason, count in core.unsent.given_up.items():
+        samples.count("gateway_dropped_replies", "Replies that their callers did not take.", count, reason=reason)
+    samples.gauge("gateway_unsent_bytes", "Replies that their callers have not taken yet.", core.unsent.bytes)
     samples.gauge("gateway_running_requests", "Calls that were handed to the client.", admission.running)
     samples.gauge("gateway_queued_requests", "Calls that wait for their turn.", admission.queued)
     samples.gauge("gateway_pending_bytes", "Inputs of the calls without an outcome.", admission.bytes)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -10,10 +12,11 @@ import pytest
 
 from mqinfer.gateway.access import GRANTED, Access
 from mqinfer.web.keys import KeyFile
+from mqinfer.web.unsent import Unsent
 from tests.gateway.grpc_front import SERVICE, serving
 
 KEYS = '[ann]\nkey = "8f1c0a5be2d94b7f9a36"\nrights = ["infer", "metadata"]\n'
-NO_CORE: Any = object()
+NO_CORE: Any = SimpleNamespace(unsent=Unsent(logging.getLogger("mqinfer.gateway"), 1 << 20, 60.0))
 """No call of these tests gets as far as that."""
 
 

@@ -16,6 +16,7 @@ from mqinfer.gateway import http
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.http import make_runner
 from mqinfer.web import connections
+from mqinfer.web.unsent import Unsent
 from tests.gateway.conftest import gateway_settings
 
 HEAD = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\n"
@@ -43,8 +44,9 @@ def connect(options: dict[str, Any]) -> AbstractAsyncContextManager[Connect]:
     @asynccontextmanager
     async def opened() -> AsyncIterator[Connect]:
         settings = gateway_settings(**options)
+        bodies = http.Bodies(settings, Unsent(http.log, 1 << 30, 60.0))
         route = http.Endpoint(re.compile("/"), Right.HEALTH, {"POST": echo})
-        runner = make_runner(http.make_application([route], Access(), http.Bodies(settings)), settings)
+        runner = make_runner(http.make_application([route], Access(), bodies), settings)
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -28,9 +28,10 @@ def make_handlers(core: Core, access: Access, settings: GatewaySettings) -> list
         settings: Of the gateway.
     """
     methods = {
-        name: unary(access, right, make_work(name, method, core, settings)) for name, (right, method) in METHODS.items()
+        name: unary(access, right, make_work(name, method, core, settings), core.unsent)
+        for name, (right, method) in METHODS.items()
     }
-    methods["ModelInfer"] = unary(access, Right.INFERENCE, make_infer(core))
+    methods["ModelInfer"] = unary(access, Right.INFERENCE, make_infer(core), core.unsent)
     methods["ModelStreamInfer"] = make_stream(core, access)
     return [
         grpc.method_handlers_generic_handler(_SERVICE, methods),

@@ -37,4 +37,5 @@ def make_health(core: Core, access: Access, services: Collection[str]) -> Any:
         reply: bytes = _RESPONSE(status=1 if core.ready() else 2).SerializeToString()
         return reply
 
-    return grpc.method_handlers_generic_handler("grpc.health.v1.Health", {"Check": unary(access, Right.HEALTH, check)})
+    handler = unary(access, Right.HEALTH, check, core.unsent)
+    return grpc.method_handlers_generic_handler("grpc.health.v1.Health", {"Check": handler})

@@ -49,8 +49,7 @@ def make_stream(core: Core, access: Access, window: int = 64) -> Any:
     async def handle(_: Any, context: Any) -> None:
         try:
             caller = admit(access, Right.INFERENCE, context)
-            stream = _Stream(core, context, caller, window)
-            await stream.run()
+            await _Stream(core, context, caller, window).run()
         except Exception as error:  # noqa: BLE001 - the call's root; `known` logs what nobody has foreseen
             await abort(context, known(error))
 
@@ -68,6 +67,7 @@ class _Stream:
         self._core, self._context, self._caller = core, context, caller
         self._room = asyncio.Semaphore(window)
         self._writing = asyncio.Lock()  # gRPC has one write at a time
+        self._task = asyncio.current_task()
         self._ends_with_status = caller.headers.get("triton_grpc_error") == "true"
         self._latest: dict[str, asyncio.Task[None]] = {}  # by id
 
@@ -99,24 +99,36 @@ class _Stream:
     async def _answer(
         self, request: GrpcRequest | MqinferError, request_id: str, model: str, before: asyncio.Task[None] | None
     ) -> None:
-        try:
-            result = await self._infer(request)
-            if _is_slow(result):
-                reply = await asyncio.to_thread(stream_response, result, request_id)
-            else:
-                reply = stream_response(result, request_id)
-        except Exception as error:
-            failure = known(error)
-            if self._ends_with_status:
-                raise failure from error
-            reply = error_message(failure, request_id, model)
-        if before is not None:
-            await asyncio.wait((before,))
-        async with self._writing:
+        reply = await self._reply(request, request_id, model)
+        with self._core.unsent.sending(self._caller.name, len(reply), self._give_up, timed=False):
+            if before is not None:
+                await asyncio.wait((before,))
+            async with self._writing:
+                await self._write(reply)
+
+    async def _write(self, reply: bytes) -> None:
+        with self._core.unsent.sending(self._caller.name, 0, self._give_up):  # its time runs from here
             try:
                 await self._context.write(reply)
             except Exception as error:
                 raise Cancelled("the client has ended the stream") from error
+
+    def _give_up(self) -> None:
+        """End the stream: its client does not read."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _reply(self, request: GrpcRequest | MqinferError, request_id: str, model: str) -> bytes:
+        try:
+            result = await self._infer(request)
+            if _is_slow(result):
+                return await asyncio.to_thread(stream_response, result, request_id)
+            return stream_response(result, request_id)
+        except Exception as error:
+            failure = known(error)
+            if self._ends_with_status:
+                raise failure from error
+            return error_message(failure, request_id, model)
 
     async def _infer(self, request: GrpcRequest | MqinferError) -> InferResult:
         if isinstance(request, MqinferError):

@@ -101,7 +101,7 @@ class _Front:
 
     def __init__(self, core: Core, settings: GatewaySettings) -> None:
         self._core, self._settings = core, settings
-        self.bodies = Bodies(settings)
+        self.bodies = Bodies(settings, core.unsent)
 
     async def live(self, _: AdmittedCall) -> web.Response:
         return json_reply({"live": True})

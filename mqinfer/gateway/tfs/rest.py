@@ -107,7 +107,7 @@ class _Front:
 
     def __init__(self, core: Core, settings: GatewaySettings) -> None:
         self._core, self._bounds = core, settings.bounds
-        self.bodies = Bodies(settings)
+        self.bodies = Bodies(settings, core.unsent)
 
     async def status(self, call: AdmittedCall) -> web.Response:
         states = await version_states(self._core, _spec(call))

@@ -1,0 +1,118 @@
+"""Replies that nobody takes: what is given up, and when, by itself and over each protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import socket
+from functools import partial
+
+import grpc
+import pytest
+from aiohttp import web
+
+from mqinfer.gateway import http
+from mqinfer.gateway.access import Access, Right
+from mqinfer.gateway.grpc_calls import make_server, unary
+from mqinfer.gateway.http import make_runner
+from mqinfer.web.unsent import Unsent
+from tests.gateway.conftest import gateway_settings
+from tests.gateway.rest_front import until
+
+LOG = logging.getLogger("mqinfer.test")
+LARGE = 32 << 20
+"""More than the system takes on its own of what a program doesn't read."""
+BOUNDS = {"slow": (1 << 30, 0.05), "bytes": (LARGE - 1, 60.0)}
+REASONS = pytest.mark.parametrize("reason", BOUNDS)
+
+
+async def test_bytes_of_all_replies_are_bounded() -> None:
+    """Above the bound the caller with most bytes loses its oldest reply, however long others have waited."""
+    unsent, given_up = Unsent(LOG, 100, 60.0), list[str]()
+    add = partial(partial, given_up.append)
+    unsent.begin("a", 20, add("a"))
+    kept = unsent.begin("b", 30, add("b first"))
+    unsent.begin("b", 40, add("b second"))
+    with unsent.sending("c", 30, add("c")):
+        assert given_up == ["b first"]
+        assert unsent.bytes == 90
+    unsent.end(kept)
+    assert unsent.bytes == 60
+    assert unsent.given_up == {"bytes": 1}
+
+
+async def test_one_too_large_is_given_up_itself() -> None:
+    """A reply above the bound takes no other one's place."""
+    unsent, given_up = Unsent(LOG, 100, 60.0), list[str]()
+    unsent.begin("a", 90, partial(given_up.append, "a"))
+    with unsent.sending("b", 101, partial(given_up.append, "b")):
+        assert given_up == ["b"]
+    assert unsent.bytes == 90
+
+
+@pytest.mark.parametrize("timed", [True, False])
+async def test_a_reply_has_its_time(timed: bool) -> None:  # noqa: FBT001
+    """One that isn't taken in time is given up; one that waits behind another has its time later."""
+    unsent, first, last = Unsent(LOG, 100, 0.001), asyncio.Event(), asyncio.Event()
+    unsent.begin("a", 1, first.set, timed=timed)
+    unsent.begin("a", 1, last.set)
+    await last.wait()
+    assert first.is_set() is timed
+    assert unsent.given_up == {"slow": 1 + timed}
+    assert unsent.bytes == 1 - timed
+
+
+@REASONS
+async def test_http(reason: str) -> None:
+    """The connection of a caller that doesn't read is closed, and nothing of the reply stays."""
+    unsent = Unsent(LOG, *BOUNDS[reason])
+
+    async def answer(call: http.AdmittedCall) -> web.Response:
+        return await bodies.reply(call.request, bytes(LARGE))
+
+    settings = gateway_settings()
+    bodies = http.Bodies(settings, unsent)
+    route = http.Endpoint(re.compile("/"), Right.HEALTH, {"GET": answer})
+    runner = make_runner(http.make_application([route], Access(), bodies), settings)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        with socket.create_connection(runner.addresses[0][:2]) as caller:
+            caller.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            await until(lambda: unsent.given_up)
+            caller.settimeout(60)
+            with pytest.raises(ConnectionError):  # noqa: PT012 - at one of the reads
+                while await asyncio.to_thread(caller.recv, 1 << 20):
+                    pass
+                raise ConnectionResetError("it was closed in the middle of the body")
+    finally:
+        await runner.cleanup()
+    assert unsent.given_up == {reason: 1}
+    assert unsent.bytes == 0
+
+
+@REASONS
+async def test_grpc(reason: str) -> None:
+    """The call of a caller that doesn't read ends, and nothing of the reply stays; the next one has its reply."""
+    unsent = Unsent(LOG, *BOUNDS[reason])
+
+    async def answer(request: bytes, _: object) -> bytes:
+        return bytes(int(request))
+
+    methods = {"Answer": unary(Access(), Right.HEALTH, answer, unsent)}
+    server = make_server([grpc.method_handlers_generic_handler("t.Service", methods)], gateway_settings())
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    options = [("grpc.max_receive_message_length", -1)]
+    try:
+        async with asyncio.timeout(60), grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
+            unread = channel.stream_stream("/t.Service/Answer")()
+            await unread.write(b"%d" % LARGE)
+            await until(lambda: unsent.given_up)
+            assert await channel.unary_unary("/t.Service/Answer")(b"10") == bytes(10)
+            unread.cancel()
+    finally:
+        await server.stop(None)
+    assert unsent.given_up == {reason: 1}
+    assert unsent.bytes == 0
