@@ -42,7 +42,7 @@ SMALL_OUTPUT = 64
 """Outputs of up to this many elements are written in full."""
 
 
-def find_mask(outputs: Mapping[str, Array]) -> tuple[str, Mask] | None:
+def find_mask(outputs: Mapping[str, Array], picture: tuple[int, int] | None = None) -> tuple[str, Mask] | None:
     """Find the class mask among a result's outputs.
 
     A mask is an integer or boolean output with exactly two axes longer than 1 (so `[1, H, W]`, `[1, H, W, 1]`,
@@ -51,6 +51,8 @@ def find_mask(outputs: Mapping[str, Array]) -> tuple[str, Mask] | None:
 
     Args:
         outputs: Decoded arrays by name.
+        picture: Width and height of what the model saw, where that is known: a mask of a picture that is one pixel wide
+            or high has an axis of 1.
 
     Returns:
         Its name and class numbers; None if no output is a mask.
@@ -58,11 +60,17 @@ def find_mask(outputs: Mapping[str, Array]) -> tuple[str, Mask] | None:
     for name, output in outputs.items():
         if name == "masks" and "boxes" in outputs:
             continue
-        plain = np.squeeze(output)
+        plain = _without_ones(output, picture)
         is_mask = plain.ndim == 2 and plain.dtype.kind in "bui" and plain.size > 0
         if is_mask and plain.min() >= 0 and plain.max() <= 255:
             return name, plain.astype(np.uint8)
     return None
+
+
+def _without_ones(output: Array, picture: tuple[int, int] | None) -> Array:
+    """Drop axes of 1, but those of the picture."""
+    is_line = picture is not None and 1 in picture and output.size == picture[0] * picture[1]
+    return output.reshape(picture[::-1]) if picture is not None and is_line else np.squeeze(output)
 
 
 def class_name(number: int, classes: Sequence[ClassInfo]) -> str:
@@ -96,6 +104,7 @@ def describe_outputs(
     classes: Sequence[ClassInfo],
     mask: Mask | None = None,
     seen: npt.NDArray[np.bool_] | None = None,
+    picture: tuple[int, int] | None = None,
 ) -> dict[str, dict[str, object]]:
     """Describe outputs for JSON: shape, datatype, hash, `class_shares` of a mask, `values` of anything small.
 
@@ -104,8 +113,9 @@ def describe_outputs(
         classes: Of the model's card.
         mask: The class mask among them in the frame's size, whose pixels are counted; None to count the output's own.
         seen: Which of its pixels have a class; None if all have one.
+        picture: As in `find_mask`.
     """
-    found = find_mask(outputs)
+    found = find_mask(outputs, picture)
     described: dict[str, dict[str, object]] = {}
     for name, output in outputs.items():
         entry: dict[str, object] = {
@@ -162,7 +172,7 @@ def find_boxes(outputs: Mapping[str, Array]) -> tuple[DetectedBox, ...]:
 
     Boxes are an output `boxes` `[n, 4]` (left, top, right, bottom in pixels of the model's input) with `scores` `[n]`,
     and optionally `classes` `[n]`, each with or without a leading axis of 1. An output `count` is the number of valid
-    rows if they are padded. Rows that are not finite are left out.
+    rows if they are padded. Rows that are not finite, or that end before they begin, are left out.
 
     Args:
         outputs: Decoded arrays by name.
@@ -175,7 +185,7 @@ def find_boxes(outputs: Mapping[str, Array]) -> tuple[DetectedBox, ...]:
         return ()
     end = int(counts.item()) if counts.size == 1 and counts.dtype.kind in "iu" else len(scores)
     finite = np.isfinite(boxes[:end]).all(axis=1) & np.isfinite(scores[:end])
-    chosen = np.flatnonzero(finite)
+    chosen = np.flatnonzero(finite & np.less_equal(boxes[:end, :2], boxes[:end, 2:]).all(axis=1))
     best = chosen[np.argsort(-scores.astype(np.float64)[chosen], kind="stable")[:MOST_BOXES]].tolist()
     known = _are_numbers(numbers, scores.shape)
     return tuple(

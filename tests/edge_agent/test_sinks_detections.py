@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from mqinfer.answers.outputs import MOST_BOXES, DetectedBox, find_boxes, label
+from mqinfer.answers.outputs import MOST_BOXES, DetectedBox, describe_outputs, find_boxes, label
 from mqinfer.edge_agent.frames.view import FrameView
-from mqinfer.edge_agent.sinks.drawing.overlay import draw_boxes
+from mqinfer.edge_agent.sinks.drawing.overlay import draw_boxes, draw_instances
 from mqinfer.images.placement import Placement, Resize
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array
@@ -71,6 +73,49 @@ def test_masks_are_brought_back_to_the_recorded_frame() -> None:
     view = FrameView(np.zeros((80, 240, 3), np.uint8), Placement.of((240, 80), (60, 40)), {"mask": mask})
     assert view.mask is not None
     assert np.array_equal(view.mask, np.kron(mask[0], np.ones((40, 80), np.uint8)))
+
+
+def test_boxes_that_are_turned_over_are_none() -> None:
+    """Their right lies before their left, or their bottom over their top; a box without an area is one."""
+    boxes = np.array([[9, 1, 2, 5], [1, 9, 5, 2], [1, 1, 1, 1], [1, 2, 3, 4]], np.float32)
+    scores = np.array([0.9, 0.8, 0.7, 0.6], np.float32)
+    assert [each.box for each in find_boxes({"boxes": boxes, "scores": scores})] == [(1, 1, 1, 1), (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    "shape", [(7, 1), (1, 7), (1, 7, 1), (1, 1, 7), (1, 7, 1, 1), (1, 1, 7, 1), (1, 1, 1, 7), (1, 1, 1)]
+)
+def test_masks_of_pictures_that_are_one_pixel_wide(shape: tuple[int, ...]) -> None:
+    """Where the size of the picture is known, an axis of 1 is no reason against a mask."""
+    mask = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
+    length = mask.size
+    for picture in ((1, length), (length, 1)):
+        view = FrameView(np.zeros((*picture[::-1], 3), np.uint8), Placement.of(picture, picture), {"mask": mask})
+        assert view.mask is not None
+        assert np.array_equal(view.mask, mask.reshape(picture[::-1]))
+        described = describe_outputs(view.outputs, (), view.mask, None, picture)["mask"]
+        assert "class_shares" in described
+        if length > 1:
+            wider = replace(view, placement=Placement.of((8, 2), (8, 2)))
+            assert wider.mask is None
+
+
+def test_no_class_of_a_detector_is_black() -> None:
+    """The default colours are those of masks, whose first class is the background; other colours stay."""
+    classes = (ClassInfo("person", (0, 0, 0)), ClassInfo("car", (128, 0, 0)))
+    picture = np.zeros((200, 700, 3), np.uint8)
+    drawn = draw_boxes(picture, (DetectedBox((50, 60, 150, 160), 0.9, 0),), classes)
+    assert drawn[60, 100].max() > 200
+    drawn = draw_boxes(picture, (DetectedBox((50, 60, 150, 160), 0.9, 1),), classes)
+    assert tuple(drawn[60, 100]) == (128, 0, 0)
+    outputs: dict[str, Array] = {
+        "boxes": np.array([[50, 60, 150, 160]], np.float32),
+        "scores": np.array([0.9], np.float32),
+        "classes": np.array([0], np.int32),
+        "masks": np.ones((1, 200, 700), np.uint8),
+    }
+    view = FrameView(picture, Placement.of((700, 200), (700, 200)), outputs)
+    assert draw_instances(picture, view, classes)[5, 5].max() > 100
 
 
 def test_labels_name_class_and_score() -> None:

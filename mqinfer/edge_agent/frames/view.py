@@ -61,7 +61,7 @@ class FrameView:
 
         Pixels that the model did not see, outside the region or the sight of the lens, are `UNKNOWN`, 255.
         """
-        found = find_mask(self.outputs)
+        found = find_mask(self.outputs, self.placement.picture)
         return self.placement.mask_to_frame(found[1]) if found else None
 
     @cached_property

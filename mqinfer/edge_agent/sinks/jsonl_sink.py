@@ -135,7 +135,7 @@ def describe_result(
         "model_hash": result.model_hash,
         "stage": result.stage,
         **({FALLBACK: result.parameters[FALLBACK]} if FALLBACK in result.parameters else {}),
-        "outputs": describe_outputs(result.outputs, classes, view.mask, view.seen),
+        "outputs": describe_outputs(result.outputs, classes, view.mask, view.seen, view.placement.picture),
         **_detections(view.boxes, classes),
         **describe_top(find_top(view.outputs, classes)),
         "error": {"code": result.error.code} if result.error else None,

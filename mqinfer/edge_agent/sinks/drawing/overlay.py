@@ -6,10 +6,11 @@ import colorsys
 import struct
 import zlib
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from mqinfer.answers.outputs import MOST_BOXES, PRESENT, DetectedBox, Mask, Picture, label
 from mqinfer.answers.top_classes import find_top, top_label
@@ -37,6 +38,7 @@ __all__ = [
     "encode_picture",
     "palette",
     "stamp",
+    "visible",
 ]
 
 MINIMUM_WIDTH = 640
@@ -66,6 +68,16 @@ def palette(classes: Sequence[ClassInfo]) -> npt.NDArray[np.uint8]:
     if classes:
         colours[: len(classes)] = [info.colour for info in classes[:256]]
     return colours
+
+
+@lru_cache(maxsize=16)
+def visible(classes: tuple[ClassInfo, ...]) -> tuple[ClassInfo, ...]:
+    """Return classes of objects with another colour for black, which is that of a mask's background."""
+    hues = _hues().tolist()
+    return tuple(
+        info if any(info.colour) else replace(info, colour=tuple(hues[number % 256]))
+        for number, info in enumerate(classes)
+    )
 
 
 @cache
@@ -147,7 +159,7 @@ def draw_boxes(picture: Picture, boxes: Sequence[DetectedBox], classes: Sequence
     """
     cv2 = opencv()
     drawn = picture.copy()
-    colours = palette(classes)
+    colours = palette(visible(tuple(classes)))
     for each in reversed(boxes):
         left, top, right, bottom = (round(min(max(side, -_FAR), _FAR)) for side in each.box)
         colour = colours[(each.number or 0) % 256].tolist()
@@ -195,6 +207,7 @@ def draw_result(frame: Frame, view: FrameView, result: InferResult, classes: Seq
     shown = draw_boxes(shown, view.boxes, classes) if view.boxes else shown
     top = find_top(view.outputs, classes)
     shown = draw_lines(shown, [top_label(each) for each in top]) if top else shown
+    classes = visible(tuple(classes)) if "boxes" in view.outputs else classes
     return add_strip(shown, caption(frame, result), classes if len(classes) <= _LONGEST_LEGEND else ())
 
 
@@ -221,7 +234,7 @@ def draw_instances(picture: Picture, view: FrameView, classes: Sequence[ClassInf
     if numbers is not None and numbers.dtype.kind in "iuf" and np.isfinite(numbers).all():
         known = np.mod(numbers.reshape(-1), 256)
     count = min(len(known), MOST_BOXES)
-    colours[1 : count + 1] = palette(classes)[known[:count].astype(np.int64)]
+    colours[1 : count + 1] = palette(visible(tuple(classes)))[known[:count].astype(np.int64)]
     placed = view.placement.mask_to_frame(shown, outside=0)
     blended = opencv().addWeighted(picture, 1.0 - alpha, colours[placed], alpha, 0.0)
     drawn: Picture = np.where(placed[:, :, np.newaxis] > 0, blended, picture)

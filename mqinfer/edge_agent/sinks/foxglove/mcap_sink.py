@@ -24,6 +24,7 @@ from mqinfer.edge_agent.sinks.drawing.overlay import (
     encode_mask,
     encode_picture,
     palette,
+    visible,
 )
 from mqinfer.edge_agent.sinks.foxglove import messages as foxglove
 from mqinfer.edge_agent.sinks.foxglove.layout import LAYOUT_FILE, make_layout, result_topic
@@ -77,7 +78,7 @@ class McapSink:
         self._layout = directory / LAYOUT_FILE
         self._card = card
         self._classes = card.classes
-        self._colours = palette(card.classes).tolist()
+        self._colours = palette(visible(tuple(card.classes))).tolist()
         self._schemas: dict[str, int] = {}
         self._channels: dict[str, int] = {}
         self._streams: dict[str, bool] = {}
