@@ -25,7 +25,7 @@ from mqinfer.client.result import Ignored
 from mqinfer.protocol.card import ModelCard, read_card
 from mqinfer.protocol.errors import ConfigError, LinkError, ModelNotFound, NameTaken, NotAuthorized
 from mqinfer.protocol.states import ClientStatus, read_client_state, read_server_state, read_worker_state
-from mqinfer.protocol.topics import Topics, check_name
+from mqinfer.protocol.topics import Topics, check_name, instead_of
 
 __all__ = ["LiveRegistry", "Unconnected", "address_of", "connect", "default_name", "random_name", "read_environment"]
 
@@ -301,7 +301,7 @@ class LiveRegistry(Notifier):
     def _card(self, model: str) -> ModelCard:
         card = self.known.card(model)
         if card is None:
-            known = ", ".join(sorted(self.known.cards)) or "none at all"
+            known = instead_of(model, self.known.cards)
             raise ModelNotFound(
                 f"no worker has published a card for model {model!r} (models on this broker: {known}); "
                 f"check the name, or start: mqinfer worker --repository DIR --broker URL"

@@ -23,6 +23,7 @@ from mqinfer.protocol.states import (
     WorkerState,
     WorkerStatus,
 )
+from mqinfer.protocol.topics import instead_of
 from mqinfer.recent_ids import RecentIds
 
 __all__ = ["Registry", "SeenClient", "ServedModels"]
@@ -92,6 +93,13 @@ class ServedModels:
     def was_known(self, model: str) -> bool:
         """Return whether a model was here once that is not any more."""
         return model in self._once_known
+
+    def instead_of(self, model: str, version: str | None) -> str:
+        """Return which models there are or, of one that is known, which versions, for a message."""
+        if version is not None and self.knows(model):
+            return f"versions of it: {instead_of(version, self.versions(model))}"
+        ready = ", no worker of it is ready" if self.knows(model) else ""
+        return f"models that workers serve here: {instead_of(model, list(self._versions))}{ready}"
 
     def unserved_for(self, model: str, version: str | None = None) -> float:
         """Return for how many seconds a model or version that is known has had no worker; 0 where it has one."""

@@ -39,6 +39,7 @@ from mqinfer.protocol.errors import (
     MessageTooLarge,
     MqinferError,
     NotAuthorized,
+    NoWorker,
     Rejected,
     Superseded,
 )
@@ -281,11 +282,18 @@ class Requester:
         """Publish and hand over until nothing is left to do."""
         while True:
             for entry, why in step.ended:
-                self._hand_over(entry, entry.failed(why))
+                self._hand_over(entry, entry.failed(self._explained(entry, why)))
             if step.send is None or (self._publish(step.send) and not step.more):
                 return
             with self._lock:
                 step = self._take(self._clock())
+
+    def _explained(self, entry: PendingRequest, why: MqinferError) -> MqinferError:
+        """Name what there is, where nobody serves a request's model."""
+        if not isinstance(why, NoWorker) or not self.options.lanes:  # else no worker's state is known
+            return why
+        request = entry.request
+        return NoWorker(f"{why} ({self.registry.models.instead_of(request.model_name, request.model_version)})")
 
     def _report(self, event: Callable[[float], T]) -> T:
         """Report an event to the dispatcher, with the time, and carry out what follows."""

@@ -6,7 +6,9 @@ A name with a wildcard, a slash or a NUL never gets into a topic.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Annotated
 
@@ -27,6 +29,7 @@ __all__ = [
     "check_name",
     "check_same",
     "check_version",
+    "instead_of",
     "is_name",
     "is_request",
     "may_answer",
@@ -35,6 +38,8 @@ __all__ = [
     "without_id",
 ]
 
+_MOST_COMPARED, _MOST_LISTED = 256, 24
+"""Names that a wrong one is compared with, and that a message lists: a broker may have thousands."""
 DEFAULT_ROOT = "mqinfer/v1"
 _ROOT = re.compile(r"[^/+#\x00-\x1f\x7f$][^/+#\x00-\x1f\x7f]*(/[^/+#\x00-\x1f\x7f]+)*")
 
@@ -77,6 +82,15 @@ def check_name(kind: str, name: str) -> str:
     if name == CONTROL:
         raise BadTopic(f"model name {name!r} is reserved for topics; rename the model's folder")
     return _check(_MODEL_NAME, _MODEL_RULE, kind, name)
+
+
+def instead_of(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is nearest to a wrong one, and a bounded list of all that there are, for a message."""
+    names = sorted(known)
+    close = get_close_matches(name, names[:_MOST_COMPARED], 1)
+    listed = ", ".join(names[:_MOST_LISTED]) or "none"
+    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    return f"{listed}{more}" + (f"; did you mean {close[0]!r}?" if close else "")
 
 
 def is_name(text: str) -> bool:

@@ -97,6 +97,21 @@ def test_wrong_options_exit_with_2(arguments: list[str]) -> None:
     assert CliRunner().invoke(app, arguments).exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--sink", "csv"], "--sink csv writes into the folder of --output"),
+        (["--sink", "film", "--output", "results"], "unknown sink 'film'; expected csv"),
+    ],
+)
+def test_kinds_of_results_that_nothing_writes(
+    capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    """An unknown kind, and one without a folder, are errors of usage before anything is opened."""
+    assert run_main("replay", "x.bag", "--model", "m", *options) == 2
+    assert words in capsys.readouterr().err
+
+
 def broken(folder: Path) -> dict[str, Path]:
     """Write files whose content does not match their suffix."""
     files = {

@@ -22,6 +22,19 @@ def test_nobody_serves_the_model(broker_url: str, make_client: MakeClient, uniqu
     assert client.counters().retries >= 1
 
 
+def test_a_wrong_name_is_told_with_what_there_is(
+    make_client: MakeClient, serve: Serve, write_echo: WriteEcho, unique: Callable[[str], str]
+) -> None:
+    """The models that workers serve, the nearest name, and for a wrong version those that there are."""
+    url = f"memory://{unique('broker')}"
+    serve(url, write_echo("segment"), "segment")
+    client, x = make_client(url, options=ClientOptions(patience=0.05, backoff=0.01)), {"x": np.zeros(1, np.float32)}
+    with pytest.raises(NoWorker, match="models that workers serve here: segment; did you mean 'segment'"):
+        client.infer("segmnet", x, timeout=30)
+    with pytest.raises(NoWorker, match="versions of it: 1"):
+        client.infer("segment", x, version="7", timeout=30)
+
+
 def test_a_broker_that_is_killed_and_comes_back_loses_no_request(
     make_client: MakeClient, serve: Serve, write_echo: WriteEcho
 ) -> None:

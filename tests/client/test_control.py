@@ -259,5 +259,19 @@ def test_what_counts_as_done() -> None:
     assert check_replies([done, lacks]) == [done]
     with pytest.raises(ModelNotFound, match="server two"):
         check_replies([lacks])
-    with pytest.raises(ModelNotLoadable, match="server three: truncated"):
+    with pytest.raises(ModelNotLoadable, match=r"^server three: truncated; without the model: two$"):
         check_replies([done, lacks, broken])
+
+
+def test_the_reason_comes_first_and_once() -> None:
+    """Of many servers without a model a load names a few, behind why the others could not load it."""
+    lacks = [
+        ControlReply(f"s{n:02}", error=ModelNotFound(f"server s{n:02}: no such model; it has: a, b")) for n in range(60)
+    ]
+    broken = [ControlReply(name, error=ModelNotLoadable(f"server {name}: truncated")) for name in ("y", "z")]
+    with pytest.raises(ModelNotLoadable) as found:
+        check_replies([*lacks, *broken])
+    assert str(found.value).startswith("servers y, z: truncated; without the model: s00, s01, ")
+    assert str(found.value).endswith(" and 36 more")
+    with pytest.raises(ModelNotFound, match=r"^server s00: no such model; it has: a, b; without the model: s01, "):
+        check_replies(lacks)

@@ -46,6 +46,10 @@ def test_models_are_managed_by_command(
     assert (code, json.loads(text)[0]["model_stats"][0]["inference_count"]) == (0, 3)
     code, text = models("card", "echo")
     assert (code, json.loads(text)["parameters"]["version"]) == (0, "2")
+    line = ["models", "ready", "ecko", "--broker", broker_url, "--root", server.topics.root]
+    asked = CliRunner().invoke(app, line)
+    assert asked.exit_code == 1
+    assert "no repository has a model 'ecko'; models there: echo, other; did you mean 'echo'?" in asked.stderr
     assert models("unload", "echo") == (0, f"{server.name}: unloaded echo\n")
     code, text = models("list", "--json")
     assert {entry["name"]: entry["state"] for entry in json.loads(text)} == {

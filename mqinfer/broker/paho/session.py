@@ -197,7 +197,7 @@ class Session:
     def _on_ack(self, identifier: int, code: int) -> None:
         on_ack = self.acks.pop(identifier, None)
         if on_ack is None:
-            return
+            raise _unasked("PUBACK", identifier)
         try:
             on_ack(code)
         except Exception:  # noqa: BLE001 - foreign code on the link's thread
@@ -236,7 +236,9 @@ class Session:
     def _on_subscribe(
         self, _client: Client, _userdata: Any, identifier: int, reasons: list[PahoReason], _found: Any
     ) -> None:
-        name, answer = self._pending.pop(identifier, ("", Future()))
+        if identifier not in self._pending:
+            raise _unasked("SUBACK", identifier)
+        name, answer = self._pending.pop(identifier)
         self._resubscribing.discard(identifier)
         if reasons and reasons[0].value >= ReasonCode.UNSPECIFIED:
             _log.error("%s refused the subscription %s: %s", self._identity.address, name, reasons[0].getName())
@@ -245,9 +247,16 @@ class Session:
             answer.set_result(None)
 
     def _on_unsubscribe(self, _client: Client, _userdata: Any, identifier: int, _reasons: Any, _found: Any) -> None:
-        name, answer = self._pending.pop(identifier, ("", Future()))
+        if identifier not in self._pending:
+            raise _unasked("UNSUBACK", identifier)
+        name, answer = self._pending.pop(identifier)
         self._routes.remove(name)
         answer.set_result(None)
+
+
+def _unasked(packet: str, identifier: int) -> MalformedPacket:
+    """Return what ends a connection whose broker answers what was not sent: what was sent would never be answered."""
+    return MalformedPacket(f"a {packet} for packet identifier {identifier}, which nothing here waits for")
 
 
 def cut(session: Session) -> Future[None]:

@@ -25,7 +25,7 @@ from mqinfer.edge_agent.settings import (
     SourceSettings,
     SpoolSettings,
 )
-from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS, SINK_KINDS
+from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS, SINK_KINDS, check_kinds
 from mqinfer.images.demosaic import Demosaic
 from mqinfer.judging.settings import CascadeSettings, read_settings
 from mqinfer.metrics.endpoint import LOOPBACK
@@ -193,6 +193,16 @@ class OutputOptions:
         ),
     ] = None
 
+    def sinks(self) -> Sequence[str]:
+        """Return the kinds of results.
+
+        Raises:
+            ConfigError: One is unknown, or there is no folder for those that are asked for.
+        """
+        if self.sink and self.output is None:
+            raise ConfigError(f"--sink {self.sink[0]} writes into the folder of --output; name one")
+        return check_kinds(self.sink or DEFAULT_SINKS)
+
 
 @dataclass(frozen=True, slots=True)
 class SpoolOptions:
@@ -264,7 +274,7 @@ def make_settings(sending: Sending, source: SourceSettings, *, resumes: bool = F
         replace(source, topics=topics, join=_join(sending.topics.join or (), sending.topics.tolerance, topics)),
         _options(model, version, sending, source),
         sending.preparing.settings(),
-        OutputSettings(outputs.output, outputs.sink or DEFAULT_SINKS, outputs.picture_every, resumes),
+        OutputSettings(outputs.output, outputs.sinks(), outputs.picture_every, resumes),
         sending.spool.settings(),
         cascade,
     )

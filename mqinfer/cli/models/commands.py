@@ -16,8 +16,10 @@ from mqinfer.cli.options import ConnectionOptions, with_connection, with_group, 
 from mqinfer.cli.watching.status import print_table
 from mqinfer.client import Client
 from mqinfer.client.control import ControlClient, ControlReply, TrafficOrder, check_replies
+from mqinfer.client.control.merging import merge_index
 from mqinfer.protocol.card import card_to_json
 from mqinfer.protocol.control import Call, Operation
+from mqinfer.protocol.topics import instead_of
 
 __all__ = ["app"]
 
@@ -195,6 +197,9 @@ def ready(
     replies = asked.ask(connection, Call(Operation.MODEL_READY, model, version))
     asked.print(replies, lambda reply: "ready" if reply.content["ready"] else "not ready")
     if not any(reply.content["ready"] for reply in replies):
+        known = {entry.name for entry in merge_index(asked.ask(connection, Call(Operation.INDEX)))}
+        if model not in known:
+            typer.echo(f"no repository has a model {model!r}; models there: {instead_of(model, known)}", err=True)
         raise typer.Exit(1)
 
 

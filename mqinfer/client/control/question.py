@@ -22,7 +22,7 @@ from mqinfer.protocol.errors import (
     error_from_code,
 )
 from mqinfer.protocol.states import ServerState, ServerStatus
-from mqinfer.protocol.topics import EVERY_SERVER, Topics, check_name, check_same
+from mqinfer.protocol.topics import EVERY_SERVER, Topics, check_name, check_same, instead_of
 
 __all__ = ["ControlReply", "Question", "check_replies", "read_reply"]
 
@@ -155,7 +155,7 @@ class Question:
         missing = self._missing(servers)
         if not self._replies and (not missing or self._is_nobody(servers)):
             whom = f"no server {self._server!r}" if self._server else "no server"
-            known = ", ".join(sorted(_ready(servers))) or "none"
+            known = instead_of(self._server or "", _ready(servers))
             raise NoWorker(f"{whom} is ready on this broker (ready: {known}); start: mqinfer worker")
         late = [ControlReply(name, error=self._silence(name, servers)) for name in self._named(missing, servers)]
         return sorted([*self._replies.values(), *late], key=lambda reply: reply.server)
@@ -219,11 +219,30 @@ def check_replies(replies: list[ControlReply]) -> list[ControlReply]:
     A server that does not have the model is left out, as long as another one has it.
 
     Raises:
-        MqinferError: Of the first server that failed; the message names every one, with its reason.
+        MqinferError: Of the first server that failed; the message names each reason once, with the servers that stated
+            it. Of those that do not have the model it names the first one's.
     """
     done = [reply for reply in replies if reply.error is None]
-    failed = [reply.error for reply in replies if reply.error is not None]
-    serious = [error for error in failed if not (done and isinstance(error, ModelNotFound))]
-    if serious:
-        raise type(serious[0])("; ".join(map(str, serious)))
-    return done
+    failed = {reply.server: reply.error for reply in replies if reply.error is not None}
+    lacking = [server for server, error in failed.items() if isinstance(error, ModelNotFound)]
+    serious = {server: error for server, error in failed.items() if server not in lacking}
+    if not serious and (done or not failed):
+        return done
+    if not serious:
+        first = lacking.pop(0)
+        serious = {first: failed[first]}
+    words = _reasons(serious)
+    if lacking:
+        words.append(f"without the model: {instead_of('', lacking)}")
+    raise type(next(iter(serious.values())))("; ".join(words))
+
+
+def _reasons(errors: Mapping[str, MqinferError]) -> list[str]:
+    """Return each reason once, with the servers that stated it."""
+    reasons: dict[str, list[str]] = {}
+    for server, error in errors.items():
+        reasons.setdefault(str(error).removeprefix(f"server {server}: "), []).append(server)
+    return [
+        str(errors[servers[0]]) if len(servers) == 1 else f"servers {instead_of('', servers)}: {reason}"
+        for reason, servers in reasons.items()
+    ]

@@ -30,6 +30,7 @@ from mqinfer.protocol.errors import (
     MqinferError,
     Rejected,
 )
+from mqinfer.protocol.topics import instead_of
 
 __all__ = ["EXTENSIONS", "Management"]
 
@@ -171,7 +172,7 @@ class Management:
             raise ModelNotLoadable("; ".join(problems))
         specs = self._plan(scan, model)
         if not specs:
-            known = ", ".join(sorted({version.name for version in scan.models})) or "none"
+            known = instead_of(model, {version.name for version in scan.models})
             raise ModelNotFound(f"repository {self._template.repository} has no model {model!r}; it has: {known}")
         return specs
 

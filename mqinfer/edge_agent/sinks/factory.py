@@ -20,7 +20,7 @@ from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
-__all__ = ["DEFAULT_SINKS", "SINK_KINDS", "SinkSet", "open_sinks"]
+__all__ = ["DEFAULT_SINKS", "SINK_KINDS", "SinkSet", "check_kinds", "open_sinks"]
 
 log = logging.getLogger("mqinfer.edge_agent")
 
@@ -101,6 +101,18 @@ class SinkSet:
         return None
 
 
+def check_kinds(kinds: Iterable[str]) -> list[str]:
+    """Return each kind of sinks once.
+
+    Raises:
+        ConfigError: One is unknown.
+    """
+    wanted = list(dict.fromkeys(kinds))
+    if unknown := [kind for kind in wanted if kind not in _OPENERS]:
+        raise ConfigError(f"unknown sink {', '.join(map(repr, unknown))}; expected {', '.join(SINK_KINDS)}")
+    return wanted
+
+
 def open_sinks(
     directory: Path,
     card: ModelCard,
@@ -123,10 +135,7 @@ def open_sinks(
         ConfigError: A kind is unknown, `picture_every` is below 1, or a file cannot be written.
         MissingExtra: A package that a sink needs is not installed.
     """
-    wanted = list(dict.fromkeys(kinds))
-    unknown = [kind for kind in wanted if kind not in _OPENERS]
-    if unknown:
-        raise ConfigError(f"unknown sink {', '.join(map(repr, unknown))}; expected {', '.join(SINK_KINDS)}")
+    wanted = check_kinds(kinds)
     if picture_every < 1:
         raise ConfigError(f"picture_every is {picture_every}; expected 1 or more")
     with writing(directory):

@@ -32,9 +32,11 @@ class Liar:
 
     Args:
         scripts: What it sends for the CONNECT of each connection.
+        shift: What it adds to the packet identifiers that it acknowledges on its first connection.
     """
 
-    def __init__(self, *scripts: bytes) -> None:
+    def __init__(self, *scripts: bytes, shift: int = 0) -> None:
+        self._shift = shift
         self._scripts = list(scripts)
         self._changed = threading.Condition()
         self._closed = False
@@ -84,15 +86,18 @@ class Liar:
             return
         while data := connection.recv(1 << 16):
             if data[0] == 0x82:  # SUBSCRIBE: granted
-                connection.sendall(b"\x90\x04" + data[2:4] + b"\x00\x01")
+                connection.sendall(b"\x90\x04" + self._shifted(data[2:4]) + b"\x00\x01")
             elif data[0] >> 4 == 3:  # PUBLISH of the tests: acknowledged
                 at = 4 + int.from_bytes(data[2:4])
-                connection.sendall(b"\x40\x02" + data[at : at + 2])
+                connection.sendall(b"\x40\x02" + self._shifted(data[at : at + 2]))
             elif data[0] == 0xC0:
                 self.pings += 1
                 connection.sendall(b"\xd0\x00")
             elif data[0] == 0xE0:
                 return
+
+    def _shifted(self, identifier: bytes) -> bytes:
+        return (int.from_bytes(identifier) + self._shift * (self.served == 1)).to_bytes(2)
 
 
 @contextmanager
@@ -189,6 +194,32 @@ def test_a_broken_packet(unique: Unique, lie: str) -> None:
         assert works(link)
         assert link.failure is None
         assert threads_of(client_id) == 1
+
+
+def test_acknowledgements_of_what_was_not_sent(unique: Unique) -> None:
+    """A PUBACK or SUBACK with another packet identifier ends the connection, and the link works on the next."""
+    asking: tuple[Callable[[PahoLink], None], ...] = (
+        lambda link: link.publish(Message("t", b"x")),
+        lambda link: link.subscribe("t", lambda _: None),
+    )
+    for ask in asking:
+        with Liar(shift=1) as liar, link_to(liar, unique("c")) as link:
+            link.open(PATIENCE)
+            ask(link)
+            liar.wait_for(2)
+            assert works(link)
+
+
+def test_closing_waits_for_no_acknowledgement_that_cannot_come(unique: Unique) -> None:
+    """A link whose broker acknowledged something else is closed at once, whatever time it was given."""
+    with Liar(shift=1) as liar:
+        link = PahoLink(liar.address, client_id=unique("c"))
+        link.open(PATIENCE)
+        link.publish(Message("t", b"x"))
+        closing = threading.Thread(target=link.close, args=(4 * PATIENCE,))
+        closing.start()
+        closing.join(PATIENCE)
+        assert not closing.is_alive()
 
 
 def test_garbage(unique: Unique) -> None:
