@@ -86,7 +86,10 @@ class KeptBoxes:
         found = self._candidates.read(outputs)
         likely = np.flatnonzero(found.scores >= self._settings.score_threshold)  # drops NaN too
         best = likely[np.argsort(-found.scores[likely], kind="stable")[:_MOST_CANDIDATES]]
-        corners, scores, classes = self._corners(found.boxes[best]), found.scores[best], found.classes[best]
+        corners = self._corners(found.boxes[best])
+        whole = np.less_equal(corners[:, :2], corners[:, 2:]).all(axis=1)  # drops NaN, and what ends before it begins
+        corners, best = corners[whole], best[whole]
+        scores, classes = found.scores[best], found.classes[best]
         most = self._settings.max_detections
         if self._masks:
             most = min(most, self._masks.most(outputs))

@@ -75,6 +75,16 @@ def test_every_form_of_candidates_gives_the_same(box_format: BoxFormat, *, batch
         assert found["classes"] == [0, 1, 0]
 
 
+def test_boxes_that_end_before_they_begin_are_none() -> None:
+    """Neither are those with a side that is no number; they suppress no other box."""
+    boxes = np.array([[10, 0, 0, 10], [0, 10, 10, 0], [0, np.nan, 10, 10], [0, 0, 10, 10]], np.float32)
+    found = keep(
+        Detection("raw", "scores"), raw=boxes[None], scores=np.array([[[0.9], [0.8], [0.7], [0.6]]], np.float32)
+    )
+    assert found["boxes"] == [[0, 0, 10, 10]]
+    assert found["scores"] == pytest.approx([0.6])
+
+
 @pytest.mark.parametrize("batch", [True, False])
 def test_a_single_candidate(*, batch: bool) -> None:
     """One box is no batch axis of one."""
