@@ -12,8 +12,9 @@ import logging
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,6 +49,8 @@ _SHARED = {
     "otlp-endpoint": ENDPOINT,
 }
 """Options of which one variable holds for every subcommand, and that variable."""
+_MOST = {int: 1_000_000_000_000, float: 1_000_000_000.0}
+"""Bounds of numbers whose option has no own one: above them the system's calls, which wait so long, say, fail."""
 _PLACE = "mqinfer.config"
 """Where a context keeps the file that its options come from."""
 _Command = Any
@@ -63,6 +66,7 @@ class SourcedGroup(TyperGroup):
             for option in _options(command):
                 option.envvar = _variables(path, option)
                 option.show_envvar = len(option.envvar) > 1
+                option.callback = partial(_bounded, option.callback)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the subcommand; explain a wrong value of the environment or of the file."""
@@ -204,6 +208,15 @@ class _Settings:
             elif current == table and re.match(rf"""\s*["']?{re.escape(key)}["']?\s*=""", line):
                 return number
         return 0
+
+
+def _bounded(callback: Callable[..., Any] | None, ctx: Any, param: Any, value: Any) -> Any:
+    """Check the numbers of an option before its own callback, if there is one, receives them."""
+    for each in value if isinstance(value, list | tuple) else (value,):
+        most = _MOST.get(type(each))
+        if most is not None and not -most <= each <= most:
+            raise typer.BadParameter(f"expected a number from -{most:g} to {most:g}", ctx=ctx, param=param)
+    return value if callback is None else callback(ctx, param, value)
 
 
 def _is_plain(value: object) -> bool:

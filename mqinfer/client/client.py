@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -18,9 +19,11 @@ from mqinfer.client.request import InferOptions, Input, make_request, names_labe
 from mqinfer.client.result import Counters, InferResult
 from mqinfer.client.stream import Stream
 from mqinfer.client.watching import SeenPreview, SeenResult, Watch, Watches, WatchOptions
+from mqinfer.client.watching.absence import Absence
 from mqinfer.client.watching.feed import WatchSettings
 from mqinfer.client.window import Policy
 from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.errors import ModelNotFound, NoWorker
 from mqinfer.protocol.topics import DEFAULT_ROOT, Topics
 from mqinfer.protocol.types import InferRequest
 
@@ -73,6 +76,7 @@ class Client(WithBlock):
         self._requester = connect(address, name, topics, options, timeout=connect_timeout, announcer=self._announcer)
         self._maker = self._requester.maker
         self._cards = LiveRegistry(self._requester, self._announcer)
+        self._absence = Absence(self._requester)
         self._feeds = Feeds(self._requester)
         self._watches = Watches(address, name, topics, self._requester.options.limits)
         self._connect_timeout = connect_timeout
@@ -133,7 +137,11 @@ class Client(WithBlock):
         results: SimpleQueue[InferResult] = SimpleQueue()
         self._requester.submit(request, timeout, results.put)
         result = results.get()
-        result.raise_for_outcome()
+        try:
+            result.raise_for_outcome()
+        except NoWorker as error:
+            limit = self._requester.options.timeout if timeout is None else timeout
+            raise self._absence.explained(error, model, limit - result.timings.total / 1e9) from None
         return result
 
     def submit(
@@ -248,11 +256,15 @@ class Client(WithBlock):
             timeout: How long to wait for it, in seconds; None for 5.
 
         Raises:
-            ModelNotFound: No worker has published one in time; the message lists the models on this broker.
+            ModelNotFound: No worker has published one in time; the message lists the models on this broker, and says
+                why servers could not load this one, which they are given a second to state.
             RuntimeError: This is a callback, or a fork, as for `infer`.
         """
         check_may_wait("card()")
-        return self._cards.get(model, timeout if timeout is None else check_timeout(timeout))
+        try:
+            return self._cards.get(model, timeout if timeout is None else check_timeout(timeout))
+        except ModelNotFound as error:
+            raise self._absence.explained(error, model, math.inf if timeout is None else timeout) from None
 
     def counters(self) -> Counters:
         """Return what became of all requests."""

@@ -67,7 +67,7 @@ class Requester:
         link: The connection to the broker.
         maker: The process that may use all this.
         registry: The workers, as far as their states have come; `LiveRegistry` adds the cards.
-        on_control: Receives the replies of servers; None to count them as malformed.
+        on_control: Receives the replies of servers; None where this client asks them nothing.
         tracer: Makes spans of the requests; None for none.
     """
 
@@ -380,8 +380,9 @@ class Requester:
             verify(message.payload, message.user_properties)
             response = decode_response(message.payload, self.options.limits)
         except MqinferError as error:
-            if self.on_control and without_id(message.topic) == self._control_results:
-                self.on_control(message)
+            if without_id(message.topic) == self._control_results:
+                if self.on_control:  # else another connection of this name has asked
+                    self.on_control(message)
                 return
             self._malformed.add(without_id(message.topic), error)
             if isinstance(error, Corrupted):

@@ -41,6 +41,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import ClassVar
 
+from mqinfer.logs import printable
+
 __all__ = [
     "BadEncoding",
     "BadEnvelope",
@@ -322,6 +324,6 @@ def error_from_code(code: str, message: str) -> MqinferError:
 
     Args:
         code: Wire code; an unknown one (of a newer peer) makes the root class.
-        message: The message of the peer.
+        message: The message of the peer; its line feeds and other control characters become escape sequences.
     """
-    return _tree(MqinferError).get(code, MqinferError)(message)
+    return _tree(MqinferError).get(code, MqinferError)(printable(message))

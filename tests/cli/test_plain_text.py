@@ -13,17 +13,19 @@ from typer.testing import CliRunner
 
 from mqinfer.bags.frame import StreamInfo
 from mqinfer.bags.info import BagInfo
+from mqinfer.broker.link import Message
 from mqinfer.cli import infer, options
 from mqinfer.cli.app import app
 from mqinfer.cli.exit_codes import print_error
 from mqinfer.cli.options import plain_console, table_console
+from mqinfer.client.control import read_reply
 from mqinfer.edge_agent.reporting.report import RunExtent, progress
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics
 from mqinfer.lab.profiling.report import ModelProfile
 from mqinfer.lab.profiling.report import as_grids as profile_grids
 from mqinfer.lab.profiling.results import Profile
 from mqinfer.lab.reports import print_grid
-from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.errors import ConfigError, error_from_code
 
 NAMES = ["[/x]", "[red]x[/red]", "[[input]]", "[link=file:///x]x", ":warning:", "\\[bold]", "a\\"]
 
@@ -39,6 +41,17 @@ def test_an_error_does_not_change_the_terminal(capsys: pytest.CaptureFixture[str
     """Control characters of a file's text are shown as what they are."""
     print_error(ConfigError("no node '\x1b[2J\x07' here"))
     assert capsys.readouterr().err == "error: no node '\\x1b[2J\\x07' here\n"
+
+
+def test_an_error_of_a_peer_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """A worker's or a server's message adds no line that looks like another message."""
+    text = b'{"error": "no such file\\nerror: all is well\\u2028!", "code": "model_failed"}'
+    replied = read_reply(Message("any", text, user_properties=(("server", "one"),))).error
+    assert replied is not None
+    for error in (replied, error_from_code("internal", "server one: no such file\nerror: all is well\u2028!")):
+        print_error(error)
+        line = "error: server one: no such file\\nerror: all is well\\u2028!\n"
+        assert capsys.readouterr().err == line
 
 
 @pytest.mark.parametrize("name", [*NAMES, "\x1b[2J"])

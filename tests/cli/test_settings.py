@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -163,3 +164,23 @@ def test_a_group_of_groups() -> None:
     assert make_group(Sending, given).spool.spool is None
     sending = make_group(Sending, given | {"spool": Path("spool"), "model": ["seg"], "take_over": True})
     assert (sending.spool.spool, sending.models.models, sending.process.take_over) == (Path("spool"), ["seg"], True)
+
+
+@pytest.mark.parametrize("number", [str(10**30), "1" + 400 * "0", "-" + str(10**30), "1e30", "inf", "nan"])
+def test_a_number_that_is_none_for_the_system(file: Path, number: str) -> None:
+    """Of a file, the environment and the command line, of an option without bounds of its own: an error says so."""
+    file.write_text(f"[replay]\nduration = {number}\n")
+    arguments = "drive.bag", "--model", "any", "--topic", "any"
+    expected = "expected a number|less than or equal|valid"
+    assert re.search(rf"line 2, \[replay\] duration: .*({expected})", error("replay", *arguments, "--config", file))
+    assert re.search(expected, error("replay", *arguments, env={"MQINFER_REPLAY_DURATION": number}))
+    assert re.search(expected, error("replay", *arguments, "--duration", number))
+
+
+def test_every_number_has_bounds() -> None:
+    """None of them reaches a call of the system that can't take it."""
+    for _, command in _commands(get_command(app), ()):
+        for option in _options(command):
+            for kind in (int, float):
+                with pytest.raises(typer.BadParameter, match="expected a number"):
+                    option.callback(typer.Context(command), option, kind(10**30))

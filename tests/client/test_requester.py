@@ -32,6 +32,7 @@ from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import InferRequest, InferResponse, RequestedOutput
 from tests.client.conftest import Serve, WriteEcho
+from tests.patience import wait_until
 
 Check = Callable[..., None]
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -486,3 +487,16 @@ def test_replies_that_the_broker_kept_are_dropped(make: Make) -> None:
     assert ask(requester, 0.01).result(10).outcome is Outcome.EXPIRED
     sender.close()
     assert (requester.counters().retained, requester.counters().late) == (1, 0)
+
+
+def test_a_servers_reply_to_another_connection_of_this_name_is_no_damage(
+    timeless: Requester, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is left to who has asked, without a warning; what stands where workers reply is counted as before."""
+    topics, name = timeless.topics, timeless.name
+    timeless.link.publish(Message(topics.control_result(name, 16 * "ab"), b"[]"))
+    timeless.link.publish(Message(topics.result("any", name, 16 * "ab"), b"[]"))
+    wait_until(lambda: timeless.counters().malformed > 0)
+    assert timeless.counters().malformed == 1
+    assert len(caplog.records) == 1
+    assert "results/any/" in caplog.text

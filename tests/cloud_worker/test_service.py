@@ -79,7 +79,7 @@ def test_a_batch_is_split_without_mixing_answers(service: InferenceService, rows
         ((encode_tensor("x", X[:, 1:]), inputs(2)[1]), {}, BadTensor, r"shape \[2, 3\]; expected"),
         ((encode_tensor("x", X[0]), inputs(2)[1]), {}, BadTensor, r"shape \[4\]; expected"),
         ((inputs(2)[0], inputs(3)[1]), {}, BadTensor, r"differ in their batch axis: \[2, 3\]"),
-        (inputs(9), {}, BadTensor, "a batch of 9.*at most 8"),
+        (inputs(9), {}, BadTensor, "a batch of 9.*at most 8, the max_batch_size of its card"),
         (inputs(1), {"model": "other"}, ModelNotFound, "not 'other'"),
         (inputs(1), {"model_version": "2"}, ModelNotFound, "version 1 of it, not 2"),
         (inputs(1), {"outputs": (RequestedOutput("z"),)}, BadTensor, r"not \['z'\]"),

@@ -1,22 +1,34 @@
-"""A replay asks the servers why nobody serves its model."""
+"""A replay, a client and `mqinfer infer` ask the servers why nobody serves a model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from mqinfer import Client
 from mqinfer.broker.address import BrokerAddress
+from mqinfer.cli.app import app
 from mqinfer.cli.edge.running import failed_load
+from mqinfer.client.connection import connect
+from mqinfer.client.options import ClientOptions
+from mqinfer.protocol.errors import ModelNotFound, NoWorker
 from mqinfer.protocol.topics import Topics
 
 pytestmark = pytest.mark.broker
 
 
 def test_the_reason_of_a_server_is_reported(
-    managed: Callable[..., Any], write_echo: Callable[..., Path], broker_url: str, unique: Callable[[str], str]
+    managed: Callable[..., Any],
+    write_echo: Callable[..., Path],
+    broker_url: str,
+    unique: Callable[[str], str],
+    tmp_path: Path,
 ) -> None:
     """The model's file is broken: the message names server, model and reason; of a model unknown to all nothing."""
     repository = write_echo("good")
@@ -26,7 +38,20 @@ def test_the_reason_of_a_server_is_reported(
     address = BrokerAddress.parse(broker_url)
     while (event := server.events.get(timeout=60)).kind not in {"waiting", "failed"}:
         pass
-    error = failed_load(address, unique("edge"), server.topics.root, ["broken"])
+    with Client(broker_url, root=server.topics.root, options=ClientOptions(patience=0.1)) as client:
+        with pytest.raises(NoWorker, match=f"server {server.name} can't load model 'broken': "):
+            client.infer("broken", {"x": np.zeros((1, 1), np.float32)})
+        with pytest.raises(ModelNotFound, match=f"broker: good.*server {server.name} can't load model 'broken': "):
+            client.card("broken", 0.5)
+        with pytest.raises(NoWorker, match=r"no worker serves it; [^;]*$"):
+            client.infer("unknown", {"x": np.zeros((1, 1), np.float32)})
+    np.save(tmp_path / "x.npy", np.zeros((1, 1), np.float32))
+    options = "--input", f"x={tmp_path}/x.npy", "--broker", broker_url, "--root", server.topics.root
+    found = CliRunner().invoke(app, ["infer", "broken", *options])
+    assert f"server {server.name} can't load model 'broken': " in str(found.exception)
+    with closing(connect(address, unique("edge"), server.topics)) as requester:
+        error = failed_load(requester, ["broken"])
+    with closing(connect(address, unique("edge"), server.topics)) as requester:
+        assert failed_load(requester, ["good", "unknown"]) is None
     assert error is not None, event
     assert f"server {server.name} can't load model 'broken': " in str(error)
-    assert failed_load(address, unique("edge"), server.topics.root, ["good", "unknown"]) is None

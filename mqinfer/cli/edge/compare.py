@@ -101,9 +101,7 @@ def compare(
                 worst=worst,
             )
         except ModelNotFound as error:
-            requester.close()  # the question goes out under its name
-            names = list(_versions(models))
-            raise (None if local else failed_load(address, name, connection.root, names)) or error from None
+            raise (None if local else failed_load(requester, list(_versions(models)))) or error from None
     raise typer.Exit(_report(found))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
@@ -19,8 +19,9 @@ from mqinfer.cli.local import local_worker
 from mqinfer.cli.options import ConnectionOptions, plain_console, table_console, until_signal
 from mqinfer.client.announcer import ClientAnnouncer
 from mqinfer.client.connection import Unconnected, default_name
-from mqinfer.client.control import ControlClient
 from mqinfer.client.options import ClientOptions
+from mqinfer.client.requester import Requester
+from mqinfer.client.watching.absence import Absence
 from mqinfer.edge_agent.metrics import edge_metrics, pending_frames
 from mqinfer.edge_agent.model_run import ModelRun
 from mqinfer.edge_agent.reporting.page import ReportFile
@@ -41,8 +42,7 @@ from mqinfer.edge_agent.stream_states import EdgeStreams
 from mqinfer.judging.settings import RunsAt
 from mqinfer.logs import printable
 from mqinfer.metrics.endpoint import serving_metrics
-from mqinfer.protocol.control import Call, ModelState, Operation
-from mqinfer.protocol.errors import ModelNotFound, ModelNotLoadable, MqinferError
+from mqinfer.protocol.errors import ModelNotFound, ModelNotLoadable
 from mqinfer.protocol.topics import Topics
 from mqinfer.telemetry.exporting import check_endpoint, make_tracer
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = ["failed_load", "run_replay"]
 
-_CONNECT_S, _ASK_S = 10.0, 2.0
+_CONNECT_S = 10.0
 
 
 def run_replay(
@@ -94,7 +94,7 @@ def run_replay(
         try:
             reports = _sessions(client, settings, models, shown, runs, page)
         except ModelNotFound as error:
-            raise (None if repository else failed_load(address, name, connection.root, models)) or error from None
+            raise (None if repository else failed_load(requester, models)) or error from None
     outcome = _report(reports, sending.outputs.summary_file)
     if page:
         page.write(settings, reports)
@@ -154,25 +154,10 @@ def _local_workers(
         yield local_worker(repository, model, version, address, topics, tracer)
 
 
-def failed_load(broker: BrokerAddress, name: str, root: str, models: Sequence[str]) -> ModelNotLoadable | None:
+def failed_load(requester: Requester, models: Sequence[str]) -> ModelNotLoadable | None:
     """Return why a server could not load one of the models; None if no server says so to this client."""
-    try:
-        with ControlClient(broker, name=name, root=root, connect_timeout=_ASK_S) as control:
-            replies = control.ask(Call(Operation.INDEX), timeout=_ASK_S)
-    except MqinferError:
-        return None
-    failures = [
-        f"server {reply.server} can't load model {entry['name']!r}: {entry['reason']}"
-        for reply in replies
-        for entry in (reply.content if isinstance(reply.content, list) else [])
-        if isinstance(entry, dict) and entry.get("name") in models and _is_failed(entry)
-    ]
-    return ModelNotLoadable("; ".join(failures)) if failures else None
-
-
-def _is_failed(entry: Mapping[str, object]) -> bool:
-    """Return whether an entry of a server's index names a reason why the model is not served."""
-    return entry.get("state") != ModelState.READY and entry.get("reason") not in {None, "", "not loaded"}
+    reasons = Absence(requester).reasons(models)
+    return ModelNotLoadable(reasons) if reasons else None
 
 
 def _report(reports: Sequence[SessionReport], summary_file: Path | None) -> ExitCode:

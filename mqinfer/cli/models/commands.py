@@ -17,6 +17,7 @@ from mqinfer.cli.watching.status import print_table
 from mqinfer.client import Client
 from mqinfer.client.control import ControlClient, ControlReply, TrafficOrder, check_replies
 from mqinfer.client.control.merging import merge_index
+from mqinfer.logs import printable
 from mqinfer.protocol.card import card_to_json
 from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.topics import instead_of
@@ -49,7 +50,7 @@ class ServerOptions:
             _print_json([reply.content for reply in replies])
             return
         for reply in replies:
-            typer.echo(f"{reply.server}: {describe(reply)}")
+            typer.echo(printable(f"{reply.server}: {describe(reply)}"))
 
 
 _STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
@@ -172,7 +173,7 @@ def drain(
     """
     with _control(connection) as control:
         names = control.drain(worker, timeout=timeout)
-    typer.echo(f"drained {', '.join(names)}")
+    typer.echo(printable(f"drained {', '.join(names)}"))
 
 
 @app.command()
@@ -181,7 +182,7 @@ def undrain(connection: ConnectionOptions, worker: Worker, timeout: Timeout = 10
     """Have a worker that was drained serve again."""
     with _control(connection) as control:
         names = control.drain(worker, on=False, timeout=timeout)
-    typer.echo(f"serves again: {', '.join(names)}")
+    typer.echo(printable(f"serves again: {', '.join(names)}"))
 
 
 @app.command()

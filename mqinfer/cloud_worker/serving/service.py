@@ -318,7 +318,11 @@ class InferenceService:
             count = shape[0]
             shapes.append(shape[1:])
         if not 0 <= count <= self._max_rows:
-            raise BadTensor(f"a batch of {count}; model {self._name!r} takes at most {self._max_rows}")
+            raise BadTensor(
+                f"a batch of {count}; model {self._name!r} takes at most {self._max_rows}, the max_batch_size of its "
+                "card (of its model.toml or, without one there, 8 where the first axes are open); send fewer rows, or "
+                "raise it there"
+            )
         return count, tuple(shapes)
 
 

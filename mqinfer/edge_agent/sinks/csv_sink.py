@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import unicodedata
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,8 +31,8 @@ _FRAME = (
 )
 _DETECTION = (*_KEY, "class", "score", "left", "top", "right", "bottom")
 _CLASS = (*_KEY, "class", "share", "score")
-_FORMULA = ("=", "+", "-", "@")
-"""Spreadsheets run a text that begins so."""
+_FORMULA = ("=", "+", "-", "@", "\N{MINUS SIGN}")
+"""Spreadsheets run a text that begins so, be it in another width, such as U+FF1D, or behind spaces."""
 
 
 class CsvSink:
@@ -143,4 +144,5 @@ def _cell(value: object) -> object:
     """Return a value as it is; a text on one line, and never as a formula."""
     if not isinstance(value, str):
         return value
-    return f"'{printable(value)}" if value.startswith(_FORMULA) else printable(value)
+    begins = unicodedata.normalize("NFKC", value.lstrip()[:1])
+    return f"'{printable(value)}" if begins.startswith(_FORMULA) else printable(value)

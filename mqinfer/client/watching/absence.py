@@ -1,0 +1,99 @@
+"""Why nobody serves a model: what the servers say that could not load it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+
+from mqinfer.broker.link import Message, ReasonCode
+from mqinfer.client.requester import Requester
+from mqinfer.logs import printable
+from mqinfer.protocol.control import Call, ModelState, Operation
+from mqinfer.protocol.decoding import parse_json
+from mqinfer.protocol.errors import LinkError, ModelNotFound, MqinferError, NoWorker
+from mqinfer.protocol.topics import EVERY_SERVER
+
+__all__ = ["Absence"]
+
+_ASK_S = 1.0
+"""How long replies are waited for; an edge's login may not ask, which the broker says at once, or never."""
+_FRESH_S = 10.0
+"""The servers are not asked again so soon."""
+_MOST = 64
+"""Reasons that are kept of one question."""
+
+
+class Absence:
+    """Asks the servers of a site over a requester's own connection. Thread-safe."""
+
+    def __init__(self, requester: Requester) -> None:
+        """Receive the replies from now on."""
+        self._requester = requester
+        self._asking = threading.Lock()
+        self._changed = threading.Condition()
+        self._asked_at = -_FRESH_S
+        self._question = b""
+        self._is_refused = False
+        self._found: list[tuple[str, str]] = []  # models, each with the reason
+        requester.on_control = self._on_reply
+
+    def explained(self, error: ModelNotFound | NoWorker, model: str, timeout: float) -> ModelNotFound | NoWorker:
+        """Return an error with the reasons in its message, where servers state some within the time, in seconds."""
+        reasons = self.reasons([model], min(timeout, _ASK_S)) if timeout > 0 else ""
+        return type(error)(f"{error}; {reasons}") if reasons else error
+
+    def reasons(self, models: Collection[str], timeout: float = 2 * _ASK_S) -> str:
+        """Return which servers could not load one of these models, and why; empty where none says so in time."""
+        if not self._asking.acquire(timeout=timeout):
+            return ""
+        try:
+            if time.monotonic() - self._asked_at >= _FRESH_S:
+                self._ask(models, timeout)
+            with self._changed:
+                return "; ".join(dict.fromkeys(reason for model, reason in self._found if model in models))
+        finally:
+            self._asking.release()
+
+    def _ask(self, models: Collection[str], timeout: float) -> None:
+        requester, question = self._requester, os.urandom(16)
+        with self._changed:
+            self._question, self._is_refused, self._found = question, False, []
+        call = Message(
+            topic=requester.topics.control(EVERY_SERVER, requester.name, Call(Operation.INDEX).path),
+            payload=b"{}",
+            content_type="application/json",
+            response_topic=requester.topics.control_result(requester.name, question.hex()),
+            correlation_data=question,
+            expiry_s=1,
+        )
+        with suppress(LinkError):
+            requester.link.publish(call, self._on_ack)
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_refused or self._names_any(models), timeout)
+        self._asked_at = time.monotonic()
+
+    def _names_any(self, models: Collection[str]) -> bool:
+        return any(model in models for model, _ in self._found)
+
+    def _on_ack(self, code: int) -> None:
+        with self._changed:
+            self._is_refused = code != ReasonCode.SUCCESS
+            self._changed.notify_all()
+
+    def _on_reply(self, message: Message) -> None:
+        with suppress(MqinferError), self._changed:  # a reply that can't be read is no reason
+            if message.topic.rpartition("/")[2] == self._question.hex():
+                self._found = [*self._found, *_failures(parse_json(message.payload, "control reply"))][:_MOST]
+                self._changed.notify_all()
+
+
+def _failures(index: object) -> Iterator[tuple[str, str]]:
+    """Yield the models of a server's index that it could not load, each with the reason."""
+    for entry in index if isinstance(index, list) else []:
+        if isinstance(entry, dict) and entry.get("state") != ModelState.READY:
+            name, reason = str(entry.get("name")), str(entry.get("reason") or "")
+            if reason and reason != "not loaded":
+                yield name, printable(f"server {entry.get('server')} can't load model {name!r}: {reason}")
