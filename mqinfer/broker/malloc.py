@@ -1,11 +1,12 @@
-"""Makes the C library keep the memory of freed payloads instead of returning it to the system."""
+"""Makes the C library keep the memory of freed payloads while there is work, and return it to the system after that."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 
-__all__ = ["KEEP_FREED", "keep_freed_memory"]
+__all__ = ["KEEP_FREED", "keep_freed_memory", "return_freed_memory"]
 
 KEEP_FREED = {"MALLOC_MMAP_THRESHOLD_": 32 << 20, "MALLOC_TRIM_THRESHOLD_": 128 << 20}
 """Settings of glibc, in bytes: blocks below the first come from the heap, whose free end is returned above the second.
@@ -27,3 +28,9 @@ def keep_freed_memory() -> None:
     for name, size in KEEP_FREED.items():
         if name not in os.environ:
             mallopt(_PARAMETERS[name], size)
+
+
+def return_freed_memory() -> None:
+    """Return to the system what has been freed, also between blocks in use; does nothing without glibc."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -212,11 +212,12 @@ def join_strings(elements: Iterable[object], tensor: str) -> bytes:
     Raises:
         BadTensor: An element is neither `str` nor `bytes`.
     """
-    parts: list[bytes] = []
+    joined = bytearray()  # and no list of parts: the objects of five million short ones take 1.1 GB
     for element in elements:
         data = to_bytes(element, tensor)
-        parts += (_LENGTH.pack(len(data)), data)
-    return b"".join(parts)
+        joined += _LENGTH.pack(len(data))
+        joined += data
+    return bytes(joined)
 
 
 def _split_strings(data: Buffer, count: int, tensor: str) -> list[bytes]:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -130,3 +133,13 @@ def test_shapes_beyond_the_limits_are_refused_by_every_codec(encoding: str, shap
     """The shape's product is checked, without overflow, before a codec is asked."""
     with pytest.raises(LimitExceeded, match="'x'"):
         decode_tensor(EncodedTensor("x", Datatype.UINT8, shape, encoding, b"abc"), Limits())
+
+
+@pytest.mark.parametrize("encoding", ["raw", "lz4"])
+def test_many_short_strings_are_encoded_in_little_memory(
+    takes_at_most: Callable[[int], AbstractContextManager[None]], encoding: str
+) -> None:
+    """Not in an object for each length and string: 200,000 of one byte make a megabyte."""
+    strings = np.full(200_000, b"x", np.object_)
+    with takes_at_most(8 << 20):
+        assert len(encode_tensor("x", strings, encoding).data) <= 1_000_000

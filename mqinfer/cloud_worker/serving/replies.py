@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
 
+import numpy as np
 from msgspec.structs import replace
 
 from mqinfer.broker.link import Message
@@ -35,6 +36,8 @@ from mqinfer.protocol.types import (
 __all__ = ["REPLY_COST", "Replies", "ReplyMemory", "Seen", "write_reply"]
 
 _NO_TIME = Timings()
+_SHARED = 4 << 20
+"""Bytes of a batch's outputs up to which its stored replies stay parts of them; parts of more are copied."""
 
 REPLY_COST = 256
 """Bytes charged for a stored reply beside its payload: the key, the message object, the table's slot."""
@@ -190,6 +193,8 @@ class Replies:
     def _remember(self, key: Hashable | None, outcome: Outcome, message: Message) -> None:
         if key is None:
             return
+        if message.tail and any(map(_keeps_more, message.tail)):
+            message = message.joined()
         with self._lock:
             if outcome is Outcome.REJECTED:
                 self._memory.forget(key)  # sent again, it may be served
@@ -263,6 +268,15 @@ def write_reply(path: ReplyPath, response: InferResponse, arrays: Mapping[str, A
         user_properties=(*properties, checksum((payload, *tail))),
         tail=tuple(tail),
     )
+
+
+def _keeps_more(piece: Buffer) -> bool:
+    """Return whether a piece keeps much more memory than its own: that of a batch, or of a request's other inputs."""
+    owner: object = piece
+    while (base := owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)) is not None:
+        owner = base
+    size: int = owner.nbytes if isinstance(owner, np.ndarray) else 0
+    return size > max(_SHARED, 2 * memoryview(piece).nbytes)
 
 
 class Seen(Enum):

@@ -162,9 +162,9 @@ class InferenceService:
         key = (outputs, shapes, self._signature)
         return Prepared(inputs, rows, outputs, key, self, decode_ns, preprocess_ns, nbytes)
 
-    def forget_idle(self) -> None:
-        """Free what is kept of streams without a picture for a while."""
-        self._streams.forget_idle()
+    def forget_idle(self) -> bool:
+        """Free what is kept of streams without a picture for a while; return whether there were any."""
+        return self._streams.forget_idle()
 
     def run(self, batch: Sequence[Prepared]) -> list[Completed]:
         """Run a batch of equal keys; where it fails, each member runs alone, so that one can't spoil the others."""

@@ -103,8 +103,8 @@ class StreamStates:
         finally:
             self._make_room(key)
 
-    def forget_idle(self) -> None:
-        """Forget the streams without a picture for `_IDLE_S`; call it now and then."""
+    def forget_idle(self) -> bool:
+        """Forget the streams without a picture for `_IDLE_S`; call it now and then. Return whether there were any."""
         before = self._clock() - _IDLE_S
         with self._lock:
             idle = [key for key, state in self._states.items() if state.used < before]
@@ -112,6 +112,7 @@ class StreamStates:
                 self._bytes -= self._states.pop(key).counted
         for _ in idle:
             self._count("streams_idle")
+        return bool(idle)
 
     def _make_room(self, key: StreamKey) -> None:
         """Count the memory that a stream takes now, and forget others until there is room for it."""

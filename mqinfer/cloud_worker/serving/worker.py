@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
+from mqinfer.broker.malloc import return_freed_memory
 from mqinfer.cloud_worker.batching.batcher import Batcher
 from mqinfer.cloud_worker.batching.schedule import Schedule
 from mqinfer.cloud_worker.serving.admission import Admission, CancelledRequests
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 __all__ = ["LinkMaker", "Worker"]
 
 log = logging.getLogger("mqinfer.cloud_worker")
+_IDLE_S = 5.0
+"""A worker without a request for so many seconds returns the memory that it has freed to the system."""
 _UNFINISHED_S = 1.0
 """A worker that could not drain leaves its threads to themselves after so long: the task of one may never end."""
 LinkMaker = Callable[[str, Message, ConnectionHandler], Link]
@@ -93,6 +96,7 @@ class Worker:
         self._inline_s = 0.0 if self._schedule.gathers else options.inline_s
         self._inline = 0  # requests that are being served on the link's thread: 0 or 1
         self._inline_since = math.inf
+        self._came = 0.0  # when the last request came; 0 once its memory is returned
         self._admission = Admission(options, self._service.max_rows * model.backend.concurrency)
         self._cancelled = CancelledRequests()
         self._replies = Replies(self._service, options, self._meter, self._load, self._publish, clock)
@@ -272,7 +276,7 @@ class Worker:
         self._announcer.assign(card, share)
 
     def refresh(self, *, repeat: bool = False) -> None:
-        """Publish the state again where its figures have changed, and forget streams that are idle.
+        """Publish the state again where its figures have changed, and free what streams and requests leave behind.
 
         Call it about twice a second, from one thread.
 
@@ -283,7 +287,10 @@ class Worker:
             self._announcer.repeat()
         else:
             self._announcer.refresh()
-        self._service.forget_idle()
+        is_idle = self._came > 0 and not self.depth and self._clock() - self._came > _IDLE_S
+        if self._service.forget_idle() or is_idle:
+            self._came = 0.0
+            return_freed_memory()
 
     def _load(self, replied: int = 0) -> WorkerLoad:
         meter = self._meter
@@ -298,6 +305,7 @@ class Worker:
         if not len(message.payload) and message.response_topic is None:
             return  # another worker's, to itself: see `reads_back`
         delivery = accept(self._options.topics, message, self._clock())
+        self._came = delivery.received
         depth = self.pipeline.depth
         if depth and not self._has_room(delivery, depth):
             return
