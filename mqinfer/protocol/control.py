@@ -25,6 +25,7 @@ from mqinfer.protocol.topics import ModelName, check_name, check_version
 from mqinfer.protocol.types import Buffer, Count, Outcome
 
 __all__ = [
+    "CHANGES",
     "BatchStatistics",
     "Call",
     "CallBody",
@@ -58,9 +59,23 @@ class Operation(StrEnum):
     ALL_STATS = "models/stats"
     DRAIN = "workers/{worker}/drain"
     UNDRAIN = "workers/{worker}/undrain"
+    REPLY = "reply"
+    """The reply to an earlier call of the same client, by its Correlation Data, where that may have been lost."""
     CASCADE = "cascade"
     """Operation of an edge, not of a server: the settings of its cascade, and changes to them."""
 
+
+CHANGES = frozenset(
+    {
+        Operation.LOAD,
+        Operation.UNLOAD,
+        Operation.TRAFFIC,
+        Operation.ROLLBACK,
+        Operation.DRAIN,
+        Operation.UNDRAIN,
+    }
+)
+"""Operations that may take long and whose replies a server keeps; the others are asked anew."""
 
 _ALONE = {operation.value: operation for operation in Operation if "{" not in operation}
 _OF_MODEL = {

@@ -207,6 +207,40 @@ def test_a_server_that_is_started_anew_has_lost_the_call(site: Callable[..., Any
     assert "server one was started anew" in str(reply.error)
 
 
+def test_a_reply_that_was_lost_is_asked_for(site: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each silent server is asked for its reply, by its name; a call that changes nothing is left to its caller."""
+    monkeypatch.setattr(Question, "again_s", 0.05)
+    control, (one, two) = site("one", "two")
+    result = asking(control, Call(Operation.LOAD, "m"), timeout=20)
+    lost, order = one.order(), two.order()
+    two.answer(order, {"versions": ["1"]})
+    again = one.order()
+    assert (again.topic, again.response_topic) == ("mqinfer/v1/control/one/operator/reply", None)
+    assert again.correlation_data == lost.correlation_data
+    one.answer(lost, {"versions": ["1"]})
+    assert [reply.server for reply in result()] == ["one", "two"]
+    asked = Question(None, 10)
+    asked.message(Topics(), "operator", INDEX, None)
+    ready = {"one": ServerState("one", ServerStatus.READY, 1)}
+    asked.acked(0, ready)
+    assert asked.again(Topics(), "operator", ready) == []
+
+
+@in_loop
+async def test_an_asyncio_call_asks_for_a_lost_reply(
+    url: str, start: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over an asyncio client as well."""
+    monkeypatch.setattr(Question, "again_s", 0.05)
+    one = start("one")
+    async with AsyncClient(url) as client:
+        asked = asyncio.create_task(AsyncControl(client).load("m", timeout=20))
+        lost, again = await asyncio.to_thread(one.order), await asyncio.to_thread(one.order)
+        assert again.topic.endswith("/reply")
+        one.answer(lost, {"versions": ["1"]})
+        assert [reply.server for reply in await asked] == ["one"]
+
+
 def test_states_that_come_behind_the_acknowledgement() -> None:
     """Of many kept states a broker holds some back: a server whose kept state comes late was asked, a new one not."""
     servers = {"one": ServerState("one", ServerStatus.READY, 1)}

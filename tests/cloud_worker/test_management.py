@@ -276,12 +276,19 @@ class Operator:
         self.link.open()
         self.link.subscribe(Topics().control_result.filter(client="operator"), self.messages.put)
 
-    def send(self, path: str, payload: bytes = b"", topic: str | None = None, *, retain: bool = False) -> None:
+    def send(
+        self,
+        path: str,
+        payload: bytes = b"",
+        topic: str | None = None,
+        *,
+        retain: bool = False,
+        request: bytes | None = None,
+    ) -> None:
         """Publish a control request."""
         reply_to = Topics().control_result("operator", "1") if topic is None else topic
-        self.link.publish(
-            Message(Topics().control("w", "operator", path), payload, response_topic=reply_to, retain=retain)
-        )
+        to = Topics().control("w", "operator", path)
+        self.link.publish(Message(to, payload, response_topic=reply_to, retain=retain, correlation_data=request))
 
     def next(self) -> Any:
         """Wait for the next reply."""
@@ -308,14 +315,50 @@ def test_a_slow_load_delays_no_other_request(served: tuple[str, Fleet]) -> None:
 
 
 def test_a_defect_costs_one_reply(served: tuple[str, Fleet], monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unexpected error is logged, and the next request gets its reply."""
+    """An unexpected error is logged, its request is told, and the next one gets its reply."""
     url, _ = served
     operator = Operator(url)
     with closing(operator.link):
         monkeypatch.setattr("mqinfer.cloud_worker.supervision.management.index", lambda *_: 1 / 0)
         operator.send("repository/index")
         operator.send("health/live")
+        assert operator.next()["code"] == "internal"
         assert operator.next()["live"] is True
+
+
+def test_a_reply_that_was_lost_is_sent_again(served: tuple[str, Fleet]) -> None:
+    """Whoever asks for it by the call's Correlation Data gets it where it went, and nothing is executed twice."""
+    url, fleet = served
+    operator, rollouts = Operator(url), len(fleet.rollouts)
+    with closing(operator.link):
+        fleet.hold = []
+        operator.send("repository/models/a/load", request=b"1")
+        operator.send("reply", topic="", request=b"1")  # it is still to come
+        operator.send("health/live")
+        assert operator.next()["live"] is True
+        fleet.hold[0].set_result(None)
+        first = operator.next()
+        operator.send("reply", topic="", request=b"1")
+        assert operator.next() == first == {"name": "a", "versions": ["1"], "server": "w"}
+        for unknown in (b"", b"2"):
+            operator.send("reply", topic="", request=unknown)
+        message = operator.messages.get(timeout=10)
+        assert (message.topic, message.correlation_data) == (Topics().control_result("operator", "32"), b"2")
+        assert b"has not received the call" in bytes(message.payload)
+        assert len(fleet.rollouts) == rollouts + 1
+
+
+def test_the_oldest_replies_are_forgotten(served: tuple[str, Fleet]) -> None:
+    """A server keeps those of the last 256 calls."""
+    url, _ = served
+    operator = Operator(url)
+    with closing(operator.link):
+        for number in range(300):
+            operator.send("repository/models/b/load", request=b"%d" % number)
+            assert operator.next()["code"] == "model_not_found"
+        for number, code in ((43, "rejected"), (44, "model_not_found")):
+            operator.send("reply", topic="", request=b"%d" % number)
+            assert operator.next()["code"] == code
 
 
 def test_a_full_queue_of_orders(served: tuple[str, Fleet], monkeypatch: pytest.MonkeyPatch) -> None:

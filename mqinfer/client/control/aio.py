@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from mqinfer.broker.link import Message
@@ -11,7 +13,7 @@ from mqinfer.client.control.question import ControlReply, Question, check_replie
 from mqinfer.client.options import check_timeout
 from mqinfer.client.result import Ignored
 from mqinfer.protocol.control import Call, Operation
-from mqinfer.protocol.errors import MqinferError
+from mqinfer.protocol.errors import LinkError, MqinferError
 
 __all__ = ["AsyncControl"]
 
@@ -60,7 +62,13 @@ class AsyncControl:
         self._asked[question.request.hex()] = question
         try:
             self._requester.link.publish(question.message(self._requester.topics, name, call, body), on_ack)
-            await self._registry.until(lambda: question.is_complete(known.servers), timeout)
+            ends_at = time.monotonic() + timeout
+            while (left := ends_at - time.monotonic()) > 0:
+                if await self._registry.until(lambda: question.is_complete(known.servers), min(left, question.again_s)):
+                    break
+                for message in question.again(self._requester.topics, name, known.servers):
+                    with suppress(LinkError):
+                        self._requester.link.publish(message)
             return question.outcome(known.servers, name)
         finally:
             del self._asked[question.request.hex()]

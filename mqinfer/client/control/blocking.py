@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Self, TypedDict, Unpack
@@ -161,9 +162,19 @@ class ControlClient(WithBlock):
             self._link.publish(
                 question.message(self._topics, self._name, call, body), lambda code: self._on_ack(question, code)
             )
+            ends_at = time.monotonic() + timeout
+            while not self._wait(question, ends_at - time.monotonic()) and time.monotonic() < ends_at:
+                for message in question.again(self._topics, self._name, self._servers):
+                    with suppress(LinkError):
+                        self._link.publish(message)
             with self._changed:
-                self._changed.wait_for(lambda: question.is_complete(self._servers), timeout)
                 return question.outcome(self._servers, self._name)
+
+    def _wait(self, question: Question, timeout: float) -> bool:
+        """Wait for the replies until it is time to ask for them again."""
+        with self._changed:
+            limit = min(timeout, question.again_s)
+            return bool(self._changed.wait_for(lambda: question.is_complete(self._servers), limit))
 
     @contextmanager
     def _listening(self, call: Call, server: str | None) -> Iterator[None]:

@@ -6,11 +6,11 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.client.options import NAME_HINT
-from mqinfer.protocol.control import Call, Operation
+from mqinfer.protocol.control import CHANGES, Call, Operation
 from mqinfer.protocol.decoding import parse_json, write_json
 from mqinfer.protocol.errors import (
     BadEnvelope,
@@ -50,7 +50,10 @@ class Question:
 
     Attributes:
         request: Identifies it, on the wire too.
+        again_s: After so many seconds without a reply a server is asked for it again.
     """
+
+    again_s: ClassVar[float] = 5.0
 
     def __init__(self, server: str | None, timeout: float) -> None:
         """Start without a reply.
@@ -64,6 +67,7 @@ class Question:
         self._timeout = timeout
         self._replies: dict[str, ControlReply] = {}
         self._refusal: int | None = None
+        self._call = Call(Operation.SERVER)
         self._asked: dict[str, int] | None = None  # incarnations by server; None until the broker has taken it
 
     def message(self, topics: Topics, client: str, call: Call, body: Mapping[str, Any] | None) -> Message:
@@ -79,6 +83,7 @@ class Question:
             BadTopic: A name breaks the naming rules.
             BadEnvelope: The body can't be written as JSON.
         """
+        self._call = call
         return Message(
             topic=topics.control(self._server or EVERY_SERVER, client, call.path),
             payload=write_json(dict(body or {}), "control request"),
@@ -93,6 +98,18 @@ class Question:
         if call.operation is Operation.CASCADE and self._server is not None:
             return topics.edge_reply(self._server, self.request.hex())
         return topics.control_result(client, self.request.hex())
+
+    def again(self, topics: Topics, client: str, servers: Mapping[str, ServerState]) -> list[Message]:
+        """Return what asks the servers that are silent for their replies, which may be lost; no call is repeated."""
+        if self._call.operation not in CHANGES:
+            return []
+        silent = self._silent(servers) & servers.keys()
+        path, expiry_s = Call(Operation.REPLY).path, math.ceil(self.again_s)
+        # Without a Response Topic: a server that does not know this call drops it.
+        return [
+            Message(topics.control(each, client, path), b"", correlation_data=self.request, expiry_s=expiry_s)
+            for each in sorted(silent)
+        ]
 
     def acked(self, code: int, servers: Mapping[str, ServerState]) -> None:
         """Handle the reason code of its PUBACK, and the servers that are known by then."""

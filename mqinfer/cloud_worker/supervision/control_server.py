@@ -17,6 +17,8 @@ from contextlib import suppress
 from queue import Empty, Full, Queue
 from typing import Any
 
+from msgspec.structs import replace
+
 from mqinfer.broker.link import Message, ignore_ack
 from mqinfer.broker.presence import Presence
 from mqinfer.cloud_worker.serving.options import WorkerOptions
@@ -24,7 +26,7 @@ from mqinfer.cloud_worker.serving.worker import LinkMaker
 from mqinfer.cloud_worker.supervision.management import Management
 from mqinfer.cloud_worker.supervision.supervisor import Event
 from mqinfer.logs import log_dropped
-from mqinfer.protocol.control import Call, Operation, read_body, read_path
+from mqinfer.protocol.control import CHANGES, Call, Operation, read_body, read_path
 from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError, NotConnected, Rejected
 from mqinfer.protocol.states import ServerState, ServerStatus, WorkerState, WorkerStatus, read_worker_state
 from mqinfer.protocol.topics import EVERY_SERVER, Topics, check_name, may_answer
@@ -34,6 +36,8 @@ __all__ = ["ControlServer", "crash_message"]
 log = logging.getLogger("mqinfer.cloud_worker")
 _MAX_QUEUED = 256
 """Control requests in the queue; further ones are refused with `rejected`."""
+_MAX_KEPT = 256
+"""Replies to calls that change something, which are kept for clients that did not receive them; about 5 kB each."""
 _JSON = "application/json"
 _ADVICE = (
     "give each server a name of its own with --name (with access rules: mqinfer broker add DIR worker NAME), "
@@ -99,6 +103,8 @@ class ControlServer:
         self._presence = Presence(name, self._topics.control_state(name), self._encode_state)
         self._others: dict[str, frozenset[str]] = {}  # models of other servers' workers, by worker
         self._lost: set[str] = set()  # processes of this server of which the broker keeps the state `lost`
+        self._kept: dict[tuple[str, bytes], Message | None] = {}  # by client and request; None while it is executed
+        self._keeping = threading.Lock()
         self.dropped: Counter[str] = Counter()
         self._inbox: Queue[Message | None] = Queue(_MAX_QUEUED)
         self._thread = threading.Thread(target=self._run, name=f"mqinfer-control-{name}", daemon=True)
@@ -263,11 +269,47 @@ class ControlServer:
     def _handle(self, message: Message) -> None:
         try:
             call = self._call(message)
+            if call.operation is Operation.REPLY:
+                self._repeat(message)
+                return
+            if call.operation in CHANGES:
+                self._keep(message, None)
             reply = self._management.execute(call, read_body(message.payload))
         except MqinferError as error:
             self._fail(message, error)
             return
+        except Exception as error:
+            self._fail(message, MqinferError(f"the server failed; see its log: {error!r}"))
+            raise
         reply.add_done_callback(lambda done: self._finish(message, call, done))
+
+    def _request(self, message: Message) -> tuple[str, bytes]:
+        return self._topics.control.parse(message.topic)["client"], message.correlation_data or b""
+
+    def _keep(self, message: Message, reply: Message | None) -> None:
+        """Keep the reply to a call, or that it is executed; the oldest are forgotten first."""
+        with self._keeping:
+            key = self._request(message)
+            if key[1] and (reply is None or key in self._kept):
+                self._kept.pop(key, None)
+                self._kept[key] = reply
+            while len(self._kept) > _MAX_KEPT:
+                del self._kept[next(iter(self._kept))]
+
+    def _repeat(self, message: Message) -> None:
+        """Publish a reply again that its client did not receive; while the call is executed, it is still to come.
+
+        Raises:
+            MqinferError: No reply can be published: the call can't be one of mqinfer's clients.
+        """
+        client, request = key = self._request(message)
+        with self._keeping:
+            is_known, kept = key in self._kept, self._kept.get(key)
+        if kept is not None:
+            self._publish(kept)
+        elif not is_known:
+            why = Rejected(f"server {self._name} has not received the call, or no longer knows it; call again")
+            self._fail(replace(message, response_topic=self._topics.control_result(client, request.hex())), why)
 
     def _call(self, message: Message) -> Call:
         return read_path(self._topics.control.parse(message.topic)["path"])
@@ -294,15 +336,15 @@ class ControlServer:
         entries = reply if isinstance(reply, list) else [reply]
         marked: Any = [{**entry, "server": self._name} for entry in entries]
         payload = json.dumps(marked if isinstance(reply, list) else marked[0], separators=(",", ":")).encode()
-        self._publish(
-            Message(
-                topic,
-                payload,
-                content_type=_JSON,
-                correlation_data=message.correlation_data,
-                user_properties=(("server", self._name),),
-            )
+        made = Message(
+            topic,
+            payload,
+            content_type=_JSON,
+            correlation_data=message.correlation_data,
+            user_properties=(("server", self._name),),
         )
+        self._keep(message, made)
+        self._publish(made)
 
     def _reply_topic(self, message: Message) -> str:
         client = self._topics.control.parse(message.topic)["client"]
