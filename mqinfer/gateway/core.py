@@ -29,6 +29,7 @@ from mqinfer.protocol.errors import (
 from mqinfer.protocol.states import WorkerStatus
 from mqinfer.protocol.topics import check_version
 from mqinfer.protocol.types import Scalar
+from mqinfer.web.arriving import Arriving
 from mqinfer.web.unsent import Unsent
 
 __all__ = ["Core"]
@@ -59,6 +60,7 @@ class Core:
         client: The client.
         max_bytes: As the argument; the outputs of one call may take as much.
         inference: The calls for inference, with counters of what became of them and those that wait.
+        arriving: Requests while they arrive and are worked on, of all fronts.
         unsent: Replies that callers have not taken yet, of all fronts.
     """
 
@@ -80,6 +82,7 @@ class Core:
         self._registry = client.connection.registry
         self._known = client.connection.registry.known
         self.inference = Inference(client, default_timeout_s, max_pending, max_bytes)
+        self.arriving = Arriving(_log, max_bytes, default_timeout_s)
         self.unsent = Unsent(_log, max_bytes, default_timeout_s)
         self._answers: dict[str, Any] = {}  # of servers, by the call's path; of one revision of the registry
         self._revision = -1

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
 
 from mqinfer.gateway.access import Access, Right
-from mqinfer.gateway.errors import status_of
+from mqinfer.gateway.core import Core
+from mqinfer.gateway.errors import NO_ROOM, Overloaded, status_of
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.errors import InvalidRequest, MqinferError
+from mqinfer.web.arriving import Arriving
+from mqinfer.web.peers import close_connection
 from mqinfer.web.unsent import Unsent
 
-__all__ = ["GrpcCaller", "Work", "abort", "admit", "known", "make_server", "text_of", "unary"]
+__all__ = ["GrpcCaller", "Work", "abort", "admit", "holding", "known", "make_server", "receive", "text_of", "unary"]
 
 log = logging.getLogger("mqinfer.gateway")
 
@@ -57,24 +62,26 @@ Work = Callable[[bytes, GrpcCaller], Awaitable[bytes]]
 """What a method does: from the bytes of a request to those of the reply."""
 
 
-def unary(access: Access, right: Right, work: Work, unsent: Unsent) -> Any:
+def unary(access: Access, right: Right, work: Work, core: Core) -> Any:
     """Return the handler of a method with one request and one reply.
 
     Args:
         access: Asked before each call.
         right: What callers need for it.
         work: Raises an `MqinferError` for whatever goes wrong.
-        unsent: Counts its replies until they are taken.
+        core: Counts its requests while they are here, and its replies until they are taken.
     """
 
     async def handle(_: Any, context: Any) -> bytes:
         try:
             caller = admit(access, right, context)
-            reply = await work(await _receive(context), caller)
+            request = await receive(core.arriving, context, is_only=True)
+            with holding(core.arriving, caller.name, len(request)):
+                reply = await work(request, caller)
         except Exception as error:  # noqa: BLE001 - the call's root; `known` logs what nobody has foreseen
             failure = known(error)
         else:
-            _count_until_done(unsent, caller.name, len(reply))
+            _count_until_done(core.unsent, caller.name, len(reply), context.peer())
             return reply
         await abort(context, failure)
         raise failure  # not reached: `abort` raises
@@ -82,19 +89,55 @@ def unary(access: Access, right: Right, work: Work, unsent: Unsent) -> Any:
     return grpc.stream_unary_rpc_method_handler(handle)  # one of unary_unary gets the message read before it is asked
 
 
-def _count_until_done(unsent: Unsent, caller: str, size: int) -> None:
+def _count_until_done(unsent: Unsent, caller: str, size: int, peer: str) -> None:
     """Count a reply until gRPC has sent it, which it does in the task that runs the handler."""
     task = asyncio.current_task()
     if task is not None:
-        reply = unsent.begin(caller, size, task.cancel)
+        reply = unsent.begin(caller, size, partial(close_connection, peer))  # gRPC frees a reply in no other way
         task.add_done_callback(lambda _: unsent.end(reply))
 
 
-async def _receive(context: Any) -> bytes:
-    request: bytes = await context.read()
-    if request is grpc.aio.EOF:
+async def receive(arriving: Arriving, context: Any, *, is_only: bool) -> Any:
+    """Return the next message of a call, or EOF.
+
+    Args:
+        arriving: Counts it while it arrives.
+        context: Of the call.
+        is_only: Whether the call must have one, and no other; it has to be there in its time.
+
+    Raises:
+        InvalidRequest: There is none.
+    """
+    size, call = 0, arriving.wait(context.peer(), timed=is_only)
+    try:
+        message = await context.read()
+        if message is not grpc.aio.EOF:
+            size = len(message)
+    except asyncio.CancelledError:
+        if arriving.is_waiting(call):
+            raise
+        call.uncancel()
+        raise Overloaded("the message has not arrived in time, or others take the room; send it again later") from None
+    finally:
+        arriving.received(call, size)
+    if is_only and message is grpc.aio.EOF:
         raise InvalidRequest("the call ends without a request; send one message")
-    return request
+    return message
+
+
+@contextmanager
+def holding(arriving: Arriving, caller: str, size: int) -> Iterator[None]:
+    """Count a request within the context.
+
+    Raises:
+        Overloaded: There is no room for it.
+    """
+    if not arriving.take(caller, size):
+        raise Overloaded(NO_ROOM)
+    try:
+        yield
+    finally:
+        arriving.give(caller, size)
 
 
 def admit(access: Access, right: Right, context: Any) -> GrpcCaller:
@@ -148,6 +191,7 @@ def make_server(handlers: Iterable[Any], settings: GatewaySettings, *, shared: b
         settings: Of the gateway.
         shared: Whether other processes may listen on the same port.
     """
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_own_fault)
     options = (
         ("grpc.max_receive_message_length", settings.bounds.http_max_input_size),
         ("grpc.max_send_message_length", -1),  # workers' replies are bounded where they are received
@@ -158,3 +202,8 @@ def make_server(handlers: Iterable[Any], settings: GatewaySettings, *, shared: b
         *_WINDOW,
     )
     return grpc.aio.server(handlers=tuple(handlers), options=options)
+
+
+def _is_own_fault(record: logging.LogRecord) -> bool:
+    """Return False for what gRPC logs when a reply can't be sent: its caller has gone."""
+    return record.exc_info is None or type(record.exc_info[1]).__name__ != "ExecuteBatchError"

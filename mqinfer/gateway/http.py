@@ -24,14 +24,14 @@ from aiohttp import ClientError, HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from mqinfer.gateway.access import Access, Right
-from mqinfer.gateway.errors import MethodNotAllowed, NotFound, Overloaded, status_of
+from mqinfer.gateway.core import Core
+from mqinfer.gateway.errors import NO_ROOM, MethodNotAllowed, NotFound, Overloaded, status_of
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.errors import BadEnvelope, Expired, LimitExceeded, MqinferError
 from mqinfer.protocol.header import error_message
 from mqinfer.protocol.nesting import MAX_NESTING, is_deep_json
 from mqinfer.protocol.types import Buffer
 from mqinfer.web.connections import BoundedRunner, ConnectionBounds
-from mqinfer.web.unsent import Unsent
 
 __all__ = [
     "AdmittedCall",
@@ -93,22 +93,23 @@ class Endpoint:
 class Bodies:
     """Reads bodies within bounds, and has threads for what would hold up the loop."""
 
-    def __init__(self, settings: GatewaySettings, unsent: Unsent) -> None:
-        self._unsent = unsent
-        self._limit, self._room = settings.bounds.http_max_input_size, settings.bounds.max_bytes
+    def __init__(self, settings: GatewaySettings, core: Core) -> None:
+        self._arriving, self._unsent = core.arriving, core.unsent
+        self._limit = settings.bounds.http_max_input_size
         self._patience_s = settings.bounds.timeout
         self._pool = ThreadPoolExecutor(_THREADS, "mqinfer-gateway-http")
 
     @asynccontextmanager
-    async def read(self, request: web.Request) -> AsyncIterator[Buffer]:
-        """Yield a request's body, decompressed; its bytes count until the end of the context.
+    async def read(self, call: AdmittedCall) -> AsyncIterator[Buffer]:
+        """Yield a call's body, decompressed; its bytes count until the end of the context.
 
         Raises:
             LimitExceeded: It is larger than `max_input_bytes`, also where it only says so.
-            Overloaded: The bodies of all calls together are.
+            Overloaded: The requests of all calls together are, or those of this caller.
             BadEnvelope: It is cut off, not compressed as stated, or compressed in an unknown way.
             Expired: It has not come within the time of a call that states none.
         """
+        request = call.request
         coding = request.headers.get("Content-Encoding", "identity").strip().lower() or "identity"
         if coding not in _ACCEPTED:
             raise BadEnvelope(f"Unsupported compression type {coding[:40]!r}; send gzip, deflate or identity")
@@ -118,7 +119,7 @@ class Bodies:
         taken = 0
         try:
             async for part in _parts(request, self._patience_s):
-                taken += self._take(len(part))
+                taken += self._take(call.caller, len(part))
                 body += part
                 if len(body) > self._limit:
                     raise self._too_large(len(body))
@@ -126,10 +127,10 @@ class Bodies:
             if coding != "identity":
                 # Enlarged by up to the limit: whether there is room shows when it has been.
                 content = await self.run(len(body), decompress, body, coding, self._limit)
-                taken += self._take(len(content))
+                taken += self._take(call.caller, len(content))
             yield content
         finally:
-            self._room += taken
+            self._arriving.give(call.caller, taken)
 
     async def reply(self, request: web.Request, body: bytes, headers: Mapping[str, str] | None = None) -> web.Response:
         """Return a reply, of JSON unless the headers state another type, in the coding that the caller prefers."""
@@ -163,10 +164,9 @@ class Bodies:
         """Wait for the threads to end."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _take(self, size: int) -> int:
-        if size > self._room:
-            raise Overloaded("the gateway holds as many bytes of bodies as it may; try again later")
-        self._room -= size
+    def _take(self, caller: str, size: int) -> int:
+        if not self._arriving.take(caller, size):
+            raise Overloaded(NO_ROOM)
         return size
 
     def _too_large(self, size: int) -> LimitExceeded:

@@ -79,6 +79,9 @@ def _read(core: Core, access: Access, samples: Samples) -> None:
         samples.count("gateway_refused", "Calls for inference for which there was no room.", count, reason=reason)
     for reason, count in access.refused.items():
         samples.count("gateway_denied", "Calls of callers who may not make them.", count, reason=reason)
+    for reason, count in core.arriving.given_up.items():
+        samples.count("gateway_dropped_messages", "Calls whose message was not waited for.", count, reason=reason)
+    samples.gauge("gateway_arriving_bytes", "Requests that arrive or are worked on.", core.arriving.bytes)
     for reason, count in core.unsent.given_up.items():
         samples.count("gateway_dropped_replies", "Replies that their callers did not take.", count, reason=reason)
     samples.gauge("gateway_unsent_bytes", "Replies that their callers have not taken yet.", core.unsent.bytes)

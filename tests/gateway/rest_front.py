@@ -69,7 +69,7 @@ class Front:
 async def serving(open_core: OpenCore, access: Access | None = None, **options: Any) -> AsyncIterator[Front]:
     """Serve the front in the running loop, with these options, and connect to it."""
     settings = gateway_settings(**{"model_control": True, **options})
-    async with open_core(model_control=settings.callers.model_control) as core:
+    async with open_core(model_control=settings.callers.model_control, max_bytes=settings.bounds.max_bytes) as core:
         runner = make_runner(make_app(core, access or Access(), settings), settings)
         await runner.setup()
         try:

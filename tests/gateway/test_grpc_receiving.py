@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,12 +12,15 @@ import grpc
 import pytest
 
 from mqinfer.gateway.access import GRANTED, Access
+from mqinfer.web.arriving import Arriving
 from mqinfer.web.keys import KeyFile
 from mqinfer.web.unsent import Unsent
 from tests.gateway.grpc_front import SERVICE, serving
+from tests.gateway.rest_front import until
 
 KEYS = '[ann]\nkey = "8f1c0a5be2d94b7f9a36"\nrights = ["infer", "metadata"]\n'
-NO_CORE: Any = SimpleNamespace(unsent=Unsent(logging.getLogger("mqinfer.gateway"), 1 << 20, 60.0))
+LOG = logging.getLogger("mqinfer.test")
+NO_CORE: Any = SimpleNamespace(unsent=Unsent(LOG, 1 << 20, 60.0), arriving=Arriving(LOG, 1 << 20, 60.0))
 """No call of these tests gets as far as that."""
 
 
@@ -52,3 +56,65 @@ async def test_a_call_without_a_message() -> None:
         status, text = await failure(call)
         assert status == "INVALID_ARGUMENT"
         assert "send one message" in text
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """Return a frame of HTTP/2."""
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+def unfinished(method: str, sent: int) -> bytes:
+    """Return the octets of a connection with one call, whose message has 60 MiB and goes no further than this."""
+    headers = {":method": "POST", ":scheme": "http", ":path": f"/{SERVICE}/{method}", ":authority": "x"}
+    headers |= {"te": "trailers", "content-type": "application/grpc"}
+    block = b"".join(
+        b"\0%c%b%c%b" % (len(name), name.encode(), len(value), value.encode()) for name, value in headers.items()
+    )
+    data = b"\0" + (60 << 20).to_bytes(4, "big") + bytes(sent)
+    frames = [frame(0, 0, 1, data[at : at + 16384]) for at in range(0, len(data), 16384)]
+    return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0) + frame(1, 4, 1, block) + b"".join(frames)
+
+
+@pytest.mark.parametrize(
+    ("method", "sent", "reason"),
+    [("ModelInfer", 60_000, "bytes"), ("ModelStreamInfer", 60_000, "bytes"), ("ServerReady", 1000, "slow")],
+)
+async def test_unfinished_messages_are_bounded(method: str, sent: int, reason: str) -> None:
+    """A message of which too much is there, or too little after its time, ends its call; gRPC keeps nothing of it."""
+    arriving = Arriving(LOG, 50_000, 60.0 if reason == "bytes" else 0.001)
+    core: Any = SimpleNamespace(unsent=NO_CORE.unsent, arriving=arriving)
+    async with asyncio.timeout(60), serving(core) as front:
+        reader, writer = await asyncio.open_connection(*front.address.split(":"))
+        writer.write(unfinished(method, sent))
+        await reader.readuntil(b"grpc-status\x018")  # RESOURCE_EXHAUSTED
+        assert arriving.given_up == {reason: 1}
+        await until(lambda: not arriving.bytes)
+        writer.close()
+
+
+async def test_idle_streams_are_not_bounded_in_time() -> None:
+    """A stream may be silent for as long as it likes, and what it has sent before does not count."""
+    arriving = Arriving(LOG, 50_000, 0.001)
+    core: Any = SimpleNamespace(unsent=NO_CORE.unsent, arriving=arriving)
+    async with asyncio.timeout(60), serving(core) as front:
+        stream = front.stream()
+        for _ in range(4):
+            await stream.write(b"\xff" * 30_000)
+            await stream.read()
+        assert (await failure(front.channel.stream_unary(f"/{SERVICE}/ServerReady")()))[0] == "RESOURCE_EXHAUSTED"
+        assert arriving.given_up == {"slow": 1}
+        await stream.write(b"\xff")
+        assert await stream.read()
+
+
+def test_a_caller_has_its_share() -> None:
+    """One caller holds three quarters at most, or one request; what is given back is there for others."""
+    arriving = Arriving(LOG, 1 << 30, 60.0)
+    assert arriving.take("a", 768 << 20)
+    assert not arriving.take("a", 1)
+    assert arriving.take("b", 256 << 20)
+    assert not arriving.take("c", 1)
+    arriving.give("a", 768 << 20)
+    assert arriving.take("c", 1)
+    assert arriving.bytes == (256 << 20) + 1
+    assert Arriving(LOG, 64 << 20, 60.0).take("a", 64 << 20)

@@ -86,7 +86,7 @@ class Holding:
     """Stands before a core: holds requests of priority 1 until one of priority 2 comes, and counts them."""
 
     def __init__(self, core: Core) -> None:
-        self._core, self.unsent = core, core.unsent
+        self._core, self.unsent, self.arriving = core, core.unsent, core.arriving
         self.held = 0
         self.released = asyncio.Event()
 

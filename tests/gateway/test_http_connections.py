@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from mqinfer.gateway import http
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.http import make_runner
 from mqinfer.web import connections
+from mqinfer.web.arriving import Arriving
 from mqinfer.web.unsent import Unsent
 from tests.gateway.conftest import gateway_settings
 
@@ -44,7 +46,8 @@ def connect(options: dict[str, Any]) -> AbstractAsyncContextManager[Connect]:
     @asynccontextmanager
     async def opened() -> AsyncIterator[Connect]:
         settings = gateway_settings(**options)
-        bodies = http.Bodies(settings, Unsent(http.log, 1 << 30, 60.0))
+        core: Any = SimpleNamespace(unsent=Unsent(http.log, 1 << 30, 60.0), arriving=Arriving(http.log, 1 << 30, 60.0))
+        bodies = http.Bodies(settings, core)
         route = http.Endpoint(re.compile("/"), Right.HEALTH, {"POST": echo})
         runner = make_runner(http.make_application([route], Access(), bodies), settings)
         await runner.setup()

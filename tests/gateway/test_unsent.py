@@ -7,6 +7,8 @@ import logging
 import re
 import socket
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import pytest
@@ -16,6 +18,7 @@ from mqinfer.gateway import http
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.grpc_calls import make_server, unary
 from mqinfer.gateway.http import make_runner
+from mqinfer.web.arriving import Arriving
 from mqinfer.web.unsent import Unsent
 from tests.gateway.conftest import gateway_settings
 from tests.gateway.rest_front import until
@@ -25,6 +28,11 @@ LARGE = 32 << 20
 """More than the system takes on its own of what a program doesn't read."""
 BOUNDS = {"slow": (1 << 30, 0.05), "bytes": (LARGE - 1, 60.0)}
 REASONS = pytest.mark.parametrize("reason", BOUNDS)
+
+
+def holder(unsent: Unsent) -> Any:
+    """Return what stands for a core that answers nothing."""
+    return SimpleNamespace(unsent=unsent, arriving=Arriving(LOG, 1 << 30, 60.0))
 
 
 async def test_bytes_of_all_replies_are_bounded() -> None:
@@ -72,7 +80,7 @@ async def test_http(reason: str) -> None:
         return await bodies.reply(call.request, bytes(LARGE))
 
     settings = gateway_settings()
-    bodies = http.Bodies(settings, unsent)
+    bodies = http.Bodies(settings, holder(unsent))
     route = http.Endpoint(re.compile("/"), Right.HEALTH, {"GET": answer})
     runner = make_runner(http.make_application([route], Access(), bodies), settings)
     await runner.setup()
@@ -93,26 +101,28 @@ async def test_http(reason: str) -> None:
 
 
 @REASONS
-async def test_grpc(reason: str) -> None:
-    """The call of a caller that doesn't read ends, and nothing of the reply stays; the next one has its reply."""
+async def test_grpc(reason: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The connection of a caller that doesn't read is closed, and nothing of the reply stays; others have theirs."""
     unsent = Unsent(LOG, *BOUNDS[reason])
 
     async def answer(request: bytes, _: object) -> bytes:
         return bytes(int(request))
 
-    methods = {"Answer": unary(Access(), Right.HEALTH, answer, unsent)}
+    methods = {"Answer": unary(Access(), Right.HEALTH, answer, holder(unsent))}
     server = make_server([grpc.method_handlers_generic_handler("t.Service", methods)], gateway_settings())
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    options = [("grpc.max_receive_message_length", -1)]
+    options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
     try:
-        async with asyncio.timeout(60), grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
+        connect = partial(grpc.aio.insecure_channel, f"127.0.0.1:{port}", options=options)
+        async with asyncio.timeout(60), connect() as channel:
             unread = channel.stream_stream("/t.Service/Answer")()
             await unread.write(b"%d" % LARGE)
-            await until(lambda: unsent.given_up)
-            assert await channel.unary_unary("/t.Service/Answer")(b"10") == bytes(10)
-            unread.cancel()
+            assert await unread.code() is grpc.StatusCode.UNAVAILABLE
+            async with connect() as other:
+                await other.unary_unary("/t.Service/Answer")(b"0")
     finally:
         await server.stop(None)
     assert unsent.given_up == {reason: 1}
     assert unsent.bytes == 0
+    assert not [record for record in caplog.records if record.exc_info]

@@ -28,10 +28,10 @@ def make_handlers(core: Core, access: Access, settings: GatewaySettings) -> list
         settings: Of the gateway.
     """
     methods = {
-        name: unary(access, right, make_work(name, method, core, settings), core.unsent)
+        name: unary(access, right, make_work(name, method, core, settings), core)
         for name, (right, method) in METHODS.items()
     }
-    methods["ModelInfer"] = unary(access, Right.INFERENCE, make_infer(core), core.unsent)
+    methods["ModelInfer"] = unary(access, Right.INFERENCE, make_infer(core), core)
     methods["ModelStreamInfer"] = make_stream(core, access)
     return [
         grpc.method_handlers_generic_handler(_SERVICE, methods),

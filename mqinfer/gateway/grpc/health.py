@@ -37,5 +37,5 @@ def make_health(core: Core, access: Access, services: Collection[str]) -> Any:
         reply: bytes = _RESPONSE(status=1 if core.ready() else 2).SerializeToString()
         return reply
 
-    handler = unary(access, Right.HEALTH, check, core.unsent)
+    handler = unary(access, Right.HEALTH, check, core)
     return grpc.method_handlers_generic_handler("grpc.health.v1.Health", {"Check": handler})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import grpc
@@ -14,11 +16,13 @@ from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.grpc.replies import error_message, response, stream_response
 from mqinfer.gateway.grpc.requests import LARGE, GrpcRequest, read_call, read_request
-from mqinfer.gateway.grpc_calls import GrpcCaller, Work, abort, admit, known
+from mqinfer.gateway.grpc_calls import GrpcCaller, Work, abort, admit, holding, known, receive
 from mqinfer.protocol.errors import Cancelled, MqinferError
+from mqinfer.web.peers import close_connection
 
 __all__ = ["make_infer", "make_stream"]
 
+_Infer = Callable[[], Awaitable[InferResult]]
 _MOST_STRINGS = 4096
 """Strings of a result that are joined on the loop."""
 
@@ -67,7 +71,6 @@ class _Stream:
         self._core, self._context, self._caller = core, context, caller
         self._room = asyncio.Semaphore(window)
         self._writing = asyncio.Lock()  # gRPC has one write at a time
-        self._task = asyncio.current_task()
         self._ends_with_status = caller.headers.get("triton_grpc_error") == "true"
         self._latest: dict[str, asyncio.Task[None]] = {}  # by id
 
@@ -80,14 +83,15 @@ class _Stream:
         async with asyncio.TaskGroup() as group:
             while True:
                 await self._room.acquire()
-                data = await self._context.read()
+                data = await receive(self._core.arriving, self._context, is_only=False)
                 if data is grpc.aio.EOF:
                     return
                 self._start(group, data)
 
     def _start(self, group: asyncio.TaskGroup, data: bytes) -> None:
         request, request_id, model = _read(data)
-        task = group.create_task(self._answer(request, request_id, model, self._latest.get(request_id)))
+        infer = partial(self._infer, request, len(data))
+        task = group.create_task(self._answer(infer, request_id, model, self._latest.get(request_id)))
         self._latest[request_id] = task
         task.add_done_callback(lambda done: self._forget(request_id, done))
 
@@ -96,10 +100,9 @@ class _Stream:
         if self._latest.get(request_id) is task:
             del self._latest[request_id]
 
-    async def _answer(
-        self, request: GrpcRequest | MqinferError, request_id: str, model: str, before: asyncio.Task[None] | None
-    ) -> None:
-        reply = await self._reply(request, request_id, model)
+    async def _answer(self, infer: _Infer, request_id: str, model: str, before: asyncio.Task[None] | None) -> None:
+        reply = await self._reply(infer, request_id, model)
+        del infer  # the request would stay until the client takes the reply
         with self._core.unsent.sending(self._caller.name, len(reply), self._give_up, timed=False):
             if before is not None:
                 await asyncio.wait((before,))
@@ -114,13 +117,12 @@ class _Stream:
                 raise Cancelled("the client has ended the stream") from error
 
     def _give_up(self) -> None:
-        """End the stream: its client does not read."""
-        if self._task is not None:
-            self._task.cancel()
+        """End the stream with its connection: its client does not read, and gRPC frees a reply in no other way."""
+        close_connection(self._context.peer())
 
-    async def _reply(self, request: GrpcRequest | MqinferError, request_id: str, model: str) -> bytes:
+    async def _reply(self, infer: _Infer, request_id: str, model: str) -> bytes:
         try:
-            result = await self._infer(request)
+            result = await infer()
             if _is_slow(result):
                 return await asyncio.to_thread(stream_response, result, request_id)
             return stream_response(result, request_id)
@@ -130,11 +132,12 @@ class _Stream:
                 raise failure from error
             return error_message(failure, request_id, model)
 
-    async def _infer(self, request: GrpcRequest | MqinferError) -> InferResult:
+    async def _infer(self, request: GrpcRequest | MqinferError, size: int) -> InferResult:
         if isinstance(request, MqinferError):
             raise request
         caller = replace(self._caller, deadline_s=self._context.time_remaining())
-        return await self._core.infer(await _call_of(request, caller))
+        with holding(self._core.arriving, caller.name, size):
+            return await self._core.infer(await _call_of(request, caller))
 
 
 def _read(data: bytes) -> tuple[GrpcRequest | MqinferError, str, str]:

@@ -101,7 +101,7 @@ class _Front:
 
     def __init__(self, core: Core, settings: GatewaySettings) -> None:
         self._core, self._settings = core, settings
-        self.bodies = Bodies(settings, core.unsent)
+        self.bodies = Bodies(settings, core)
 
     async def live(self, _: AdmittedCall) -> web.Response:
         return json_reply({"live": True})
@@ -130,7 +130,7 @@ class _Front:
     async def infer(self, call: AdmittedCall) -> web.Response:
         model, version = _model(call)
         headers = call.request.headers
-        async with self.bodies.read(call.request) as body:
+        async with self.bodies.read(call) as body:
             length = header_length(headers.get(HEADER_LENGTH), len(body))
             if length or not body:
                 request = await self.bodies.run(length, read_request, body, length, model)
@@ -199,7 +199,7 @@ class _Repository:
 
 async def _fields(bodies: Bodies, call: AdmittedCall, shape: type[_T]) -> _T:
     """Return the fields of a body of JSON, at their defaults where it is empty."""
-    async with bodies.read(call.request) as body:
+    async with bodies.read(call) as body:
         return await bodies.run(len(body), read_json, body, shape)
 
 

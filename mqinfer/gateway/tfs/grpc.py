@@ -43,7 +43,7 @@ def make_grpc_handlers(core: Core, access: Access, settings: GatewaySettings) ->
     front = _Front(core, settings)
 
     def service(name: str, **methods: tuple[Right, _Method]) -> Any:
-        handlers = {method: unary(access, right, work, core.unsent) for method, (right, work) in methods.items()}
+        handlers = {method: unary(access, right, work, core) for method, (right, work) in methods.items()}
         return grpc.method_handlers_generic_handler(f"tensorflow.serving.{name}", handlers)
 
     return [

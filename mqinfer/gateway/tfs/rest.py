@@ -107,7 +107,7 @@ class _Front:
 
     def __init__(self, core: Core, settings: GatewaySettings) -> None:
         self._core, self._bounds = core, settings.bounds
-        self.bodies = Bodies(settings, core.unsent)
+        self.bodies = Bodies(settings, core)
 
     async def status(self, call: AdmittedCall) -> web.Response:
         states = await version_states(self._core, _spec(call))
@@ -140,7 +140,7 @@ class _Front:
         spec, method = _spec(call), call.parts[3].lower()
         task = TASKS.get(f"{TASK_PREFIX}{method}")
         run = partial(self._run_task, task) if task else self._predict
-        async with self.bodies.read(call.request) as body:
+        async with self.bodies.read(call) as body:
             content = await self.bodies.run(len(body), parse, body)
             spec = Spec(spec.model, spec.version, spec.label, _signature_name(content))
             deadline = min(self._bounds.timeout, self._bounds.tfs_rest_timeout)
