@@ -15,6 +15,7 @@ from mqinfer.bags.extent.asf import AsfExtent
 from mqinfer.bags.extent.avi import AviTimes
 from mqinfer.bags.extent.packets import ShownPackets
 from mqinfer.bags.extent.picture_units import PictureUnits
+from mqinfer.bags.extent.transport import TransportBreaks
 from mqinfer.codecs.probe import lfs_pointer
 from mqinfer.protocol.errors import MissingExtra, SourceError
 
@@ -91,9 +92,11 @@ class VideoFileDecoder:
         self._first: int | None = None
         self._decoded = 0
         self._failures = 0
+        self._is_begun = self._stated is not None
         self._end_ns = 0
         self._shown = ShownPackets(self._stream, is_stated=self._stated is not None)
         self._units = _units(self._format, self._stream.codec_context.name)
+        self._breaks = _breaks(self._format, path, self._period_ns / 1e9)
         self._asf = AsfExtent.read(path) if self._format == "asf" else None
         self._end_byte = self._asf.begin if self._asf else 0
         self._avi = AviTimes(self._format, self._stream.codec_context.name)
@@ -144,7 +147,7 @@ class VideoFileDecoder:
     @property
     def is_damaged(self) -> bool:
         """Whether something could not be read so far."""
-        return self._failures > 0
+        return self._failures > 0 or (self._breaks is not None and self._breaks.is_open)
 
     def lost(self) -> tuple[int, int]:
         """Return how many frames are missing at the end of a pass, of how many; (0, …) if nothing is known to be."""
@@ -271,11 +274,13 @@ class VideoFileDecoder:
         if is_own:
             self._avi.note(packet)
             self._found += not packet.is_discard
-            if packet.is_corrupt or self._is_incomplete(packet):
-                self._fail()
-            yield packet
+            self._failures += self._is_incomplete(packet) and self._is_begun
+            self._is_begun |= packet.is_keyframe
+            yield self._breaks.cleaned(packet) if self._breaks else packet
 
     def _is_incomplete(self, packet: Packet[Any]) -> bool:
+        if self._breaks.is_broken(packet) if self._breaks else packet.is_corrupt:
+            return True
         if self._units is not None:
             return self._units.is_damaged(bytes(packet))
         return self._format == "mjpeg" and _END_OF_JPEG not in bytes(packet)
@@ -327,6 +332,10 @@ class VideoFileDecoder:
             self._fail()
             return None
         return np.rot90(picture, round(frame.rotation / 90)) if frame.rotation else picture
+
+
+def _breaks(container: str, path: Path, period_s: float) -> TransportBreaks | None:
+    return TransportBreaks(path, period_s) if container == "mpegts" else None
 
 
 def _units(container: str, codec: str) -> PictureUnits | None:

@@ -229,6 +229,18 @@ def test_a_capture_may_begin_between_key_frames(videos: Callable[[str], Path], t
     assert not error
 
 
+@pytest.mark.parametrize("name", ["stream.ts", "stream.m2ts"])
+def test_two_streams_in_one_file(videos: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+    """Recordings that were joined are whole; one of which a part is cut out is not."""
+    whole, size = videos(name).read_bytes(), 188 if name == "stream.ts" else 192
+    path = tmp_path / name
+    path.write_bytes(whole * 3)
+    assert read(path) == (list(range(3 * FRAMES)), "")
+    for cut in (5, 20, 60):
+        path.write_bytes(whole[: len(whole) // 2 // size * size] + whole[(len(whole) // 2 // size + cut) * size :])
+        assert "damaged" in read_on(path)[1]
+
+
 def test_a_lost_picture_of_h264(videos: Callable[[str], Path], tmp_path: Path) -> None:
     """Its number is missing, though every other one can be decoded."""
     whole = videos("units.h264").read_bytes()
