@@ -156,10 +156,12 @@ class EventPipeline(Generic[M, T]):
         *,
         concurrency: int = 1,
         in_order: bool = False,
+        most_bytes: int,
         clock: Callable[[], float],
         record: Callable[[int, Sequence[M | T]], None],
     ) -> None:
         self._record = record
+        del most_bytes  # requests of the simulation have some numbers each
         self._tasks: dict[int, Sequence[M | T]] = {}  # by the number of the thread
         self._batcher, self._prepare, self._run, self._clock = batcher, prepare, run, clock
         self._concurrency, self._in_order = concurrency, in_order

@@ -233,9 +233,17 @@ class Run:
         count = sum(link is not None and bytes.fromhex(asked.identity) in link.lane for link in links)
         if count > 2 and set(MILD).issuperset(self.plan.kinds):
             self.world.violate(f"{client.name_of(asked)} crashed {count} workers over their lanes")
-        is_innocent = asked.flavour not in {Flavour.POISON, Flavour.ENDLESS}
-        if is_innocent and (Outcome.ERROR, "poison") in asked.outcomes and set(MILD).issuperset(self.plan.kinds):
+        is_blamed = (
+            asked.flavour not in {Flavour.POISON, Flavour.ENDLESS} and (Outcome.ERROR, "poison") in asked.outcomes
+        )
+        if is_blamed and set(MILD).issuperset(self.plan.kinds) and client.index in self._culprits(asked):
             self.world.violate(f"{client.name_of(asked)} ended as poison, though no process crashed on it")
+
+    def _culprits(self, asked: Asked) -> set[int]:
+        """Return the clients whose requests ended the processes that had this one: nobody keeps two clients' apart."""
+        links = [(each.number, each.link) for server in self.servers for each in server.processes]
+        had = {number for number, link in links if link is not None and bytes.fromhex(asked.identity) in link.given}
+        return {culprit for (culprit, _), crashed in self.ledger.crashes.items() if crashed & had}
 
     def _all_asked(self, index: int) -> list[Asked]:
         return [asked for client in self.clients if client.index == index for asked in client.asked.values()]
