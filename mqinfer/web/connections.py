@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -13,6 +13,8 @@ from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+
+from mqinfer.web.masked import FrameReader, MaskedReader
 
 __all__ = ["BoundedRunner", "ConnectionBounds"]
 
@@ -66,6 +68,10 @@ class _Connection(web.RequestHandler):
         if len(self._server.connections) > self._bounds.most and isinstance(transport, asyncio.Transport):
             transport.write(_too_many(self._bounds.who))
             self.force_close()
+
+    def set_parser(self, parser: FrameReader, data_received_cb: Callable[[], None] | None = None) -> None:
+        """Read a WebSocket's frames, of which each has to be masked."""
+        super().set_parser(MaskedReader(parser), data_received_cb)  # type: ignore[arg-type]  # what aiohttp calls of one
 
     def handle_error(
         self,

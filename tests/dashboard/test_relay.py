@@ -84,6 +84,12 @@ async def claim_oversized(socket: aiohttp.ClientWebSocketResponse) -> None:
     socket._writer.transport.write(b"\x82\xff" + struct.pack("!Q", 1 << 62) + b"mask")
 
 
+async def send_unmasked(socket: aiohttp.ClientWebSocketResponse) -> None:
+    """A frame without a mask, which a browser never sends."""
+    assert socket._writer is not None
+    socket._writer.transport.write(b"\x82\x02\xc0\x00")
+
+
 async def send_garbage(socket: aiohttp.ClientWebSocketResponse) -> None:
     """Send a frame with reserved bits."""
     assert socket._writer is not None
@@ -96,6 +102,7 @@ async def send_garbage(socket: aiohttp.ClientWebSocketResponse) -> None:
         (send_text, {POLICY_VIOLATION}),
         (send_oversized, {TOO_BIG, 1006}),
         (claim_oversized, {TOO_BIG, 1006}),
+        (send_unmasked, {1002, 1006}),
         (send_garbage, {1002, 1006}),
     ],
 )
