@@ -16,7 +16,7 @@ from mqinfer.broker.connect import make_link, resolve
 from mqinfer.broker.mosquitto import BrokerFolder, Login, Role
 from mqinfer.broker.mosquitto.access import BROKER, DEFAULT_GATEWAY_PROCESSES, DEFAULT_PROCESSES, DEFAULT_SUBS
 from mqinfer.broker.mosquitto.check import Checker, check_certificate, enter_without_login
-from mqinfer.broker.mosquitto.configuration import render
+from mqinfer.broker.mosquitto.configuration import listeners_of, render, with_port
 from mqinfer.broker.mosquitto.expiry import entries
 from mqinfer.broker.mosquitto.folder import DEFAULT_DAYS
 from mqinfer.broker.mosquitto.server import MosquittoServer
@@ -268,6 +268,8 @@ def _show(line: str) -> None:
 def _run(broker: AbstractContextManager[MosquittoServer], folder: BrokerFolder | None = None) -> None:
     stop = until_signal()
     with broker as server:
+        if folder is not None:
+            typer.echo(f"listening on {_places(folder, server.port)}")
         typer.echo(f"broker ready at {server.url}")
         ended: list[int] = []
         threading.Thread(target=_watch, args=(server, ended, stop), name="mqinfer-broker-watch", daemon=True).start()
@@ -277,6 +279,12 @@ def _run(broker: AbstractContextManager[MosquittoServer], folder: BrokerFolder |
             keep_current(server, folder, stop)
         if any(ended):  # status 0 is a requested end, such as a Ctrl-C that reaches the whole process group
             raise BrokerUnreachable(f"Mosquitto ended with status {ended[0]}; its log:\n{server.log().strip()}")
+
+
+def _places(folder: BrokerFolder, certificates: int) -> str:
+    """Return where the broker of a folder listens, on a port for certificates that may be another than the folder's."""
+    text = with_port(folder.configuration(), certificates)
+    return ", ".join(f"{each.bind or 'every address'} port {each.port} ({each.kind})" for each in listeners_of(text))
 
 
 def _watch(server: MosquittoServer, ended: list[int], stop: threading.Event) -> None:

@@ -17,6 +17,7 @@ import typer
 
 from mqinfer import logs
 from mqinfer.broker.connect import make_link, resolve
+from mqinfer.cli.exit_codes import ExitCode
 from mqinfer.cli.options import (
     ConnectionOptions,
     MetricsBind,
@@ -36,7 +37,7 @@ from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.supervisor import Supervisor
 from mqinfer.metrics.endpoint import LOOPBACK, serving_metrics
 from mqinfer.models.repository import Repository
-from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.errors import ConfigError, NotAuthorized
 from mqinfer.protocol.topics import Topics, check_name
 from mqinfer.telemetry.exporting import check_endpoint
 
@@ -121,7 +122,13 @@ def worker(
     if control.failure:
         raise control.failure
     if not served and not begins_empty:
-        raise typer.Exit(1)
+        raise typer.Exit(_why_none_served(supervisor))
+
+
+def _why_none_served(supervisor: Supervisor) -> ExitCode:
+    refused = f"{NotAuthorized.code}:"  # as each process reports it
+    is_refused = any(refused in view.reason for view in supervisor.processes)
+    return ExitCode.REFUSED if is_refused else ExitCode.FAILED
 
 
 def _first_processes(

@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from mqinfer.web.masked import FrameReader, MaskedReader
+from mqinfer.web.masked import MaskedReader, WebSocketReader
 
 __all__ = ["BoundedRunner", "ConnectionBounds"]
 
@@ -69,7 +69,7 @@ class _Connection(web.RequestHandler):
             transport.write(_too_many(self._bounds.who))
             self.force_close()
 
-    def set_parser(self, parser: FrameReader, data_received_cb: Callable[[], None] | None = None) -> None:
+    def set_parser(self, parser: WebSocketReader, data_received_cb: Callable[[], None] | None = None) -> None:
         """Read a WebSocket's frames, of which each has to be masked."""
         super().set_parser(MaskedReader(parser), data_received_cb)  # type: ignore[arg-type]  # what aiohttp calls of one
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["FrameReader", "MaskedReader"]
+__all__ = ["MaskedReader", "WebSocketReader"]
 
 _MASKED = 0x80
 _LONGER = {126: 2, 127: 8}
@@ -14,7 +14,7 @@ _RESERVED = b"\xff"
 """First byte of a frame that each reader refuses: it has the reserved bits."""
 
 
-class FrameReader(Protocol):
+class WebSocketReader(Protocol):
     """What aiohttp feeds with what comes."""
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
@@ -31,7 +31,7 @@ class MaskedReader:
         reader: The other one.
     """
 
-    def __init__(self, reader: FrameReader) -> None:
+    def __init__(self, reader: WebSocketReader) -> None:
         self._reader = reader
         self._head = b""  # of a frame, of which not all has come
         self._left = 0  # bytes of the current frame that have not come

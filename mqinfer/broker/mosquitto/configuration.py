@@ -9,12 +9,16 @@ import re
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import NamedTuple
 
 from mqinfer.protocol.errors import ConfigError
 
 __all__ = [
+    "FILES",
+    "Listener",
     "Ports",
     "guard_listener",
+    "listeners_of",
     "ports_of",
     "render",
     "render_secure",
@@ -27,7 +31,8 @@ _OPEN_WEBSOCKETS = "listener 9001 127.0.0.1\n"
 _BROWSERS = "# --- Browsers"  # the last section: what follows it belongs to the websockets listener
 _OPEN_SECTION = re.compile(r"^# --- Listeners -.*?(?=^# --- Latency)", re.MULTILINE | re.DOTALL)
 _FIRST_LINES = re.compile(r"\A(#.*\n)+")
-_FILES = re.compile(r"^(acl_file|password_file|cafile|crlfile|certfile|keyfile) +(.+?)[ \t]*$", re.MULTILINE)
+FILES = re.compile(r"^(acl_file|password_file|cafile|crlfile|certfile|keyfile) +(.+?)[ \t]*$", re.MULTILINE)
+"""Finds the lines that name a file which Mosquitto reads again on SIGHUP: the option and the path."""
 _LISTENER = re.compile(r"^listener ([0-9]+)(.*)$", re.MULTILINE)
 
 
@@ -46,6 +51,20 @@ class Ports:
     passwords: int | None = None
     websockets: int | None = None
     bind: str = ""
+
+
+class Listener(NamedTuple):
+    """A listener of a configuration.
+
+    Attributes:
+        kind: The field of `Ports` that it counts for.
+        port: Where it listens.
+        bind: Its address; empty for every address of the machine.
+    """
+
+    kind: str
+    port: int
+    bind: str
 
 
 _HEAD = """\
@@ -145,7 +164,7 @@ def with_place(text: str, folder: Path) -> str:
         raise ConfigError(
             f"the folder {str(place)!r} has control characters, which a configuration can't hold; choose another path"
         )
-    return _FILES.sub(lambda found: f"{found[1]} {place / found[2]}", text)
+    return FILES.sub(lambda found: f"{found[1]} {place / found[2]}", text)
 
 
 def guard_listener(folder: Path, port: int, authority: Path) -> str:
@@ -165,15 +184,26 @@ def ports_of(text: str) -> Ports:
     Raises:
         ConfigError: It listens nowhere.
     """
+    found = listeners_of(text)
+    first = {kind: port for kind, port, _ in reversed(found)}
+    certificates = first.get("certificates", found[0].port)
+    return Ports(certificates, first.get("passwords"), first.get("websockets"), found[0].bind)
+
+
+def listeners_of(text: str) -> list[Listener]:
+    """Return all listeners of a configuration.
+
+    Raises:
+        ConfigError: There are none.
+    """
     heads = list(_LISTENER.finditer(text))
     if not heads:
         raise ConfigError("the configuration has no line such as: listener 8883")
     ends = [*(head.start() for head in heads[1:]), len(text)]
-    first: dict[str, int] = {}
-    for head, end in zip(heads, ends, strict=True):
-        first.setdefault(_kind(text[head.end() : end].splitlines()), int(head[1]))
-    certificates = first.get("certificates", int(heads[0][1]))
-    return Ports(certificates, first.get("passwords"), first.get("websockets"), heads[0][2].strip())
+    return [
+        Listener(_kind(text[head.end() : end].splitlines()), int(head[1]), head[2].strip())
+        for head, end in zip(heads, ends, strict=True)
+    ]
 
 
 def _kind(options: list[str]) -> str:

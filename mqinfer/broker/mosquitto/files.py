@@ -5,6 +5,7 @@ A line is `NAME:$7$ITERATIONS$SALT$HASH`: PBKDF2 with SHA-512, as `mosquitto_pas
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import pwd
@@ -13,10 +14,11 @@ from base64 import b64encode
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
-from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.errors import ConfigError, MqinferError
 
 __all__ = ["hash_password", "new_password", "put_password", "read_file", "without_password", "write_file"]
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _ACCOUNTS = ("mosquitto", "nobody")  # Mosquitto runs as the first that exists when root starts it
 # The broker computes the hash at each login, on its one thread: a millisecond. It need not be slow, since these
 # passwords are not chosen by people: they have 192 random bits.
@@ -35,6 +37,7 @@ def write_file(path: Path, content: bytes, *, secret: bool = True, for_broker: b
 
     Raises:
         ConfigError: It can't be written.
+        MqinferError: There is no room for it now.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +53,8 @@ def write_file(path: Path, content: bytes, *, secret: bool = True, for_broker: b
                 Path(file.name).unlink(missing_ok=True)
                 raise
     except OSError as error:
-        raise ConfigError(f"{path} can't be written: {error.strerror or error}") from error
+        kind = MqinferError if error.errno in _NO_ROOM else ConfigError
+        raise kind(f"{path} can't be written: {error.strerror or error}") from error
 
 
 def read_file(path: Path) -> bytes:

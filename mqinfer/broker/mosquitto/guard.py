@@ -30,7 +30,7 @@ from mqinfer.broker.mosquitto.connection import (
     taking_over,
     unsubscribing,
 )
-from mqinfer.broker.mosquitto.logins import Came, Left, Logins, Unreadable, read_line
+from mqinfer.broker.mosquitto.logins import Came, Left, Logins, Refusals, Unreadable, read_line
 from mqinfer.protocol.card import MAX_CARD_BYTES
 from mqinfer.protocol.decoding import MAX_STATE_BYTES
 from mqinfer.protocol.errors import MqinferError
@@ -131,6 +131,7 @@ class Guard:
         self._site = site
         self._lines: deque[Came | Left | Unreadable] = deque()
         self._logins = Logins()
+        self._refusals = Refusals()
         self._suspended: dict[str, float] = {}
         self._offences: Counter[str] = Counter()
         self._counters: Counter[str] = Counter()
@@ -155,6 +156,7 @@ class Guard:
 
     def observe(self, line: str) -> None:
         """Take notice of a line of Mosquitto's log; called by the thread that reads it."""
+        self._refusals.observe(line)
         found = read_line(line)
         if found is None:
             return

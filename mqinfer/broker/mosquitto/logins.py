@@ -6,11 +6,17 @@ only where Mosquitto's own words stand before and behind the id, and never when 
 
 from __future__ import annotations
 
+import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["Came", "Left", "Logins", "Unreadable", "read_line"]
+from mqinfer.logs import is_logged
+
+__all__ = ["Came", "Left", "Logins", "Refusals", "Unreadable", "read_line"]
+
+_log = logging.getLogger("mqinfer.broker")
 
 _CUT_AT = 999  # Mosquitto logs no more bytes of a line
 _CAME = re.compile(
@@ -22,6 +28,11 @@ _LEFT = re.compile(
     r"(?:[0-9T:+-]+: )?(?:Client (?P<id>.*) (?:disconnected(?:| due to [a-zA-Z ]+|, not authorised|: [a-zA-Z ()]+)"
     r"|closed its connection|has exceeded timeout, disconnecting|been disconnected by administrative action)\."
     r"|Bad socket read/write on client (?P<broken>.*): [a-zA-Z ()]+\.?)"
+)
+_NEW = re.compile(r"(?:[0-9T:+-]+: )?New connection from (?P<address>\S+):[0-9]+ on port [0-9]+\.")
+_REFUSED = re.compile(
+    r"(?:[0-9T:+-]+: )?(?:Client <unknown> disconnected, not authorised\."
+    r"|OpenSSL Error\[0\]: error:[0-9A-F]+:.*:(?P<tls>[a-zA-Z ]*certificate[a-zA-Z ]*))"
 )
 _MOST_GONE = 1000
 
@@ -66,6 +77,26 @@ def read_line(line: str) -> Came | Left | Unreadable | None:
     if left := _LEFT.fullmatch(line):
         return Left(left["id"] if left["broken"] is None else left["broken"])
     return None
+
+
+class Refusals:
+    """Reports the logins that Mosquitto has refused: the 1st, 2nd, 4th, 8th, … for each reason."""
+
+    def __init__(self) -> None:
+        self._address = "an unknown address"
+        self._counts: Counter[str] = Counter()
+
+    def observe(self, line: str) -> None:
+        """Take notice of a line of Mosquitto's log, which doesn't tell where a refused client came from or its name."""
+        if new := _NEW.match(line):
+            self._address = new["address"]
+        elif found := _REFUSED.fullmatch(line.rstrip("\n")):
+            reason = found["tls"] or "unknown name or wrong password"
+            self._counts[reason] += 1
+            if is_logged(number := self._counts[reason]):
+                _log.warning(
+                    "refused a login (%s: %d); the last to connect came from %s", reason, number, self._address
+                )
 
 
 class Logins:

@@ -31,7 +31,14 @@ _LOG_LINES = 10_000
 _TERMINATIONS = 5  # Mosquitto 2.0 can miss a SIGTERM that comes just before it sleeps: it is sent again each second
 _READY = " running"
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
-_PORT_IN_USE = "Address already in use"
+_WARDEN = "read -r _; kill $0; sleep 2; kill -9 $0"
+"""Ends Mosquitto when this process has ended, however it did: its standard input closes then.
+
+A signal at the parent's end (PR_SET_PDEATHSIG) comes when a thread ends, and is forgotten by a Mosquitto that becomes
+another user.
+"""
+_OPENED = re.compile(r"Opening \S+ listen socket on port ([0-9]+)")
+_PORT_IN_USE = re.compile(r"Address already in use|Unable to create websockets listener")
 _ENDS_THE_LIVING = "mosquitto version 2.0.21 "  # its first line of log
 _MAX_KEEPALIVE = re.compile(r"^[ \t]*max_keepalive[ \t]+0*[1-9]", re.MULTILINE)
 
@@ -78,7 +85,7 @@ class MosquittoServer:
         configuration: Returns the configuration for a port.
         secure: Whether that one requires TLS and logins.
         on_line: Called with each line of its log, on the thread that reads it.
-        before_reload: Called before it reads its access rules again.
+        before_reload: Called before it reads its files again; returns whether there is anything new.
     """
 
     def __init__(  # noqa: PLR0913 - the choices that an owner has
@@ -89,7 +96,7 @@ class MosquittoServer:
         configuration: Callable[[int], str] | None = None,
         secure: bool = False,
         on_line: Callable[[str], None] | None = None,
-        before_reload: Callable[[], None] = lambda: None,
+        before_reload: Callable[[], bool] = lambda: True,
     ) -> None:
         self._secure = secure
         self._on_line = on_line
@@ -143,15 +150,20 @@ class MosquittoServer:
                 self._run, self._wanted_port = run, self._port
                 if warning := keepalive_warning(run.log(), configuration):
                     _log.warning("%s", warning)
-                _log.info("Mosquitto listens on %s (pid %d)", self.url, run.process.pid)
+                _log.info("Mosquitto is ready at %s (pid %d)", self.url, run.process.pid)
                 return
             run.end(kill=True)
             self._explain(run.log())
 
     def _explain(self, log: str) -> None:
         """Raise why a start failed; return where another free port may help."""
-        if _PORT_IN_USE not in log:
+        if not _PORT_IN_USE.search(log):
             raise BrokerUnreachable(f"Mosquitto did not start on {self._bind}:{self._port}; its log:\n{log.strip()}")
+        opened = _OPENED.findall(log)
+        if opened and int(opened[-1]) != self._port:
+            raise ConfigError(
+                f"port {opened[-1]} is taken; choose another one for it (mosquitto.conf, --websockets-port)"
+            )
         if self._wanted_port is not None:
             raise ConfigError(f"port {self._port} of {self._bind} is taken; choose another one with --port")
 
@@ -160,9 +172,9 @@ class MosquittoServer:
         return self._running().process.wait()
 
     def reload(self) -> None:
-        """Make it read its passwords and access rules again."""
-        self._before_reload()
-        self._running().process.send_signal(signal.SIGHUP)
+        """Make it read its files again, if there is anything new in them."""
+        if self._before_reload():
+            self._running().process.send_signal(signal.SIGHUP)
 
     def stop(self) -> None:
         """End it with SIGTERM: clients receive a DISCONNECT."""
@@ -216,6 +228,9 @@ class _Run:
                 errors="backslashreplace",  # Mosquitto cuts long lines, also in the middle of a client's letter
                 env={**{name: str(size) for name, size in KEEP_FREED.items()}, **os.environ},
             )
+        self._warden = subprocess.Popen(  # noqa: S603 - all of it is ours
+            ["/bin/sh", "-c", _WARDEN, str(self.process.pid)], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
         self._reader = threading.Thread(
             target=self._read, args=(self.process.stderr,), name="mqinfer-mosquitto-log", daemon=True
         )
@@ -260,6 +275,8 @@ class _Run:
                 break
         self.process.kill()  # does nothing where it has ended
         self.process.wait()
+        self._warden.kill()  # before its input closes
+        self._warden.communicate()
         self._reader.join()
         self._folder.cleanup()
 

@@ -17,12 +17,14 @@ from mqinfer.broker.mosquitto.access import GUARD, guarded_filters, guarded_rule
 from mqinfer.broker.mosquitto.certificates import Authority
 from mqinfer.broker.mosquitto.configuration import guard_listener, with_place, with_port
 from mqinfer.broker.mosquitto.connection import Door
+from mqinfer.broker.mosquitto.copies import Copies
 from mqinfer.broker.mosquitto.expiry import warnings
 from mqinfer.broker.mosquitto.files import read_file, write_file
 from mqinfer.broker.mosquitto.folder import BrokerFolder
 from mqinfer.broker.mosquitto.guard import Guard, GuardedBroker, OpenSite
 from mqinfer.broker.mosquitto.server import MosquittoServer, free_port
-from mqinfer.protocol.errors import ConfigError, MissingExtra
+from mqinfer.logs import log_once
+from mqinfer.protocol.errors import ConfigError, MissingExtra, MqinferError
 
 __all__ = ["guarded", "guarded_open", "keep_current", "secured"]
 
@@ -42,7 +44,7 @@ def secured(
     *,
     adapt: Callable[[str], str] = str,
     on_line: Callable[[str], None] | None = None,
-    before_reload: Callable[[], None] = lambda: None,
+    before_reload: Callable[[], bool] | None = None,
 ) -> MosquittoServer:
     """Return the Mosquitto of a folder, which still has to be started.
 
@@ -51,7 +53,8 @@ def secured(
         port: Where it listens for certificates, in place of the configuration's port; 0 for a free one.
         adapt: Returns the configuration to use in place of the folder's.
         on_line: Called with each line of its log.
-        before_reload: Called before it reads its access rules again.
+        before_reload: Called before it reads its files again; returns whether there is anything new. Without it those
+            of the folder are looked at.
 
     Raises:
         ConfigError: The folder has no configuration.
@@ -63,7 +66,7 @@ def secured(
         configuration=lambda chosen: adapt(with_port(with_place(folder.configuration(), folder.path), chosen)),
         secure=True,
         on_line=on_line,
-        before_reload=before_reload,
+        before_reload=before_reload or _Changes(folder).are_new,
     )
 
 
@@ -82,11 +85,12 @@ def guarded(
         ConfigError: The folder has no configuration or no access rules.
     """
     with TemporaryDirectory(prefix="mqinfer-guard-") as place:
+        rules = _Rules(folder, Path(place))
         try:
-            rules, setup = _Rules(folder, Path(place)), _GuardSetup.make(folder, Path(place))
+            setup = _GuardSetup.make(folder, Path(place))
         except MissingExtra as missing:
             _log.warning("the broker runs without a guard: %s", missing)
-            with secured(folder, port, on_line=on_line) as server:
+            with secured(folder, port, adapt=rules.adapt, on_line=on_line, before_reload=rules.write) as server:
                 yield server
             return
         guard = Guard(lambda: setup.door, rules)
@@ -99,7 +103,7 @@ def guarded(
         server = secured(
             folder,
             port,
-            adapt=lambda text: rules.adapt(text) + setup.listener,
+            adapt=lambda text: rules.adapt(text + setup.listener),
             on_line=observe,
             before_reload=rules.write,
         )
@@ -138,46 +142,71 @@ class _GuardSetup(NamedTuple):
 class _Rules:
     """The access rules that Mosquitto reads: those of the folder, with the guard's, without those who are suspended.
 
-    A `GuardedSite`. It is a copy, so the folder holds nothing but what its owner has written.
+    A `GuardedSite`. It is a copy, as of all files, so the folder holds nothing but what its owner has written.
     """
 
     def __init__(self, folder: BrokerFolder, place: Path) -> None:
-        self._source, self._copy = folder.path / "acl", place / "acl"
+        self._source, self._copy, self._copies = folder.path.resolve() / "acl", place / "acl", Copies(place)
         self._suspended: frozenset[str] = frozenset()
+        self._written = b""
         self._lock = threading.Lock()
-        self.apply: Callable[[], None] = self.write
+        self.apply: Callable[[], object] = self.write
         if os.geteuid() == 0:  # Mosquitto becomes another user
             place.chmod(0o755)
+        read_file(self._source)
         self.write()
 
     def adapt(self, configuration: str) -> str:
-        """Return a configuration that names the copy."""
-        adapted = configuration.replace(f"acl_file {self._source.resolve()}\n", f"acl_file {self._copy}\n")
-        if adapted == configuration:
+        """Return a configuration that names the copies."""
+        with self._lock:
+            adapted = self._copies.adapt(configuration, {self._source: self._copy})
+        if f"acl_file {self._copy}\n" not in adapted:
             _log.warning(
                 "the configuration has no line acl_file %s, so the broker's guard can do nothing", self._source
             )
         return adapted
 
-    def write(self) -> None:
-        """Write the copy anew."""
+    def write(self) -> bool:
+        """Write the copies anew of what has changed; returns whether anything has."""
         with self._lock:
-            self._stamps = _stamps([self._source])
-            text = read_file(self._source).decode(errors="surrogateescape")
+            is_new = self._copies.take()
+            text = self._copies.add("acl_file", self._source).decode(errors="surrogateescape")
             copy = guarded_rules(text, self._suspended).encode(errors="surrogateescape")
-            write_file(self._copy, copy, for_broker=True)
-            self._site = GuardedBroker(guarded_filters(text), most_connections(text))
+            if copy == self._written:
+                return is_new
+            try:
+                write_file(self._copy, copy, for_broker=True)
+            except MqinferError as error:
+                if not self._written:
+                    raise
+                log_once(_log, logging.ERROR, "the access rules stay as they were: %s", error)
+                return is_new
+            self._written, self._site = copy, GuardedBroker(guarded_filters(text), most_connections(text))
+            return True
 
     def read(self) -> GuardedBroker:
-        """Return what holds now; what held before, if the rules can't be read."""
-        if _stamps([self._source]) != self._stamps:
-            self.apply()
+        """Return what holds now; what held before, while the rules are not whole."""
+        self.apply()
         return self._site
 
     def suspend(self, users: frozenset[str]) -> None:
         """Take the rights of these users away, and give all others theirs."""
         self._suspended = users
         self.apply()
+
+
+class _Changes:
+    """The files of a folder whose Mosquitto reads them themselves."""
+
+    def __init__(self, folder: BrokerFolder) -> None:
+        self._folder = folder
+        self._before: list[tuple[int, int]] = []  # so it reads them at once: they may have changed since it started
+
+    def are_new(self) -> bool:
+        """Return whether they have changed since the last call."""
+        after = _stamps(self._folder.path / name for name in _WATCHED)
+        is_new, self._before = after != self._before, after
+        return is_new
 
 
 def keep_current(
@@ -188,20 +217,16 @@ def keep_current(
     *,
     every_s: float = _LOOK_S,
 ) -> None:
-    """Reload a Mosquitto whenever its rules, passwords or certificate change, until `stop` is set.
+    """Have a Mosquitto look for changes of its rules, passwords or certificate, until `stop` is set.
 
     At the start and once a day it logs a warning for each certificate that has ended or will soon.
     """
-    before: list[tuple[int, int]] = []  # so it reads them again at once: they may have changed since it started
     due = now()
     while not stop.wait(every_s):
         if now() >= due:
             due += _WARNED_EVERY
             _warn(folder, now())
-        after = _stamps(folder.path / name for name in _WATCHED)
-        if after != before:
-            before = after
-            server.reload()
+        server.reload()
 
 
 def _warn(folder: BrokerFolder, now: datetime) -> None:

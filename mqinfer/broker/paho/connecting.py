@@ -154,8 +154,18 @@ def refusal(identity: Identity, reason: ReasonCode) -> LinkError:
     if reason.value == UNSUPPORTED_VERSION:
         return BrokerUnreachable(f"{identity.address} speaks neither MQTT 5 nor 3.1.1")
     if reason.value in _REFUSED_LOGINS:
-        return NotAuthorized(f"{identity.address} refused the login of {identity.client_id!r}: {reason.getName()}")
+        words = f"refused the login of {identity.client_id!r} ({reason.getName()})"
+        return NotAuthorized(f"{identity.address} {words}: {_login_advice(identity)}")
     return BrokerUnreachable(f"{identity.address} refused the connection: {reason.getName()}")
+
+
+def _login_advice(identity: Identity) -> str:
+    user, tls = identity.address.username, identity.address.tls
+    if user is not None:
+        return f"it knows no user {user!r} with this password; check the name in --broker, and --password-file"
+    if tls is not None and tls.cert_file is not None:
+        return f"it has no rights for the client certificate {tls.cert_file}; ask the broker's operator"
+    return "it wants a login; put the user's name before the host in --broker, with --password-file, or --cert-file"
 
 
 def disconnection(

@@ -281,15 +281,19 @@ def test_a_name_that_nobody_has(place: Path) -> None:
 
 @pytest.mark.broker
 def test_the_log_of_mosquitto_is_shown(place: Path) -> None:
-    """`-v` prints each line of it as it comes."""
-    folder = BrokerFolder(place)
-    folder.init(ports=Ports(1, bind="127.0.0.1"), clients=[(Role.VEHICLE, "car-1")])
+    """`-v` prints each line of it as it comes; where it listens is said for each listener."""
+    folder, passwords = BrokerFolder(place), free_port("127.0.0.1")
+    folder.init(ports=Ports(1, passwords, bind="127.0.0.1"), clients=[(Role.VEHICLE, "car-1")])
     command = [sys.executable, "-u", "-m", "mqinfer", "broker", "-v", "--config", str(place), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout
         assert process.stderr
+        listening = next(line for line in process.stdout if "listening on" in line)
         port = int(next(line for line in process.stdout if "broker ready" in line).rpartition(":")[2])
+        assert (
+            listening == f"listening on 127.0.0.1 port {port} (certificates), 127.0.0.1 port {passwords} (passwords)\n"
+        )
         connects(folder, port, "car-1")
         assert next(line for line in process.stderr if "New client connected" in line and "car-1" in line)
     finally:

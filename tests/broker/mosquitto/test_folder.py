@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import stat
 from datetime import UTC, datetime, timedelta
@@ -17,8 +18,9 @@ from mqinfer.broker.mosquitto import BrokerFolder, Ports, Role, access_rules
 from mqinfer.broker.mosquitto.access import DEFAULT_SUBS, put_section, sections, without_section
 from mqinfer.broker.mosquitto.certificates import Authority, Pair, check_host
 from mqinfer.broker.mosquitto.configuration import ports_of, render, render_secure, with_place, with_port
-from mqinfer.broker.mosquitto.files import hash_password, put_password, without_password
+from mqinfer.broker.mosquitto.files import hash_password, put_password, without_password, write_file
 from mqinfer.broker.routes import compile_filter
+from mqinfer.cli.exit_codes import ExitCode, exit_code
 from mqinfer.protocol.errors import BadTopic, ConfigError, MqinferError
 from mqinfer.protocol.topics import Topics
 from tests.broker.attempts import options
@@ -251,3 +253,19 @@ def test_cryptography_is_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setitem(__import__("sys").modules, "cryptography", None)
     with pytest.raises(MqinferError, match=r"mqinfer\[security\]"):
         BrokerFolder(tmp_path).init()
+
+
+def test_a_full_disk_is_no_fault_of_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another try may succeed, so a command ends with 1 and not with 2; the file stays as it was."""
+    path = tmp_path / "acl"
+    write_file(path, b"before")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fchmod", fail)
+    with pytest.raises(MqinferError, match="acl can't be written: No space left") as failed:
+        write_file(path, b"after")
+    assert exit_code(failed.value) == ExitCode.FAILED
+    assert path.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [path]

@@ -29,7 +29,7 @@ from mqinfer.broker.mosquitto.connection import (
     taking_over,
 )
 from mqinfer.broker.mosquitto.guard import Offence, offence
-from mqinfer.broker.mosquitto.logins import Came, Left, Logins, Unreadable, read_line
+from mqinfer.broker.mosquitto.logins import Came, Left, Logins, Refusals, Unreadable, read_line
 from mqinfer.broker.routes import compile_filter
 from mqinfer.protocol.errors import BadTopic
 from mqinfer.protocol.topics import Topics, check_name
@@ -130,6 +130,23 @@ def test_logins_against_a_plain_model(events: list[tuple[str, str]], limit: int)
         for client_id in ended:
             logins.forget(client_id)
         assert len(logins.ids(user)) == min(limit, len(held))
+
+
+def test_refused_logins_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """By reason, with the address that was the last to connect, at the 1st, 2nd, 4th, … time; no id forges one."""
+    refusals = Refusals()
+    for _ in range(5):
+        refusals.observe(f"{STAMP}New connection from 10.0.0.7:5 on port 8884.\n")
+        refusals.observe(f"{STAMP}Client <unknown> disconnected, not authorised.\n")
+    refusals.observe(f"{STAMP}OpenSSL Error[0]: error:0A000086:SSL routines::certificate verify failed\n")
+    refusals.observe(f"{STAMP}Client x Client <unknown> disconnected, not authorised.\n")
+    assert [record.getMessage() for record in caplog.records] == [
+        *(
+            f"refused a login (unknown name or wrong password: {number}); the last to connect came from 10.0.0.7"
+            for number in (1, 2, 4)
+        ),
+        "refused a login (certificate verify failed: 1); the last to connect came from 10.0.0.7",
+    ]
 
 
 def test_who_came_first_stays() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import time
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +16,7 @@ from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer, find_mosquitto, keepalive_warning
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MissingExtra
 from tests.broker.attempts import options
+from tests.patience import wait_until
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[3]
@@ -105,12 +108,40 @@ def test_it_returns_on_its_port() -> None:
 
 
 @pytest.mark.broker
+def test_it_ends_with_its_owner() -> None:
+    """Also when that one is killed: a broker that nobody guards would keep the port of the next one."""
+    command = [sys.executable, "-u", "-m", "mqinfer", "broker", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        port = int(next(line for line in process.stdout if "broker ready" in line).rpartition(":")[2])
+        assert is_open(port)
+        process.kill()
+    wait_until(lambda: not is_open(port))
+
+
+def is_open(port: int) -> bool:
+    """Whether somebody listens there."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.broker
 def test_a_port_that_is_taken() -> None:
     """A wanted port that is taken is an error of the configuration."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"{port}.*taken.*--port"):
             MosquittoServer(port).start()
+
+
+@pytest.mark.broker
+def test_another_port_that_is_taken() -> None:
+    """The error names the port that is, not the one that `--port` chose."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = MosquittoServer(configuration=lambda chosen: render(chosen, websockets_port=port))
+        with pytest.raises(ConfigError, match=rf"^port {port} is taken; .*mosquitto\.conf"):
+            server.start()
 
 
 @pytest.mark.broker

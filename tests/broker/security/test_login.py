@@ -150,6 +150,7 @@ def test_passwords_that_are_refused(secured: Any, unique: Unique, user: str | No
     assert isinstance(error, NotAuthorized)
     assert "refused the login" in str(error)
     assert "wrong" not in str(error)
+    assert (f"no user {user!r} with this password" if user else "it wants a login") in str(error)
     assert secured.server.log().count(client_id) <= 1, "it tried again"
 
 

@@ -42,6 +42,7 @@ from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.errors import NameTaken, NotAuthorized
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
+from tests.commands import mqinfer
 from tests.patience import PATIENT, wait_until
 
 pytestmark = pytest.mark.broker
@@ -64,6 +65,15 @@ def test_the_way_of_a_request(secured: Any, serve: Serve, write_echo: WriteEcho)
                 assert (result.outcome, result.worker) == (Outcome.OK, "w.0")
                 np.testing.assert_array_equal(result.outputs["x"], X)
     assert worker.statistics().counters.get("refused_by_broker", 0) == 0
+
+
+def test_the_command_of_a_worker_under_another_name(secured: Any, write_echo: WriteEcho) -> None:
+    """It ends as refused (78), so a service manager does not start it for ever."""
+    where, login = secured.address("w"), secured.logins["w"]
+    proof = ["--ca-file", login.ca_file, "--cert-file", login.cert_file, "--key-file", login.key_file]
+    ended = mqinfer("worker", "--repository", write_echo("echo"), "--name", "v", "--broker", where, *proof)
+    assert ended.returncode == ExitCode.REFUSED, ended.stderr
+    assert "is its name that of its certificate or login" in ended.stderr
 
 
 def test_a_client_under_another_name(secured: Any, serve: Serve, write_echo: WriteEcho) -> None:
