@@ -40,10 +40,11 @@ def record(folder: Path, kind: Any) -> Path:
     return next(path for path in drive.iterdir() if path.suffix != ".yaml")
 
 
-def _encode(path: Path) -> Path:
+def _encode(path: Path, codec: str = "libx264") -> Path:
     generator = np.random.default_rng(1)
-    with av.open(str(path), "w", options={"movflags": "faststart"}) as file:
-        stream: Any = file.add_stream("libx264", rate=25, options={"g": "10"})
+    options = {"movflags": "faststart"} if path.suffix == ".mp4" else {}
+    with av.open(str(path), "w", options=options) as file:
+        stream: Any = file.add_stream(codec, rate=25, options={"g": "10"})
         stream.width, stream.height, stream.pix_fmt = 96, 64, "yuv420p"
         for _ in range(FRAMES):
             picture = np.repeat(np.repeat(generator.integers(0, 255, (16, 24, 3), np.uint8), 4, 0), 4, 1)
@@ -95,6 +96,20 @@ def test_a_video_that_is_cut_off(tmp_path: Path, replay: Callable[[Path, Path], 
     error = f"the video is cut off or damaged: {FRAMES - read} of {FRAMES} frames are missing"
     assert written["reason"].endswith(error)
     assert error in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", [".h264", ".ts", ".mpg"])
+def test_a_stream_with_zeros_in_it(tmp_path: Path, replay: Callable[[Path, Path], int], suffix: str) -> None:
+    """It states no number of frames; its pictures tell, and it ends with 3."""
+    video, summary = tmp_path / f"drive{suffix}", tmp_path / "summary.json"
+    whole = _encode(video, "mpeg2video" if suffix == ".mpg" else "libx264").read_bytes()
+    assert replay(video, summary) == 0
+    at, length = len(whole) // 2, len(whole) // 8
+    video.write_bytes(whole[:at] + bytes(length) + whole[at + length :])
+    assert replay(video, summary) == 3
+    written = json.loads(summary.read_text())
+    assert written["ended"] == "incomplete"
+    assert "damaged" in written["reason"]
 
 
 @pytest.mark.slow
