@@ -161,6 +161,8 @@ def set_up(wanted: LogSettings) -> None:
     root.addHandler(handler)
     root.setLevel(max(level, logging.WARNING))
     logging.getLogger("mqinfer").setLevel(level)
+    # gRPC writes to standard error itself, what peers send included, as lines of its own; it reads this when imported.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def settings() -> LogSettings:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,9 +16,10 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from mqinfer.logs import log_dropped
 from mqinfer.web.masked import MaskedReader, WebSocketReader
 
-__all__ = ["BoundedRunner", "ConnectionBounds"]
+__all__ = ["BoundedRunner", "ConnectionBounds", "log_each_kind"]
 
 _MOST_WHY = 200
 """Characters of what aiohttp found wrong."""
@@ -38,6 +41,25 @@ class ConnectionBounds:
     who: str
     log: logging.Logger
     most: int
+
+
+def log_each_kind(log: logging.Logger) -> None:
+    """Log what the running loop reports about the system, such as no free descriptors, in lines that get ever rarer.
+
+    The loop reports each connection that it can't accept, thousands a second, with a traceback.
+    """
+    count: Counter[str] = Counter()
+
+    def report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, OSError):
+            loop.default_exception_handler(context)
+            return
+        reason = errno.errorcode.get(error.errno or 0, type(error).__name__)
+        count[reason] += 1
+        log_dropped(log, f"a connection: {context['message']}: {error.strerror or error}", reason, count[reason])
+
+    asyncio.get_running_loop().set_exception_handler(report)
 
 
 class BoundedRunner(web.AppRunner):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -118,3 +119,38 @@ def test_a_caller_has_its_share() -> None:
     assert arriving.take("c", 1)
     assert arriving.bytes == (256 << 20) + 1
     assert Arriving(LOG, 64 << 20, 60.0).take("a", 64 << 20)
+
+
+SERVER = """
+import asyncio
+from types import SimpleNamespace
+from mqinfer.logs import LogSettings, set_up
+set_up(LogSettings())
+from mqinfer.gateway.grpc_calls import make_server
+from mqinfer.gateway.settings import GatewaySettings
+
+async def main():
+    server = make_server([], GatewaySettings())
+    print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+    await server.start()
+    await asyncio.to_thread(input)
+    await server.stop(None)
+
+asyncio.run(main())
+"""
+
+
+async def test_what_a_peer_says_is_no_line_of_the_log() -> None:
+    """The text of a GOAWAY, line feeds included, does not reach standard error, where gRPC itself would write it."""
+    pipe = asyncio.subprocess.PIPE
+    server = await asyncio.create_subprocess_exec(sys.executable, "-c", SERVER, stdin=pipe, stdout=pipe, stderr=pipe)
+    assert server.stdout is not None
+    async with asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(await server.stdout.readline()))
+        farewell = frame(7, 0, 0, bytes([0, 0, 0, 1, 0, 0, 0, 2]) + b"bye\nforged")
+        ping = frame(6, 0, 0, b"12345678")
+        writer.write(unfinished("ServerReady", 0) + farewell + ping)
+        await reader.readuntil(b"12345678")  # it has seen what was before
+        writer.close()
+        _, errors = await server.communicate(b"\n")
+    assert errors == b""

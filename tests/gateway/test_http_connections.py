@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -18,6 +20,7 @@ from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.http import make_runner
 from mqinfer.web import connections
 from mqinfer.web.arriving import Arriving
+from mqinfer.web.connections import log_each_kind
 from mqinfer.web.unsent import Unsent
 from tests.gateway.conftest import gateway_settings
 
@@ -130,3 +133,16 @@ async def test_too_many_connections(connect: Connect) -> None:
         break
     for _, each in (*held, (reader, writer)):
         each.close()
+
+
+async def test_no_free_descriptors_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    """What the loop reports of each connection that it can't accept is logged ever more rarely, without a traceback."""
+    log_each_kind(logging.getLogger("mqinfer.test"))
+    error = OSError(errno.EMFILE, "Too many open files")
+    for _ in range(1000):
+        asyncio.get_running_loop().call_exception_handler({"message": "socket.accept() failed", "exception": error})
+    assert len(caplog.records) == 10
+    assert "EMFILE: 512" in caplog.messages[-1]
+    assert not [record for record in caplog.records if record.exc_info]
+    asyncio.get_running_loop().call_exception_handler({"message": "a defect", "exception": ValueError("x")})
+    assert caplog.records[-1].exc_info

@@ -17,6 +17,7 @@ from mqinfer import logs
 from mqinfer.broker.waker import Waker
 from mqinfer.gateway.serving.process import GatewaySpec, Stop, serve
 from mqinfer.protocol.errors import ConfigError, MissingExtra, MqinferError, NameTaken, NotAuthorized
+from mqinfer.web.connections import log_each_kind
 from mqinfer.web.open_files import allow_many_connections
 
 __all__ = ["run_alone", "run_several"]
@@ -237,6 +238,7 @@ async def _serve(spec: GatewaySpec, stop: Stop, on_ready: Callable[[], None] = l
         await stop.drain.wait()
         signal.alarm(int(spec.settings.bounds.drain) + _OVERHEAD_S)
 
+    log_each_kind(_log)
     watching = asyncio.create_task(end_what_hangs())
     try:
         await serve(spec, stop, on_ready)
