@@ -164,6 +164,7 @@ def _repair_sqlite(source: Path, target: Path, found: Repaired) -> None:
                 raise sqlite3.DatabaseError(state)
             (found.messages,) = database.execute("SELECT count(*) FROM messages").fetchone()
             database.execute("PRAGMA journal_mode = DELETE")
+        target.with_name(f"{target.name}-journal").unlink(missing_ok=True)  # one without a head was not for SQLite
     except sqlite3.Error as error:
         for suffix in ("", "-journal", "-wal", "-shm"):
             target.with_name(target.name + suffix).unlink(missing_ok=True)

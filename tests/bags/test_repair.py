@@ -126,6 +126,14 @@ def test_what_can_not_be_repaired(tmp_path: Path) -> None:
         repair(tmp_path / "c.mcap", tmp_path / "b.mcap")
 
 
+def test_a_journal_without_a_head(tmp_path: Path, write_ros2: Write, noisy: Any) -> None:
+    """A recorder that was killed before it wrote it had changed nothing; the new file can be read."""
+    (bag,) = write_ros2(tmp_path / "drive", noisy, "sqlite3").glob("*.db3")
+    bag.with_name(bag.name + "-journal").write_bytes(bytes(512))
+    assert repair(bag, tmp_path / "new.db3").messages == 60
+    assert len(read(tmp_path / "new.db3")) == 60
+
+
 def fails(path: Path) -> str:
     """Return how opening and reading a recording ends."""
     with pytest.raises(SourceError) as caught:
@@ -173,6 +181,7 @@ def test_a_whole_file_of_something_else(tmp_path: Path, profile: str, encoding: 
     error = fails(path)
     assert f"its messages are {encoding}; expected 'ros2' and cdr" in error
     assert "repair" not in error
+    assert "expected 'ros2' and cdr" in fails(tmp_path)  # a folder of such files
 
 
 def test_results_are_no_recording(tmp_path: Path) -> None:

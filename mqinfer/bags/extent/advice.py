@@ -39,7 +39,8 @@ def is_compressed(message: bytes | memoryview) -> bool:
 def advise(path: Path) -> str:
     """Return what a recording that can't be read is, and what can be done."""
     if path.is_dir():
-        return _UNCLOSED.format("an MCAP file") if any(path.glob("*.mcap")) else _FOLDER
+        files = sorted(path.glob("*.mcap"), key=lambda file: (_ends(file)[1] == _MCAP_MAGIC, file))
+        return advise(files[0]) if files else _FOLDER
     head, tail = _ends(path)
     if pointer := lfs_pointer(head, "the recording"):
         return f"it is {pointer}"
