@@ -155,14 +155,16 @@ async def web_socket(
 
 
 async def closing(socket: aiohttp.ClientWebSocketResponse) -> int | None:
-    """Wait until the relay closes; return its code."""
-    while (await socket.receive()).type not in {
-        aiohttp.WSMsgType.CLOSE,
-        aiohttp.WSMsgType.CLOSED,
-        aiohttp.WSMsgType.ERROR,
-    }:
-        pass
-    return socket.close_code
+    """Wait until the relay closes; return its code.
+
+    That is the code of its frame: aiohttp reports 1006 instead where its own answer came too late to be sent.
+    """
+    while True:
+        message = await socket.receive()
+        if message.type is aiohttp.WSMsgType.CLOSE:
+            return int(message.data)
+        if message.type in {aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR}:
+            return socket.close_code
 
 
 class Browser:
