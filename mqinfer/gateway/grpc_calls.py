@@ -22,7 +22,6 @@ from mqinfer.gateway.errors import NO_ROOM, Overloaded, status_of
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.errors import InvalidRequest, MqinferError
 from mqinfer.web.arriving import Arriving
-from mqinfer.web.peers import close_connection
 from mqinfer.web.unsent import Unsent
 
 __all__ = ["GrpcCaller", "Work", "abort", "admit", "holding", "known", "make_server", "receive", "text_of", "unary"]
@@ -93,7 +92,7 @@ def _count_until_done(unsent: Unsent, caller: str, size: int, peer: str) -> None
     """Count a reply until gRPC has sent it, which it does in the task that runs the handler."""
     task = asyncio.current_task()
     if task is not None:
-        reply = unsent.begin(caller, size, partial(close_connection, peer))  # gRPC frees a reply in no other way
+        reply = unsent.begin(caller, size, partial(unsent.close_connection, peer))  # gRPC frees a reply in no other way
         task.add_done_callback(lambda _: unsent.end(reply))
 
 

@@ -50,12 +50,13 @@ class Arriving:
         self._waiting: dict[asyncio.Task[Any], tuple[str, float, float]] = {}  # connection, since, deadline
         self._messages: Counter[str] = Counter()  # bytes handed over, by connection
         self._partial: dict[str, int] = {}  # by connection, as of the last look
+        self._partial_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def bytes(self) -> int:
         """Bytes of all requests, as far as they have arrived."""
-        return self._bytes + sum(self._partial.values())
+        return self._bytes + self._partial_bytes
 
     def take(self, caller: str, size: int) -> bool:
         """Count bytes of a request; return False, and do nothing, where there is no room for them."""
@@ -122,7 +123,7 @@ class Arriving:
         if self._waiting:
             self._timer = loop.call_later(max(_TICK_S, _RESTS * (loop.time() - began)), self._look)
         else:
-            self._partial.clear()
+            self._partial, self._partial_bytes = {}, 0
 
     def _count(self, received: dict[str, int]) -> None:
         waiting = {connection for connection, _, _ in self._waiting.values()}
@@ -137,13 +138,16 @@ class Arriving:
                 self._messages[connection] = total
             else:
                 self._partial[connection] = partial
+        self._partial_bytes = sum(self._partial.values())
 
     def _make_room(self) -> None:
         while self._partial:
             most = max(self._partial, key=self._partial.__getitem__)
             if self.bytes <= self._most_bytes and self._partial[most] <= self._share:
                 return
-            self._messages[most] += self._partial.pop(most)
+            ended = self._partial.pop(most)
+            self._messages[most] += ended
+            self._partial_bytes -= ended
             self._give_up(most, "bytes", len(self._waiting))
 
     def _give_up(self, connection: str, reason: str, most: int) -> None:

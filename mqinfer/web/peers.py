@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["close_connection", "received_bytes"]
+__all__ = ["close_connections", "received_bytes"]
 
 _DESCRIPTORS = Path("/proc/self/fd")
 _BYTES_RECEIVED = 128
@@ -24,10 +24,10 @@ def received_bytes() -> dict[str, int]:
     return found
 
 
-def close_connection(peer: str) -> None:
-    """End the connection of a peer, named as gRPC does; what its owner keeps for it is freed thereby."""
+def close_connections(peers: Collection[str]) -> None:
+    """End the connections of peers, named as gRPC does; what their owner keeps for them is freed thereby."""
     for name, connection in _connections():
-        if name == peer:
+        if name in peers:
             with suppress(OSError):  # it is closed already
                 connection.shutdown(socket.SHUT_RDWR)
 

@@ -14,8 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mqinfer.logs import log_dropped
+from mqinfer.web.peers import close_connections
 
 __all__ = ["Unsent", "UnsentReply"]
+
+_LOOKS = 64
+"""Times, at most, that all replies are looked at while one has its time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +58,7 @@ class Unsent:
         self._log, self._most_bytes, self._patience_s = log, most_bytes, patience_s
         self._replies: dict[UnsentReply, None] = {}  # the oldest first
         self._timer: asyncio.TimerHandle | None = None
+        self._closing: set[str] = set()
 
     @contextmanager
     def sending(self, caller: str, size: int, give_up: Callable[[], object], *, timed: bool = True) -> Iterator[None]:
@@ -89,6 +94,16 @@ class Unsent:
             del self._replies[reply]
             self.bytes -= reply.size
 
+    def close_connection(self, peer: str) -> None:
+        """End the connection of a peer of gRPC, together with others: to look for many takes as long as for one."""
+        if not self._closing:
+            asyncio.get_running_loop().call_soon(self._close)
+        self._closing.add(peer)
+
+    def _close(self) -> None:
+        peers, self._closing = self._closing, set()
+        close_connections(peers)
+
     def _make_room(self) -> None:
         held: Counter[str] = Counter()
         for reply in self._replies:
@@ -106,7 +121,7 @@ class Unsent:
             self._give_up(reply, "slow")
         due = min((each.deadline for each in self._replies), default=math.inf)
         if due < math.inf:
-            self._timer = loop.call_at(due, self._expire)
+            self._timer = loop.call_at(max(due, loop.time() + self._patience_s / _LOOKS), self._expire)
 
     def _give_up(self, reply: UnsentReply, reason: str) -> None:
         self.end(reply)

@@ -18,7 +18,6 @@ from mqinfer.gateway.grpc.replies import error_message, response, stream_respons
 from mqinfer.gateway.grpc.requests import LARGE, GrpcRequest, read_call, read_request
 from mqinfer.gateway.grpc_calls import GrpcCaller, Work, abort, admit, holding, known, receive
 from mqinfer.protocol.errors import Cancelled, MqinferError
-from mqinfer.web.peers import close_connection
 
 __all__ = ["make_infer", "make_stream"]
 
@@ -118,7 +117,7 @@ class _Stream:
 
     def _give_up(self) -> None:
         """End the stream with its connection: its client does not read, and gRPC frees a reply in no other way."""
-        close_connection(self._context.peer())
+        self._core.unsent.close_connection(self._context.peer())
 
     async def _reply(self, infer: _Infer, request_id: str, model: str) -> bytes:
         try:
