@@ -20,8 +20,9 @@ from mqinfer.models.load_options import LoadOptions, RequestedDevice, TensorOpti
 from mqinfer.models.postprocess.labels import check_labels
 from mqinfer.models.postprocess.stage import with_postprocessing
 from mqinfer.models.repository import ModelVersion
-from mqinfer.models.repository.config import InstanceKind, ModelConfig, TensorConfig
+from mqinfer.models.repository.config import InstanceKind, ModelConfig, TensorConfig, WarmUp
 from mqinfer.models.repository.files import check_model_files
+from mqinfer.models.row_trial import why_rows_stay_alone
 from mqinfer.protocol.card import ModelCard, Signature, with_parameters
 from mqinfer.protocol.datatypes import array_bytes
 from mqinfer.protocol.errors import ConfigError, LimitExceeded, ModelNotLoadable, MqinferError
@@ -109,7 +110,7 @@ def _load(model: ModelVersion, device: str, versions: Sequence[int]) -> LoadedMo
         unless_complete.callback(backend.close)
         network = reshaped(with_filled_batches(backend, model.config.max_batch_size), model.config)
         finished = _finished(network, model.config)
-        card = make_card(model, finished, versions)
+        card = _with_tried_rows(network, make_card(model, finished, versions), model.config)
         signatures = _further_signatures(backend, card, model.config)
         card = with_parameters(card, signatures=_all_signatures(backend, card, signatures))
         loaded = LoadedModel(finished, card, model.config, signatures)
@@ -130,10 +131,30 @@ def _further_signatures(backend: Backend, card: ModelCard, config: ModelConfig) 
                 max_batch_size=most,
                 image=None,
                 classes=(),
-                signatures=(signature,),
             )
-            found[other.signature.name] = LoadedModel(other, own, config)
+            own = _with_tried_rows(other, own, config)
+            signature = structs.replace(signature, max_batch_size=own.max_batch_size)
+            found[signature.name] = LoadedModel(other, with_parameters(own, signatures=(signature,)), config)
     return found
+
+
+def _with_tried_rows(network: Backend, card: ModelCard, config: ModelConfig) -> ModelCard:
+    """Return the card without a batch axis, if it was discovered and its rows have not proven to be independent."""
+    if config.max_batch_size is not None or card.max_batch_size < 2:
+        return card
+    reason = why_rows_stay_alone(network, card, may_run=config.model_warmup != WarmUp(0))
+    if not reason:
+        return card
+    log_once(
+        log,
+        logging.WARNING,
+        "model %s version %s: requests do not share runs: %s; if its rows are independent, set max_batch_size in "
+        "model.toml",
+        card.name,
+        card.version,
+        reason,
+    )
+    return with_parameters(card, max_batch_size=0)
 
 
 def _all_signatures(backend: Backend, card: ModelCard, further: Mapping[str, LoadedModel]) -> tuple[Signature, ...]:

@@ -35,6 +35,7 @@ class EchoBackend:
     device = "cpu"
     precision = "fp32"
     concurrency = 1
+    has_independent_rows = True
 
     def __init__(
         self, inputs: Sequence[TensorSpec], *, delay_s: float = 0.0, fail_every: int = 0, die_on: int = 0

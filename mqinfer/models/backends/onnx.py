@@ -224,6 +224,8 @@ class OnnxBackend:
         self.precision = options.precision if "precision" in options.parameters else attempt.precision
         self.inputs = _specs(path, session.get_inputs(), options.inputs)
         self.outputs = _specs(path, session.get_outputs(), options.outputs)
+        firsts = [argument.shape[0] for argument in session.get_inputs() if argument.shape]
+        self.first_axes = tuple(name for name in firsts if isinstance(name, str))
         self._strings = frozenset(spec.name for spec in self.inputs if spec.datatype is Datatype.BYTES)
         self._names = [spec.name for spec in self.outputs]
         self._may_need_bytes = any(spec.datatype is Datatype.BYTES for spec in self.outputs)

@@ -113,6 +113,8 @@ class TensorFlowBackend:
         self.precision = model.precision
         self.signature = model.signature
         self.others = tuple(others)
+        method = model.signature.method.rpartition("/")[2] if model.signature else ""
+        self.first_axes = ("batch",) if method in {"classify", "regress"} else ()  # as TensorFlow Serving defines them
 
     def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
         """Run the model once.

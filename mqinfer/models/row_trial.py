@@ -1,0 +1,134 @@
+"""Try whether the rows of a model's open first axis are independent, so that strangers' requests may share a run.
+
+Shapes don't tell: a softmax over points, or a mean over a sequence, has the same open first axis before and after it.
+Rows of unlike values run together and each alone; where the results differ, requests never share a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+import numpy as np
+
+from mqinfer.models.backend import Backend
+from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.datatypes import Array, Datatype, dtype_of, nbytes
+from mqinfer.protocol.errors import MqinferError
+from mqinfer.protocol.limits import DEFAULT_LIMITS
+from mqinfer.protocol.types import TensorSpec
+
+__all__ = ["why_rows_stay_alone"]
+
+_SIDES = ((256, 4), (64, 16), (256, 1))
+"""Sizes that are tried for open axes, of pictures and of others: those of several inputs often must agree."""
+_SEED = 3
+_ROWS = 3
+_TOLERANCE = 1e-3
+"""Largest difference, in parts of an output's largest value: engines add up in another order for another batch."""
+_COARSE = 2e-2
+"""The same for 16 bits and on GPUs, which round more."""
+_UNLIKE_ELEMENTS = 0.01
+"""Share of a whole-numbered output that may differ: the noise above turns a class where two are nearly alike."""
+_DIFFER = "rows that run together"
+_NOT_BATCH = ("seq", "len", "point", "time", "frame", "token", "node", "edge", "atom", "step", "height", "width")
+
+
+def why_rows_stay_alone(backend: Backend, card: ModelCard, *, may_run: bool = True) -> str:
+    """Return why requests can't share a run of the model; empty where they can.
+
+    Args:
+        backend: The model; its optional attribute `first_axes` has the names of the first axes in its file, and
+            `has_independent_rows` promises what is tried otherwise.
+        card: Its card.
+        may_run: Whether the configuration allows runs at the start.
+    """
+    if getattr(backend, "has_independent_rows", False):
+        return ""
+    names = [str(name).lower() for name in getattr(backend, "first_axes", ())]
+    is_named = bool(names) and all("batch" in name or name in {"n", "b", "bs"} for name in names)
+    other = next((name for name in names if "batch" not in name and any(part in name for part in _NOT_BATCH)), "")
+    if other:
+        return f"its open first axis is called {other!r}"
+    reason = _tried(backend, card) if may_run else "no run is allowed at the start"
+    return "" if is_named and not reason.startswith(_DIFFER) else reason
+
+
+def _tried(backend: Backend, card: ModelCard) -> str:
+    """Return why the trial has not shown independent rows; empty where it has."""
+    pictures = {image.input for image in card.pictures}
+    has_open_axes = any(-1 in spec.shape[1:] for spec in card.inputs)
+    reason = ""
+    for picture, side in _SIDES if has_open_axes else _SIDES[:1]:
+        sides = {spec.name: picture if spec.name in pictures else side for spec in card.inputs}
+        rows = _rows(backend.inputs, sides)
+        if rows is None:
+            return "it is too large for a trial"
+        try:
+            alone = [
+                backend.infer({name: array[row : row + 1] for name, array in rows.items()}) for row in range(_ROWS)
+            ]
+        except (MqinferError, MemoryError) as error:
+            reason = f"it refused the rows of a trial ({error})"
+            continue
+        return _compared(backend, rows, alone)
+    return reason
+
+
+def _compared(backend: Backend, rows: Mapping[str, Array], alone: list[dict[str, Array]]) -> str:
+    try:
+        together = backend.infer(rows)
+    except (MqinferError, MemoryError) as error:
+        return f"{_DIFFER} fail ({error})"
+    tolerance = _TOLERANCE if backend.device == "cpu" and backend.precision in {"fp32", "int8"} else _COARSE
+    for name, array in together.items():
+        for row, single in enumerate(alone):
+            if array.shape != (_ROWS, *single[name].shape[1:]) or single[name].shape[:1] != (1,):
+                return f"{_DIFFER} make {name!r} {list(array.shape)}, one alone {list(single[name].shape)}"
+            if not _alike(array[row : row + 1], single[name], tolerance):
+                return f"{_DIFFER} make another {name!r} than each alone"
+    if all(_alike(one[name], other[name], 0.0) for one, other in pairwise(alone) for name in together):
+        return "rows of unlike values made the same results in a trial"
+    return ""
+
+
+def _alike(one: Array, other: Array, tolerance: float) -> bool:
+    if one.shape != other.shape:
+        return False
+    if one.dtype.kind not in "fc":
+        unlike = _UNLIKE_ELEMENTS if tolerance else 0.0
+        return bool(np.count_nonzero(one != other) <= unlike * one.size)
+    finite = np.abs(other[np.isfinite(other)], dtype=np.float64)
+    return bool(np.allclose(one, other, rtol=0.0, atol=tolerance * finite.max(initial=0.0), equal_nan=True))
+
+
+def _rows(inputs: tuple[TensorSpec, ...], sides: Mapping[str, int]) -> dict[str, Array] | None:
+    """Return rows of unlike values and scales for each input; None where they have more bytes than a request may."""
+    random = np.random.default_rng(_SEED)
+    rows = {}
+    for spec in inputs:
+        shape = (_ROWS, *(sides[spec.name] if size == -1 else size for size in spec.shape[1:]))
+        if spec.datatype is not Datatype.BYTES and nbytes(spec.datatype, shape) > DEFAULT_LIMITS.tensor_bytes:
+            return None
+        rows[spec.name] = _values(random, spec.datatype, shape)
+    return rows
+
+
+def _values(random: np.random.Generator, datatype: Datatype, shape: tuple[int, ...]) -> Array:
+    """Return a row from 0 to 1, one from -2 to 2 and one from 0 to 255; of whole numbers 0 and 1, of pixels all."""
+    bits = random.integers(0, 2, shape)
+    bits[1] = 1 - bits[0]
+    if datatype is Datatype.BYTES:
+        return np.where(bits, b"1", b"0").astype(np.object_)
+    dtype = dtype_of(datatype)
+    if dtype.kind == "f":
+        values = random.random(shape, np.float32)
+        values[1] = 4 * values[1] - 2
+        values[2] *= 255
+        return values.astype(dtype)
+    if datatype is not Datatype.UINT8:
+        return bits.astype(dtype)
+    pixels = random.integers(0, 256, shape, dtype)
+    pixels[0] //= 4  # a dark picture
+    pixels[2] |= 128  # a bright one
+    return pixels
