@@ -46,12 +46,20 @@ def why_rows_stay_alone(backend: Backend, card: ModelCard, *, may_run: bool = Tr
     if getattr(backend, "has_independent_rows", False):
         return ""
     names = [str(name).lower() for name in getattr(backend, "first_axes", ())]
-    is_named = bool(names) and all("batch" in name or name in {"n", "b", "bs"} for name in names)
-    other = next((name for name in names if "batch" not in name and any(part in name for part in _NOT_BATCH)), "")
-    if other:
+    if other := next(filter(_names_another_axis, names), ""):
         return f"its open first axis is called {other!r}"
     reason = _tried(backend, card) if may_run else "no run is allowed at the start"
-    return "" if is_named and not reason.startswith(_DIFFER) else reason
+    if reason.startswith(_DIFFER) or not names:
+        return reason
+    return "" if all(map(_names_a_batch, names)) else reason
+
+
+def _names_a_batch(axis: str) -> bool:
+    return "batch" in axis or axis in {"n", "b", "bs"}
+
+
+def _names_another_axis(axis: str) -> bool:
+    return "batch" not in axis and any(part in axis for part in _NOT_BATCH)
 
 
 def _tried(backend: Backend, card: ModelCard) -> str:
@@ -60,14 +68,11 @@ def _tried(backend: Backend, card: ModelCard) -> str:
     has_open_axes = any(-1 in spec.shape[1:] for spec in card.inputs)
     reason = ""
     for picture, side in _SIDES if has_open_axes else _SIDES[:1]:
-        sides = {spec.name: picture if spec.name in pictures else side for spec in card.inputs}
-        rows = _rows(backend.inputs, sides)
+        rows = _rows(backend.inputs, {spec.name: picture if spec.name in pictures else side for spec in card.inputs})
         if rows is None:
             return "it is too large for a trial"
         try:
-            alone = [
-                backend.infer({name: array[row : row + 1] for name, array in rows.items()}) for row in range(_ROWS)
-            ]
+            alone = _each_alone(backend, rows)
         except (MqinferError, MemoryError) as error:
             reason = f"it refused the rows of a trial ({error})"
             continue
@@ -75,21 +80,34 @@ def _tried(backend: Backend, card: ModelCard) -> str:
     return reason
 
 
+def _each_alone(backend: Backend, rows: Mapping[str, Array]) -> list[dict[str, Array]]:
+    return [backend.infer({name: each[row : row + 1] for name, each in rows.items()}) for row in range(_ROWS)]
+
+
 def _compared(backend: Backend, rows: Mapping[str, Array], alone: list[dict[str, Array]]) -> str:
     try:
         together = backend.infer(rows)
     except (MqinferError, MemoryError) as error:
         return f"{_DIFFER} fail ({error})"
-    tolerance = _TOLERANCE if backend.device == "cpu" and backend.precision in {"fp32", "int8"} else _COARSE
     for name, array in together.items():
-        for row, single in enumerate(alone):
-            if array.shape != (_ROWS, *single[name].shape[1:]) or single[name].shape[:1] != (1,):
-                return f"{_DIFFER} make {name!r} {list(array.shape)}, one alone {list(single[name].shape)}"
-            if not _alike(array[row : row + 1], single[name], tolerance):
-                return f"{_DIFFER} make another {name!r} than each alone"
+        if reason := _difference(name, array, [single[name] for single in alone], _tolerance(backend)):
+            return reason
     if all(_alike(one[name], other[name], 0.0) for one, other in pairwise(alone) for name in together):
         return "rows of unlike values made the same results in a trial"
     return ""
+
+
+def _difference(name: str, array: Array, alone: list[Array], tolerance: float) -> str:
+    for row, single in enumerate(alone):
+        if single.shape[:1] != (1,) or array.shape != (_ROWS, *single.shape[1:]):
+            return f"{_DIFFER} make {name!r} {list(array.shape)}, one alone {list(single.shape)}"
+        if not _alike(array[row : row + 1], single, tolerance):
+            return f"{_DIFFER} make another {name!r} than each alone"
+    return ""
+
+
+def _tolerance(backend: Backend) -> float:
+    return _TOLERANCE if backend.device == "cpu" and backend.precision in {"fp32", "int8"} else _COARSE
 
 
 def _alike(one: Array, other: Array, tolerance: float) -> bool:

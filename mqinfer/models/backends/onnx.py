@@ -224,8 +224,7 @@ class OnnxBackend:
         self.precision = options.precision if "precision" in options.parameters else attempt.precision
         self.inputs = _specs(path, session.get_inputs(), options.inputs)
         self.outputs = _specs(path, session.get_outputs(), options.outputs)
-        firsts = [argument.shape[0] for argument in session.get_inputs() if argument.shape]
-        self.first_axes = tuple(name for name in firsts if isinstance(name, str))
+        self.first_axes = _first_axes(session.get_inputs())
         self._strings = frozenset(spec.name for spec in self.inputs if spec.datatype is Datatype.BYTES)
         self._names = [spec.name for spec in self.outputs]
         self._may_need_bytes = any(spec.datatype is Datatype.BYTES for spec in self.outputs)
@@ -277,6 +276,11 @@ def _specs(path: Path, arguments: Sequence[Any], configured: Mapping[str, Any]) 
     # An unknown rank and rank 0 look the same here: an empty shape.
     unknown = [argument.name for argument in arguments if not argument.shape]
     return with_configured_shapes([_spec(path, argument) for argument in arguments], configured, unknown)
+
+
+def _first_axes(arguments: Sequence[Any]) -> tuple[str, ...]:
+    """Return the names that the file has for the first axes, where they are open."""
+    return tuple(each.shape[0] for each in arguments if each.shape and isinstance(each.shape[0], str))
 
 
 def _as_text(name: str, array: Array) -> Array:
