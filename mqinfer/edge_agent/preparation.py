@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.frames.patience import Patience
 from mqinfer.edge_agent.frames.pending import PendingFrame, failed_frame
 from mqinfer.edge_agent.frames.prepared import PreparedFrame
 from mqinfer.edge_agent.frames.stages import EdgeStage
@@ -27,6 +28,8 @@ __all__ = ["PREPARERS", "Preparation"]
 log = logging.getLogger("mqinfer.edge_agent")
 PREPARERS = 2
 """Frames are prepared on so many threads."""
+_BUSY_S = 3.0
+"""A frame for which no file can be opened, or no memory is free, is tried again so long after the last such one."""
 
 
 class Preparation:
@@ -48,6 +51,7 @@ class Preparation:
         self._options = options
         self._first = first
         self._previews = previews
+        self._patience = Patience(_BUSY_S)
         self._lock = threading.Lock()
         self._ladders: dict[str, QualityLadder] = {}
         self._in_order: dict[str, OneAtATime] = {}
@@ -87,21 +91,31 @@ class Preparation:
         record = laps.measured if pending.spans is None else partial(_record, pending, pending.spans)
         try:
             prepared = self.preparer.prepare(frame, record, step, whole=pending.lost is not None, tap=tap)
-        except MqinferError as error:  # this frame's fault
+        except Exception as error:  # noqa: BLE001 - the frame gets its outcome, or the run would wait for it
+            return self._unprepared(pending, error, is_previewed=tap is not None)
+        if pending.spans is not None:
+            pending.spans.prepared()
+        laps.begin(EdgeStage.SPOOL, time.monotonic_ns())
+        return prepared
+
+    def _unprepared(
+        self, pending: PendingFrame, error: Exception, *, is_previewed: bool
+    ) -> PreparedFrame | InferResult:
+        """Return the outcome of a frame that could not be prepared; without files or memory, try again for a moment."""
+        frame = pending.frame
+        if isinstance(error, OSError | MemoryError) and self._patience.pause():
+            again = self.prepare(pending)
+            if isinstance(again, PreparedFrame):
+                self._patience.renew()
+            return again
+        if isinstance(error, MqinferError):  # this frame's fault
             log.warning("%s, frame %d: %s", frame.source, frame.sequence, error)
-            failure = error
-        except Exception as error:  # a defect; the frame gets its outcome all the same, or the run would wait for it
-            log.exception("%s, frame %d", frame.source, frame.sequence)
-            failure = _failure(error)
-        else:
-            if pending.spans is not None:
-                pending.spans.prepared()
-            laps.begin(EdgeStage.SPOOL, time.monotonic_ns())
-            return prepared
-        if tap is not None:
+        else:  # a defect
+            log.error("%s, frame %d", frame.source, frame.sequence, exc_info=error)
+        if is_previewed:
             self._previews.drop(frame.source, PreviewDrop.NOT_SENT)
         pending.picture = None
-        return self._failed(pending, failure)
+        return self._failed(pending, _failure(error))
 
     def _is_previewed(self, pending: PendingFrame, step: QualityStep) -> bool:
         """Return whether a frame gets a preview: not one that comes from the disk, or that is sent once more."""
@@ -126,6 +140,8 @@ class Preparation:
 
 def _failure(error: Exception) -> MqinferError:
     """Return how a frame ends that could not be prepared; without memory the spool and `--resume` send it again."""
+    if isinstance(error, MqinferError):
+        return error
     if isinstance(error, MemoryError):
         return Cancelled("not sent: no memory was free to prepare the frame; free some, and replay this part again")
     return MqinferError(f"preparing the frame failed: {error!r}")

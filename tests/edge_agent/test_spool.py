@@ -609,3 +609,21 @@ def test_before_there_is_a_card_what_cannot_be_written_is_tried_again(
         before = before_card.BeforeCard("echo", preparer, spool, statistics, find=find, stop=stop)
         left = before.keep(frames(5, {}), 60)
         assert (list(left or ()), len(spool), before.is_read) == ([], 5, True)
+
+
+@pytest.mark.parametrize("error", [NOT_NOW[0], MemoryError()], ids=repr)
+def test_a_frame_that_cannot_be_prepared_now_is_tried_again(
+    requester: Requester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """A codec's library can't be opened, or memory is short, for a moment: the frames come out all the same."""
+    prepare, tried = Preparer.prepare, count()
+
+    def failing(self: Preparer, *args: Any, **how: Any) -> Any:
+        if next(tried) in {1, 2}:
+            raise error
+        return prepare(self, *args, **how)
+
+    monkeypatch.setattr(Preparer, "prepare", failing)
+    with closing(Spool(tmp_path)) as spool:
+        _, snapshot = replay(requester, spool, frames(6, {}))
+    assert snapshot.outcomes[Outcome.OK] == 6

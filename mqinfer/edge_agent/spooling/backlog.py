@@ -20,13 +20,13 @@ from mqinfer.client.result import InferResult
 from mqinfer.client.window import Policy
 from mqinfer.codecs import decode_tensor
 from mqinfer.edge_agent.frames.chain import FrameStage, Settle
+from mqinfer.edge_agent.frames.patience import PAUSE_S, Patience
 from mqinfer.edge_agent.frames.pending import PendingFrame, failed_frame
 from mqinfer.edge_agent.frames.prepared import PreparedFrame
 from mqinfer.edge_agent.frames.table import FrameTable
 from mqinfer.edge_agent.preparation import PREPARERS, Preparation
 from mqinfer.edge_agent.previews import PreviewDrop
 from mqinfer.edge_agent.settings import ReplayOptions
-from mqinfer.edge_agent.spooling.patience import PAUSE_S, Patience
 from mqinfer.edge_agent.spooling.spool import Spool, SpoolBusy, SpooledFrame
 from mqinfer.images.decode import as_image, to_rgb
 from mqinfer.images.demosaic import Demosaic
