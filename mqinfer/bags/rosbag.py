@@ -31,7 +31,7 @@ _RAW = "sensor_msgs/msg/Image"
 _COMPRESSED = "sensor_msgs/msg/CompressedImage"
 IMAGE_TYPES = (_RAW, _COMPRESSED)
 _SQLITE_HEAD = 100  # bytes
-_LARGEST = 1 << 30
+_LARGEST = 1 << 28
 """Bytes of a message that is unpacked."""
 
 

@@ -279,6 +279,8 @@ class VideoFileDecoder:
             yield self._breaks.cleaned(packet) if self._breaks else packet
 
     def _is_incomplete(self, packet: Packet[Any]) -> bool:
+        if self._failures:  # nothing more is looked for
+            return False
         if self._breaks.is_broken(packet) if self._breaks else packet.is_corrupt:
             return True
         if self._units is not None:
