@@ -2,8 +2,8 @@
 
 `take` queues a frame, `_advance` lets it into the window, `_prepare_and_submit` hands it to the client, and `_settled`
 receives its outcome. A frame that the edge can answer is not sent while the model is silent: it ends with the silence
-as its error. Any other one that finds no worker, of a model that was there, is sent again until its time is over: with
-the policy `all`, and with a spool. After its request a frame's preview is published, where one is due
+as its error. Any other one that finds no worker, of a model that was there, is sent again until its time is over, with
+the policy `all`. After its request a frame's preview is published, where one is due
 (`mqinfer.edge_agent.previews`).
 """
 
@@ -24,6 +24,7 @@ from mqinfer.client.window import NEWER_FRAME, StreamWindow
 from mqinfer.edge_agent.frames.chain import Settle
 from mqinfer.edge_agent.frames.pending import PendingFrame, failed_frame
 from mqinfer.edge_agent.frames.prepared import PreparedFrame
+from mqinfer.edge_agent.frames.reach import was_there
 from mqinfer.edge_agent.frames.table import FrameTable
 from mqinfer.edge_agent.preparation import Preparation
 from mqinfer.edge_agent.previews import PreviewDrop, Previews
@@ -84,6 +85,7 @@ class RemoteStage:
     def take(self, pending: PendingFrame, prepared: PreparedFrame | None = None) -> None:
         """Queue a frame, where with `latest` it takes the place of an older one; send one that was prepared."""
         if prepared is not None:
+            pending.ends_at = 0.0  # from the disk, where it had no time limit
             self._submit(pending, prepared)
             return
         stream = pending.stream
@@ -205,7 +207,7 @@ class RemoteStage:
         """Send a frame again that no worker took, on another thread; return False where it does not wait for one."""
         if error.code != NoWorker.code or not self._waits or pending.edge_answers:
             return False
-        if prepared is None or not self._was_there():
+        if prepared is None or not was_there(self._requester.registry, self._options.model, self._options.version):
             return False
         if not pending.ends_at:
             pending.ends_at = time.monotonic() + self._options.timeout - result.timings.total / 1e9
@@ -217,14 +219,6 @@ class RemoteStage:
             log.warning("%s; frames wait for one, at most %g s each", error.message, self._options.timeout)
         self._preparation.pool.submit(self._submit, pending, prepared)
         return True
-
-    def _was_there(self) -> bool:
-        """Return whether there has been a worker of the model, or of the version that is asked for."""
-        registry, model, version = self._requester.registry, self._options.model, self._options.version
-        card, known = registry.card(model), set(registry.models.versions(model))
-        if card is not None:
-            known.update(card.versions, card.parameters.labels)
-        return registry.models.was_known(model) or (bool(known) if version is None else version in known)
 
     def _end(self, pending: PendingFrame, result: InferResult, prepared: PreparedFrame | None = None) -> None:
         """Hand a frame with its outcome back to the stage before, which may answer it while the model is silent."""

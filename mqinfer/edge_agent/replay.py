@@ -102,7 +102,7 @@ class Replay:
         """Return the stages, the last one first."""
         options, requester, shared = self._options, self._requester, (self._table, self._changed)
         preparation = Preparation(preparer, options, self._first, previews)
-        waits = options.policy is Policy.ALL or spool is not None
+        waits = options.policy is Policy.ALL
         stages: list[FrameStage] = [RemoteStage(requester, preparation, options, *shared, previews, waits=waits)]
         if spool is not None:
             on_left = self._statistics.frame_read

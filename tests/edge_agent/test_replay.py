@@ -353,14 +353,18 @@ def replay_away(
                     wait_until(lambda: requester.counters().outcomes[NoWorker.outcome] >= 4)
                     if comes_back:
                         serve(url, repository)
+                    else:
+                        stop.set()
                 yield frame_of(number)
 
-        statistics = ReplayStatistics()
+        statistics, stop = ReplayStatistics(), threading.Event()
         with ExitStack() as stack:
             spool = stack.enter_context(closing(Spool(tmp_path / "spool"))) if spools else None
             preparer = Preparer(ImageContract("image", WIDTH, HEIGHT), "lz4")
             sent = ReplayOptions("echo", window=2, **options)  # type: ignore[arg-type]
-            Replay(requester, preparer, sent, statistics, None, spool=spool).run(frames(), lambda: False)
+            Replay(requester, preparer, sent, statistics, None, spool=spool).run(
+                frames(), lambda: spools and stop.is_set()
+            )
         snapshot = statistics.snapshot()
         snapshot.check()
         return snapshot
@@ -383,6 +387,14 @@ def test_frames_wait_no_longer_than_their_time(replay_away: Callable[..., Snapsh
     """With no worker until then, they end."""
     snapshot = replay_away(timeout=0.2, comes_back=False)
     assert snapshot.outcomes[NoWorker.outcome] + snapshot.outcomes[Outcome.EXPIRED] >= 15
+
+
+@pytest.mark.parametrize("policy", list(Policy))
+def test_frames_that_wait_for_a_worker_stay_in_the_spool(replay_away: Callable[..., Snapshot], policy: Policy) -> None:
+    """A run that is stopped while no worker is there leaves them to the next one."""
+    snapshot = replay_away(timeout=60.0, comes_back=False, spools=True, policy=policy)
+    assert snapshot.outcomes[NoWorker.outcome] == 0
+    assert snapshot.outcomes[Outcome.CANCELLED] >= 1
 
 
 def test_only_frames_of_a_version_that_was_there_wait(replay_away: Callable[..., Snapshot]) -> None:

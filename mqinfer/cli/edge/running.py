@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
@@ -82,7 +83,7 @@ def run_replay(
         runs: list[ModelRun] = []
         window = settings.options.window
         announcer = ClientAnnouncer(name, topics, str(settings.source), ",".join(models), window=window)
-        options, take_over = ClientOptions(window=window * len(models)), sending.process.take_over
+        options, take_over = _client_options(settings, window * len(models)), sending.process.take_over
         client = Unconnected(address, name, topics, options, announcer=announcer, take_over=take_over)
         requester = client.requester
         requester.tracer = tracer
@@ -100,6 +101,12 @@ def run_replay(
         page.write(settings, reports)
         _print(table_console(), f"wrote {sending.outputs.report}")
     raise typer.Exit(outcome)
+
+
+def _client_options(settings: ReplaySettings, window: int) -> ClientOptions:
+    """Return how requests are sent; with a spool a frame that finds no worker is back before its time is over."""
+    usual = ClientOptions(window=window)
+    return replace(usual, patience=min(usual.patience, settings.options.timeout / 2)) if settings.spool else usual
 
 
 def _sessions(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from mqinfer.client.registry import Registry
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.errors import (
     Corrupted,
@@ -23,7 +24,7 @@ from mqinfer.protocol.errors import (
 )
 from mqinfer.protocol.types import ErrorInfo, Outcome
 
-__all__ = ["Reach", "absence", "because"]
+__all__ = ["Reach", "absence", "because", "was_there"]
 
 _ABSENT = (Expired, Rejected, Corrupted, NoWorker, LinkError)
 _PRESENT = (MessageTooLarge, NotAuthorized)
@@ -36,6 +37,14 @@ def absence(result: InferResult) -> MqinferError | None:
         return None
     error = error_from_code(result.error.code, result.error.message)
     return error if isinstance(error, _ABSENT) and not isinstance(error, _PRESENT) else None
+
+
+def was_there(registry: Registry, model: str, version: str | None) -> bool:
+    """Return whether there has been a worker of a model or, where one is given, of its version or label."""
+    card, known = registry.card(model), set(registry.models.versions(model))
+    if card is not None:
+        known.update(card.versions, card.parameters.labels)
+    return registry.models.was_known(model) or (bool(known) if version is None else version in known)
 
 
 class Reach:

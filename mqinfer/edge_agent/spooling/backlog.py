@@ -23,6 +23,7 @@ from mqinfer.edge_agent.frames.chain import FrameStage, Settle
 from mqinfer.edge_agent.frames.patience import PAUSE_S, Patience
 from mqinfer.edge_agent.frames.pending import PendingFrame, failed_frame
 from mqinfer.edge_agent.frames.prepared import PreparedFrame
+from mqinfer.edge_agent.frames.reach import was_there
 from mqinfer.edge_agent.frames.table import FrameTable
 from mqinfer.edge_agent.preparation import PREPARERS, Preparation
 from mqinfer.edge_agent.previews import PreviewDrop
@@ -34,7 +35,7 @@ from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.images.placement import Placement
 from mqinfer.images.resize import fit
 from mqinfer.protocol.card import BAYER
-from mqinfer.protocol.errors import BadImage, Cancelled, Superseded
+from mqinfer.protocol.errors import BadImage, Cancelled, NoWorker, Superseded
 from mqinfer.protocol.header import BIT_DEPTH, DEMOSAIC, IMAGE_ENCODING
 from mqinfer.protocol.types import Capture, EncodedTensor, ErrorInfo, Outcome
 
@@ -228,6 +229,7 @@ class Backlog:
             self._settle(pending, prepared, result)
             return
         before = pending.spooled_as
+        result = self._left(pending, result)
         if prepared is not None and self._is_taken_back(pending, prepared, result):
             if before:
                 self._spool.remove(before)  # it has a new number now, behind the frames that came meanwhile
@@ -239,12 +241,24 @@ class Backlog:
             result = replace(result, error=ErrorInfo(Cancelled.code, self._not_kept))
         self._settle(pending, prepared, result)
 
+    def _left(self, pending: PendingFrame, result: InferResult) -> InferResult:
+        """Return the outcome of a frame: one that found no worker stays in the spool where the run ends."""
+        return self._failed(pending, Cancelled(KEPT)) if self._is_leaving and self._is_unserved(result) else result
+
+    def _is_unserved(self, result: InferResult) -> bool:
+        """Return whether a frame found no worker of a model that was there; then the disk keeps it for the next one."""
+        options, error = self._options, result.error
+        if error is None:
+            return False
+        return error.code == NoWorker.code and was_there(self._requester.registry, options.model, options.version)
+
     def _is_taken_back(self, pending: PendingFrame, prepared: PreparedFrame, result: InferResult) -> bool:
-        """Keep a frame that expired because the connection was lost; it is sent again over the next one."""
-        if result.outcome is not Outcome.EXPIRED:
+        """Keep a frame that expired because the connection was lost, or that found no worker; it is sent again."""
+        is_unserved = self._is_unserved(result)
+        if result.outcome is not Outcome.EXPIRED and not is_unserved:
             return False
         with self._changed:
-            was_up = self._up_since <= time.monotonic() - self._options.timeout
+            was_up = not is_unserved and self._up_since <= time.monotonic() - self._options.timeout
             return not (was_up or self._is_leaving) and self._keep(pending, prepared)
 
     def _put_at_last(self, pending: PendingFrame, prepared: PreparedFrame) -> bool:
