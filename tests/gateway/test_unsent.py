@@ -119,8 +119,9 @@ async def test_grpc(reason: str, caplog: pytest.LogCaptureFixture) -> None:
             unread = channel.stream_stream("/t.Service/Answer")()
             await unread.write(b"%d" % LARGE)
             assert await unread.code() is grpc.StatusCode.UNAVAILABLE
-            async with connect() as other:
-                await other.unary_unary("/t.Service/Answer")(b"0")
+            if reason == "bytes":  # else its own time may be over too
+                async with connect() as other:
+                    assert await other.unary_unary("/t.Service/Answer")(b"9") == bytes(9)
     finally:
         await server.stop(None)
     assert unsent.given_up == {reason: 1}
