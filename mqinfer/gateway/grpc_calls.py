@@ -48,11 +48,13 @@ class GrpcCaller:
 
     Attributes:
         name: By which callers take turns.
+        peer: Address of the connection, as gRPC writes it.
         headers: Metadata of the call, with lower-case names.
         deadline_s: Seconds that are left until the call's deadline, or None where it has none.
     """
 
     name: str
+    peer: str
     headers: Mapping[str, str]
     deadline_s: float | None
 
@@ -74,13 +76,13 @@ def unary(access: Access, right: Right, work: Work, core: Core) -> Any:
     async def handle(_: Any, context: Any) -> bytes:
         try:
             caller = admit(access, right, context)
-            request = await receive(core.arriving, context, is_only=True)
+            request = await receive(core.arriving, context, caller.peer, is_only=True)
             with holding(core.arriving, caller.name, len(request)):
                 reply = await work(request, caller)
         except Exception as error:  # noqa: BLE001 - the call's root; `known` logs what nobody has foreseen
             failure = known(error)
         else:
-            _count_until_done(core.unsent, caller.name, len(reply), context.peer())
+            _count_until_done(core.unsent, caller, len(reply))
             return reply
         await abort(context, failure)
         raise failure  # not reached: `abort` raises
@@ -88,26 +90,28 @@ def unary(access: Access, right: Right, work: Work, core: Core) -> Any:
     return grpc.stream_unary_rpc_method_handler(handle)  # one of unary_unary gets the message read before it is asked
 
 
-def _count_until_done(unsent: Unsent, caller: str, size: int, peer: str) -> None:
+def _count_until_done(unsent: Unsent, caller: GrpcCaller, size: int) -> None:
     """Count a reply until gRPC has sent it, which it does in the task that runs the handler."""
     task = asyncio.current_task()
     if task is not None:
-        reply = unsent.begin(caller, size, partial(unsent.close_connection, peer))  # gRPC frees a reply in no other way
+        # gRPC frees a reply in no other way than with its connection.
+        reply = unsent.begin(caller.name, size, partial(unsent.close_connection, caller.peer))
         task.add_done_callback(lambda _: unsent.end(reply))
 
 
-async def receive(arriving: Arriving, context: Any, *, is_only: bool) -> Any:
+async def receive(arriving: Arriving, context: Any, peer: str, *, is_only: bool) -> Any:
     """Return the next message of a call, or EOF.
 
     Args:
         arriving: Counts it while it arrives.
         context: Of the call.
+        peer: Who calls.
         is_only: Whether the call must have one, and no other; it has to be there in its time.
 
     Raises:
         InvalidRequest: There is none.
     """
-    size, call = 0, arriving.wait(context.peer(), timed=is_only)
+    size, call = 0, arriving.wait(peer, timed=is_only)
     try:
         message = await context.read()
         if message is not grpc.aio.EOF:
@@ -148,8 +152,9 @@ def admit(access: Access, right: Right, context: Any) -> GrpcCaller:
     """
     headers = dict(context.invocation_metadata())
     certificate = _certificate(context) if access.asks_certificates else ""  # gRPC takes 10 us to look
-    name = access.admit(right, headers, context.peer(), certificate=certificate, is_grpc=True)
-    return GrpcCaller(name, headers, context.time_remaining())
+    peer = context.peer()
+    name = access.admit(right, headers, peer, certificate=certificate, is_grpc=True)
+    return GrpcCaller(name, peer, headers, context.time_remaining())
 
 
 def _certificate(context: Any) -> str:

@@ -28,7 +28,7 @@ FIELDS = {
 }  # fmt: skip
 CONTENTS = message_class("inference.InferTensorContents")
 """The message as the field's clients have it."""
-CALLER = GrpcCaller("me", {}, None)
+CALLER = GrpcCaller("me", "", {}, None)
 
 
 def typed(field: str, values: list[Any]) -> memoryview:

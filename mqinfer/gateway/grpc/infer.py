@@ -82,7 +82,7 @@ class _Stream:
         async with asyncio.TaskGroup() as group:
             while True:
                 await self._room.acquire()
-                data = await receive(self._core.arriving, self._context, is_only=False)
+                data = await receive(self._core.arriving, self._context, self._caller.peer, is_only=False)
                 if data is grpc.aio.EOF:
                     return
                 self._start(group, data)
@@ -117,7 +117,7 @@ class _Stream:
 
     def _give_up(self) -> None:
         """End the stream with its connection: its client does not read, and gRPC frees a reply in no other way."""
-        self._core.unsent.close_connection(self._context.peer())
+        self._core.unsent.close_connection(self._caller.peer)
 
     async def _reply(self, infer: _Infer, request_id: str, model: str) -> bytes:
         try:
