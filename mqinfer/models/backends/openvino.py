@@ -107,7 +107,7 @@ class OpenVinoBackend:
                 f"no input {spec.name!r}" if array is None else f"{spec.name!r} is {array.dtype}, not {spec.datatype}"
             )
             raise ModelFailed(f"{self._path.name}: {what}")
-        return array
+        return array if array.shape else array.copy()  # OpenVINO shares no read-only scalars
 
     @contextmanager
     def _request(self) -> Iterator[Any]:

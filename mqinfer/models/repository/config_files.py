@@ -31,6 +31,7 @@ CONFIG_FILES = (TRITON_FILE, CONFIG_FILE)
 """In the order of their layers."""
 
 _LARGEST_LABELS = 1 << 20  # bytes: class names travel in the card
+_MOST_INSTANCES = 1024  # processes
 _WARM_UP_FOLDER = "warmup"
 
 
@@ -57,13 +58,20 @@ def read_layer(path: Path) -> Layer:
 
 
 def combine(layers: Iterable[Layer]) -> ModelConfig:
-    """Return the configuration of all layers; a later one replaces the keys of earlier ones."""
+    """Return the configuration of all layers; a later one replaces the keys of earlier ones.
+
+    Raises:
+        ConfigError: It asks for more instances than a server starts.
+    """
     whole: dict[str, object] = {}
     for layer in layers:
         whole |= layer
     pictures = {each.name: whole.pop(each.name) for each in fields(PictureConfig) if each.name in whole}
     own = PictureConfig(**pictures)  # type: ignore[arg-type] # each value was converted by its check
     config = ModelConfig(**whole, pictures=own)  # type: ignore[arg-type] # so was each of these
+    instances = sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)
+    if instances > _MOST_INSTANCES:
+        raise ConfigError(f"instance_group: {instances} instances; expected at most {_MOST_INSTANCES}")
     return config if own.image else replace(config, pictures=replace(own, image=_image_by_format(config)))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import stat
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -49,6 +50,7 @@ log = logging.getLogger("mqinfer.models")
 _T = TypeVar("_T")
 _PREFIXES: Mapping[type, str] = {Layout: "FORMAT_", Datatype: "TYPE_"}
 """What Triton writes before an enumeration's values."""
+_LARGEST_FILE = 1 << 20  # bytes
 _UNBOUNDED = 1 << 32
 """A bound above this is that of the number's type."""
 
@@ -301,6 +303,11 @@ def read_toml(path: Path, description: Check) -> Any:
         ConfigError: The file can't be read, is no TOML, or breaks the description.
     """
     try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe would block
+            raise ConfigError(f"{path}: not a file")
+        if status.st_size > _LARGEST_FILE:
+            raise ConfigError(f"{path}: {status.st_size} bytes; expected at most {_LARGEST_FILE}")
         content = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: can't be read: {error}") from error

@@ -20,6 +20,7 @@ from mqinfer.protocol.topics import check_name
 
 __all__ = ["ModelVersion", "Problem", "Repository", "Scan"]
 
+_MOST_STEPS, _DEEPEST = 256, 8  # of an ensemble, with those of the ensembles in it
 _SAVED_MODEL = ("saved_model.pb", "saved_model.pbtxt")
 _USUAL_NAMES = ("model.savedmodel", *(f"model{suffix}" for suffix in SUFFIXES))
 
@@ -218,8 +219,12 @@ class Repository:
 
     def _ensemble(self, model: ModelVersion, above: tuple[str, ...]) -> ModelVersion:
         within = (*above, model.name)
-        parts = []
+        parts: list[ModelVersion] = []
         for number, step in enumerate(model.config.ensemble_scheduling, 1):
+            if len(within) > _DEEPEST or sum(map(_steps, parts)) + number > _MOST_STEPS:
+                raise ModelNotLoadable(
+                    f"{model.name}: more than {_MOST_STEPS} steps, or ensembles nested more than {_DEEPEST} deep"
+                )
             try:
                 parts.append(self._part(step, within))
             except (MqinferError, OSError) as error:
@@ -246,6 +251,10 @@ class Repository:
         for inner in path.rglob("*") if path.is_dir() else ():
             check_inside(inner, self._path)
         return path
+
+
+def _steps(model: ModelVersion) -> int:
+    return sum(1 + _steps(part) for part in model.parts)
 
 
 def _numbered_folders(folder: Path) -> dict[int, Path]:

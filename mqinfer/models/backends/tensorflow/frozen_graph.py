@@ -20,6 +20,7 @@ from mqinfer.models.backends.tensorflow.backend import (
     input_specs,
     output_specs,
 )
+from mqinfer.models.backends.tensorflow.file_operations import check_graph
 from mqinfer.models.backends.tensorflow.runtime import choose_device, import_tensorflow, loading
 from mqinfer.models.load_options import LoadOptions, TensorOptions
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
@@ -46,6 +47,7 @@ def load(path: Path, options: LoadOptions) -> Backend:
     device = choose_device(tensorflow, options.device, options.threads)
     with loading(path):
         definition = _read(tensorflow, path)
+        check_graph(definition, path, options)
         scalars = _close_open_shapes(tensorflow, definition, options.inputs)
         wrapped = tensorflow.compat.v1.wrap_function(
             lambda: tensorflow.graph_util.import_graph_def(definition, name=""), []

@@ -29,6 +29,8 @@ _WEIGHTS = "model.weights.h5"
 _HEAP, _HEAD_BYTES = b"GCOL\x01\0\0\0", 16
 """How a heap of strings begins in HDF5; the bytes before its first object, and before the content of each object."""
 _MAX_CONFIG_BYTES = 64 * 2**20
+_MOST_INFLATION = 20
+"""Times a file's size that its parts may have when decompressed: weights hardly shrink, and Keras does not try."""
 _PARTS = ("layers", "models", "initializers", "activations", "regularizers", "constraints", "dtype_policies", "ops")
 _OWN = tuple(f"{package}.{part}" for package in ("keras", "keras.src") for part in _PARTS)
 _FUNCTIONS = tuple(f"{package}.{part}" for package in ("keras", "keras.src") for part in ("activations", "ops"))
@@ -66,6 +68,9 @@ def _keras_config(path: Path) -> Any:
     with zipfile.ZipFile(path) as archive:
         if archive.getinfo(_CONFIG).file_size > _MAX_CONFIG_BYTES:
             raise ValueError(f"{_CONFIG} has more than {_MAX_CONFIG_BYTES} bytes")
+        most = _MAX_CONFIG_BYTES + _MOST_INFLATION * path.stat().st_size
+        if (inflated := sum(each.file_size for each in archive.infolist())) > most:
+            raise ValueError(f"it would have {inflated} bytes when decompressed; expected at most {most}")
         config = json.loads(archive.read(_CONFIG))
         if _WEIGHTS not in archive.namelist():
             raise KeyError(f"no {_WEIGHTS} in it")

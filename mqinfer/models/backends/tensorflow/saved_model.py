@@ -23,6 +23,7 @@ from mqinfer.models.backends.tensorflow.backend import (
     input_specs,
     output_specs,
 )
+from mqinfer.models.backends.tensorflow.file_operations import check_saved_model
 from mqinfer.models.backends.tensorflow.runtime import choose_device, import_tensorflow, loading
 from mqinfer.models.load_options import LoadOptions
 from mqinfer.protocol.card import Signature, SignatureTensor
@@ -58,6 +59,7 @@ def load(path: Path, options: LoadOptions) -> Backend:
     tensorflow = import_tensorflow()
     device = choose_device(tensorflow, options.device, options.threads)
     with loading(path):
+        check_saved_model(path, options)
         functions = _functions_of(tensorflow, path)
         definitions = _definitions(path)
     types = {
