@@ -175,7 +175,7 @@ class Core:
         """Load a model on all servers that have it; parameters are refused, nothing of a model comes from a message.
 
         Raises:
-            InvalidRequest: There are parameters.
+            InvalidRequest: There are parameters, or no model can have this name.
             ModelNotLoadable: No server has it, or it can't be loaded.
             NotAuthorized: Callers may not do this, or the broker does not allow the gateway to.
         """
@@ -189,7 +189,12 @@ class Core:
             )
         try:
             replies = await self._control.load(model)
-        except (ModelNotFound, ModelNotLoadable, BadTopic) as error:
+        except BadTopic:
+            raise InvalidRequest(
+                f"{failed}, failed to poll from model repository: a model's name is 1 to 64 letters, digits, '_', '.' "
+                "or '-', begins with none of the last two, and is not reserved"
+            ) from None
+        except (ModelNotFound, ModelNotLoadable) as error:
             raise ModelNotLoadable(f"{failed}, failed to poll from model repository: {error}") from error
         except MqinferError as error:
             raise type(error)(f"{failed}: {error}") from error

@@ -125,8 +125,8 @@ class Bodies:
                     raise self._too_large(len(body))
             content: Buffer = body
             if coding != "identity":
-                # Enlarged by up to the limit: whether there is room shows when it has been.
-                content = await self.run(len(body), decompress, body, coding, self._limit)
+                # Enlarged by up to the limit, also a small one: whether there is room shows when it has been.
+                content = await self.run(self._limit, decompress, body, coding, self._limit)
                 taken += self._take(call.caller, len(content))
             yield content
         finally:

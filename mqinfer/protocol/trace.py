@@ -18,7 +18,7 @@ _GRAMMAR = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a
 _FIRST_VERSION = "00"
 _LONGEST = 512
 """Characters of a `traceparent` of a later version, and of a `tracestate`: those that W3C has everybody pass on."""
-_STATE = re.compile(r"[\x20-\x7e\t]{1,512}")
+_STATE = re.compile(r"[\x20-\x7e]{1,512}")
 _MOST_VENDORS = 32
 
 
@@ -44,6 +44,7 @@ def read_trace(traceparent: str, tracestate: str = "") -> TraceContext | None:
     found = _GRAMMAR.fullmatch(traceparent) if len(traceparent) <= _LONGEST else None
     if found is None or (found[1] == _FIRST_VERSION and found[2] is not None):
         return None
+    tracestate = tracestate.replace("\t", " ")  # blank between entries, which no string of MQTT may hold
     is_sound = _STATE.fullmatch(tracestate) and tracestate.count(",") < _MOST_VENDORS
     return TraceContext(traceparent, tracestate if is_sound else "")
 

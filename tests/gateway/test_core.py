@@ -182,10 +182,15 @@ async def test_models_are_unloaded_and_loaded(core: Core) -> None:
     assert core.model_ready("identity_bytes")
     assert (await core.metadata("identity_bytes")).name == "identity_bytes"
     await core.unload("nobody")  # nothing happens, as with Triton
-    for wrong in ("nobody", "a/b", "+", "x" * 100):
-        with pytest.raises(ModelNotLoadable, match=r"^failed to load '.*', failed to poll from model repository") as e:
+    words = r"^failed to load '.*', failed to poll from model repository"
+    with pytest.raises(ModelNotLoadable, match=words) as e:
+        await core.load("nobody")
+    assert status_of(e.value).http == 500  # Triton's
+    for wrong in ("a/b", "+", "x" * 100):
+        with pytest.raises(InvalidRequest, match=words) as refused:
             await core.load(wrong)
-        assert status_of(e.value).http == 500
+        assert status_of(refused.value).http == 400
+        assert "topic" not in str(refused.value)
     with pytest.raises(InvalidRequest, match=r"^failed to load 'simple': parameters are not accepted \(config\)"):
         await core.load("simple", {"config": "{}"})
 

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import logging
+import threading
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from mqinfer.gateway import http
+from mqinfer.gateway.http import decompress
 from tests.gateway.conftest import OpenCore
 from tests.gateway.rest_front import Front, json_input, serving
 
@@ -119,6 +122,19 @@ async def test_compressed_garbage(front: Front) -> None:
         assert words in reply.error
     for path in ("/v2/repository/index", "/v2/logging", "/v2/trace/setting"):
         assert (await front("POST", path, bomb, {"Content-Encoding": "gzip"})).status == 400
+
+
+async def test_the_loop_enlarges_nothing(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a body of some bytes, which may become thousand times as many, is decompressed by the pool's threads."""
+    by: list[str] = []
+
+    def recorded(*args: Any) -> bytes:
+        by.append(threading.current_thread().name)
+        return decompress(*args)
+
+    monkeypatch.setattr(http, "decompress", recorded)
+    assert (await front.infer("identity_fp32", gzip.compress(BODY), Content_Encoding="gzip")).status == 200
+    assert [each.rsplit("_", 1)[0] for each in by] == ["mqinfer-gateway-http"]
 
 
 @pytest.mark.options(http_max_input_size=10_000)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64encode
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from hypothesis.extra import numpy as st_numpy
 from mqinfer.errors import InvalidRequest, LimitExceeded
 from mqinfer.gateway.tfs import json_tensors
 from mqinfer.gateway.tfs.examples import examples_from_json
-from mqinfer.gateway.tfs.json_tensors import parse, read_predict, to_binary, write_json, write_predictions
+from mqinfer.gateway.tfs.json_tensors import one_large, parse, read_predict, to_binary, write_json, write_predictions
 from mqinfer.gateway.tfs.messages import tfs_class
 from mqinfer.protocol.card import SignatureTensor
 from mqinfer.protocol.datatypes import Array, Datatype, datatype_of, dtype_of
@@ -164,10 +165,20 @@ def test_too_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_tensors, "_MOST_ITEMS", 1000)
     with pytest.raises(LimitExceeded, match="more than 1000 values"):
         parse(b'{"inputs": [' + b"[]," * 1000 + b"[]]}")
+    with pytest.raises(LimitExceeded, match="more than 1000 values"):
+        parse(b'{"inputs": [' + b"{}," * 250 + b"{}]}")  # an object takes as much as four
     monkeypatch.undo()
     with pytest.raises(InvalidRequest) as raised:
         read_predict(parse(b'{"inputs": ["' + b"a" * 100_000 + b'"]}'), [X])
     assert len(str(raised.value)) < 1000
+
+
+def test_large_bodies_are_read_one_at_a_time() -> None:
+    """What is parsed takes many times the memory of a body, so those above 1 MiB wait for each other; others don't."""
+    with one_large(b" " * (2 << 20)), ThreadPoolExecutor(1) as pool:
+        small, large = (pool.submit(json_tensors.one_large, b" " * size).result() for size in (1 << 20, (1 << 20) + 1))
+        assert isinstance(small, nullcontext)
+        assert large.acquire(blocking=False) is False  # type: ignore[attr-defined]
 
 
 def test_rows_of_outputs_without_rows() -> None:

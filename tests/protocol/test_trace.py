@@ -36,6 +36,7 @@ def test_a_trace_state_goes_along() -> None:
     found = trace_of([("xxh3", "0"), ("tracestate", "a=1"), ("traceparent", GOOD), ("tracestate", "b=2")])
     assert found == TraceContext(GOOD, "a=1,b=2")
     assert found.properties() == (("traceparent", GOOD), ("tracestate", "a=1,b=2"))
+    assert read_trace(GOOD, "a=1,\tb=2") == TraceContext(GOOD, "a=1, b=2")  # no string of MQTT has a tab
     for broken in ("x" * 513, "a=\x00", "ä=1", ",".join(f"v{n}=1" for n in range(33))):
         assert read_trace(GOOD, broken) == TraceContext(GOOD)
 

@@ -7,8 +7,10 @@ https://www.tensorflow.org/tfx/serving/api_rest, `util/json_tensor.cc`; its sent
 from __future__ import annotations
 
 import json
+import threading
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from math import isfinite, prod
 from typing import Any
@@ -24,10 +26,23 @@ from mqinfer.protocol.errors import BadEnvelope, BadTensor, LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.types import Buffer
 
-__all__ = ["dtype_name", "is_base64", "parse", "read_predict", "shown", "to_binary", "write_json", "write_predictions"]
+__all__ = [
+    "dtype_name",
+    "is_base64",
+    "one_large",
+    "parse",
+    "read_predict",
+    "shown",
+    "to_binary",
+    "write_json",
+    "write_predictions",
+]
 
 _MOST_ITEMS = 8 << 20
-"""Values, lists and objects in one body; each takes up to 64 bytes of memory."""
+"""Values, lists and objects in one body; each takes up to 64 bytes of memory, an object as much as four."""
+_LARGE_BYTES = 1 << 20
+"""Bytes of a body above which one is read at a time: what is parsed takes up to twenty times as much."""
+_LARGE = threading.Lock()
 _SHOWN = 256
 """Characters of a value in a message."""
 _BYTES_SUFFIX = "_bytes"
@@ -46,6 +61,11 @@ def dtype_name(datatype: Datatype) -> str:
     return _DTYPE_NAMES.get(datatype, datatype.lower())
 
 
+def one_large(text: Buffer) -> AbstractContextManager[object]:
+    """Return the context in which a body is parsed and read; that of a large one waits for the others' to end."""
+    return _LARGE if len(text) > _LARGE_BYTES else nullcontext()
+
+
 def parse(text: Buffer) -> dict[str, Any]:
     """Parse the body of a request.
 
@@ -57,7 +77,7 @@ def parse(text: Buffer) -> dict[str, Any]:
     if not content:
         raise BadEnvelope("JSON Parse error: The document is empty")
     check_nesting(content)
-    if sum(map(content.count, (b",", b"[", b"{"))) > _MOST_ITEMS:
+    if sum(map(content.count, (b",", b"["))) + 4 * content.count(b"{") > _MOST_ITEMS:
         raise LimitExceeded(f"JSON of more than {_MOST_ITEMS} values; send less in one request, or use gRPC")
     try:
         found = msgspec.json.decode(content)

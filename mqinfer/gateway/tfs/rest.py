@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -27,10 +28,20 @@ from mqinfer.gateway.metrics import make_metrics
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.gateway.tfs.calls import NamedModel, Spec, find, infer, version_states
 from mqinfer.gateway.tfs.examples import TASK_PREFIX, TASKS, Task, examples_from_json, run_task
-from mqinfer.gateway.tfs.json_tensors import dtype_name, parse, read_predict, shown, write_json, write_predictions
-from mqinfer.gateway.tfs.signatures import signatures_of
+from mqinfer.gateway.tfs.json_tensors import (
+    dtype_name,
+    one_large,
+    parse,
+    read_predict,
+    shown,
+    write_json,
+    write_predictions,
+)
+from mqinfer.gateway.tfs.signatures import choose, signatures_of
 from mqinfer.protocol.card import Signature, SignatureTensor
+from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import BadEnvelope, InvalidRequest
+from mqinfer.protocol.types import Buffer
 
 __all__ = ["make_rest_app"]
 
@@ -47,6 +58,7 @@ _CORS = {
 }
 _MOST_VERSION = (1 << 63) - 1
 
+_T = TypeVar("_T")
 Handler = Callable[[AdmittedCall], Awaitable[web.Response]]
 
 
@@ -141,32 +153,51 @@ class _Front:
         task = TASKS.get(f"{TASK_PREFIX}{method}")
         run = partial(self._run_task, task) if task else self._predict
         async with self.bodies.read(call) as body:
-            content = await self.bodies.run(len(body), parse, body)
-            spec = Spec(spec.model, spec.version, spec.label, _signature_name(content))
             deadline = min(self._bounds.timeout, self._bounds.tfs_rest_timeout)
-            reply = await run(
-                spec, content, len(body), InferCall(caller=call.caller, deadline_s=deadline, **call.trace)
-            )
+            reply = await run(spec, body, InferCall(caller=call.caller, deadline_s=deadline, **call.trace))
         return await self.bodies.reply(call.request, reply)
 
-    async def _predict(self, spec: Spec, content: dict[str, Any], size: int, call: InferCall) -> bytes:
-        target = await self._find(spec)
-        inputs, rows = await self.bodies.run(size, read_predict, content, target.signature.inputs)
-        content.clear()  # the arrays are there; the lists take much more memory
+    async def _predict(self, spec: Spec, body: Buffer, call: InferCall) -> bytes:
+        own = await find(self._core, spec)
+        target, (inputs, rows) = await self.bodies.run(len(body), _read, body, own, _predict_inputs)
         outputs, _ = await infer(self._core, target, inputs, call)
         return await self.bodies.run(outputs_size(outputs), write_predictions, outputs, rows=rows)
 
-    async def _run_task(self, task: Task, spec: Spec, content: dict[str, Any], size: int, call: InferCall) -> bytes:
-        examples = await self.bodies.run(size, examples_from_json, content)
-        found, _ = await run_task(self._core, await self._find(spec), task, examples, call)
+    async def _run_task(self, task: Task, spec: Spec, body: Buffer, call: InferCall) -> bytes:
+        own = await find(self._core, spec)
+        target, examples = await self.bodies.run(len(body), _read, body, own, _examples)
+        found, _ = await run_task(self._core, target, task, examples, call)
         return write_json({"results": found})
 
-    async def _find(self, spec: Spec) -> NamedModel:
-        try:
-            return await find(self._core, spec)
-        except FailedPrecondition as error:
-            name = spec.signature[:80]
-            raise InvalidRequest(f'Serving signature name: "{name}" not found in signature def') from error
+
+def _read(body: Buffer, own: NamedModel, read: Callable[[dict[str, Any], NamedModel], _T]) -> tuple[NamedModel, _T]:
+    """Return what a body asks for and its arrays; the lists between, which take much more memory, wait for nobody.
+
+    Args:
+        body: Of the call.
+        own: The model that its path names, with the model's own signature.
+        read: Returns the arrays of the parsed body.
+    """
+    with one_large(body):
+        content = parse(body)
+        target = _signed(own, _signature_name(content))
+        return target, read(content, target)
+
+
+def _predict_inputs(content: dict[str, Any], target: NamedModel) -> tuple[dict[str, Array], bool]:
+    return read_predict(content, target.signature.inputs)
+
+
+def _examples(content: dict[str, Any], _: NamedModel) -> Array:
+    return examples_from_json(content)
+
+
+def _signed(own: NamedModel, name: str) -> NamedModel:
+    try:
+        signature = choose(own.card, name)
+    except FailedPrecondition as error:
+        raise InvalidRequest(f'Serving signature name: "{name[:80]}" not found in signature def') from error
+    return replace(own, spec=replace(own.spec, signature=name), signature=signature)
 
 
 def _spec(call: AdmittedCall) -> Spec:
