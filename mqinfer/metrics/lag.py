@@ -7,7 +7,7 @@ at a worker is in flight at a client, but not every client publishes a state, so
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass
 
 from mqinfer.client.registry import Registry
@@ -15,6 +15,12 @@ from mqinfer.protocol.states import WorkerStatus
 
 __all__ = ["Lag", "lag", "to_record"]
 
+_MOST_CLAIMED = 1 << 20
+"""Requests of one client that count, of all models together."""
+_MOST_UNKNOWN = 8
+"""Models without a card and a worker that count of one client: it may ask before the first worker starts."""
+_OLDEST_MS = 30 * 86_400_000
+"""Age that counts of a request when its state was published: a spool may keep frames for weeks."""
 _AT_WORK = frozenset({WorkerStatus.READY, WorkerStatus.DRAINING})
 
 
@@ -44,7 +50,6 @@ def lag(known: Registry, now: float) -> dict[str, Lag]:
         known: With the states of clients.
         now: The reading of the registry's clock: an age grows from when the state came that named it.
     """
-    queued, in_flight, oldest = _pending(known, now)
     depth, workers, capacity = (Counter[str]() for _ in range(3))
     for worker in known.workers.values():
         for model in {served.name for served in worker.models} if worker.status in _AT_WORK else ():
@@ -52,6 +57,7 @@ def lag(known: Registry, now: float) -> dict[str, Lag]:
             if worker.status is WorkerStatus.READY:
                 workers[model] += 1
                 capacity[model] += worker.capacity
+    queued, in_flight, oldest = _pending(known, now, {*known.cards, *depth})
     return {
         model: Lag(
             queued[model] + max(in_flight[model], depth[model]), round(oldest[model]), workers[model], capacity[model]
@@ -60,17 +66,29 @@ def lag(known: Registry, now: float) -> dict[str, Lag]:
     }
 
 
-def _pending(known: Registry, now: float) -> tuple[Counter[str], Counter[str], defaultdict[str, float]]:
-    """Return by model what clients have queued and in flight, and the age of the oldest in milliseconds."""
+def _pending(
+    known: Registry, now: float, models: Container[str]
+) -> tuple[Counter[str], Counter[str], defaultdict[str, float]]:
+    """Return by model what clients have queued and in flight, and the age of the oldest in milliseconds.
+
+    Nothing proves what a client states, so a bounded part of it counts.
+    """
     queued, in_flight = Counter[str](), Counter[str]()
     oldest: defaultdict[str, float] = defaultdict(float)
     for client in known.clients.values():
-        since_ms = (now - client.at) * 1e3
+        since_ms, left, unknown = (now - client.at) * 1e3, _MOST_CLAIMED, set[str]()
         for each in client.state.pending or ():
-            queued[each.model] += each.queued
-            in_flight[each.model] += each.in_flight
+            if each.model not in models:
+                unknown.add(each.model)
+                if len(unknown) > _MOST_UNKNOWN:
+                    continue
+            sent = min(each.in_flight, left)
+            waiting = min(each.queued, left - sent)
+            left -= sent + waiting
+            queued[each.model] += waiting
+            in_flight[each.model] += sent
             if each.count:
-                oldest[each.model] = max(oldest[each.model], each.oldest_ms + since_ms)
+                oldest[each.model] = max(oldest[each.model], min(each.oldest_ms, _OLDEST_MS) + since_ms)
     return queued, in_flight, oldest
 
 

@@ -98,6 +98,19 @@ def test_ages_grow_between_publications() -> None:
     assert lag(known, clock.now)["seg"].oldest_ms == 30
 
 
+def test_what_one_client_states_is_bounded() -> None:
+    """It names at most eight models that nobody has and claims a million requests at most, of the last month."""
+    known = Registry(Clock())
+    known.put_card("seg", ModelCard(name="seg", versions=("1",), platform="onnx_onnxv1"))
+    made_up = [PendingRequests(f"m{number}", 1) for number in range(5000)]
+    most = (1 << 63) - 1
+    known.put_client(*client("car", *made_up, PendingRequests("seg", most, most, most)))
+    found = lag(known, 100.0)
+    assert len(found) == 9
+    assert sum(each.pending for each in found.values()) == 1 << 20
+    assert found["seg"].oldest_ms == 30 * 86_400_000
+
+
 def test_who_is_gone_has_nothing_pending() -> None:
     """A lost client, one that stopped, one whose state was removed; the will of an earlier process changes nothing."""
     known = Registry(Clock())
