@@ -108,7 +108,7 @@ def replayed(street: Path, cascade: Path) -> list[dict[str, Any]]:
         ("train", ["--skip", "9999"], "there are no frames after the first 9999"),
         ("train", ["--frames", "5"], "5 frames are too few to train with; expected 20 or more"),
         ("calibrate", ["--frames", "39"], "39 frames are too few"),
-        ("calibrate", ["--accuracy", "nan"], "accuracy nan: expected a number from 0.5 to below 1"),
+        ("calibrate", ["--accuracy", "0.4"], "accuracy 0.4: expected a number from 0.5 to below 1"),
         ("calibrate", ["--accuracy", "1"], "a sample can't promise 1"),
         ("calibrate", ["--accuracy", "0.999", "--tolerance", "0", "--frames", "60"], "can't be promised"),
         ("calibrate", ["--blocks", "7"], "blocks = 7: expected one of 1, 2, 5"),
