@@ -18,7 +18,7 @@ from xxhash import xxh3_64_intdigest
 
 from mqinfer.codecs.chain import ChainDecoder, ChainEncoder, picture_size, sealed
 from mqinfer.codecs.codec import Encoded, StreamEncoder, StreamHalves, Traits
-from mqinfer.codecs.h264_sps import references
+from mqinfer.codecs.h264_sps import UNIT, references
 from mqinfer.protocol.datatypes import Array, datatype_of
 from mqinfer.protocol.errors import BadEncoding, MissingExtra
 from mqinfer.protocol.header import CHAIN, DIGEST
@@ -42,8 +42,6 @@ _BLOCK = 64
 """A decoder's bound is for sizes that are rounded up to a multiple of this: it pads rows and columns."""
 _MOTION_BYTES = 0.5
 """Memory of a decoder for a pixel of each picture that it keeps, beside the samples: vectors and such (measured)."""
-_UNIT = b"\0\0\1"
-"""The start code of a unit of the byte stream (annex B, B.1.1); within a unit these bytes do not occur."""
 _UNIT_BYTES = 4352
 """Memory that FFmpeg takes for each unit of an access unit, however short it is, and keeps for the next one."""
 _MOST_UNITS = 1024
@@ -163,7 +161,7 @@ class H264Decoder:
         what = f"tensor {tensor.name!r}: the {_NAME} of {len(data)} bytes"
         if tensor.parameters.get(DIGEST) not in {None, f"{xxh3_64_intdigest(data):016x}"}:
             raise BadEncoding(f"{what} is truncated or corrupt: its digest is another")
-        units = data.count(_UNIT)
+        units = data.count(UNIT)
         if units > _MOST_UNITS:
             raise BadEncoding(f"{what} has {units} NAL units; at most {_MOST_UNITS} are accepted: use fewer slices")
         try:

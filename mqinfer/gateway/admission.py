@@ -14,14 +14,25 @@ from dataclasses import dataclass, field
 from mqinfer.fair_queue import FairQueue, Queued
 from mqinfer.gateway.errors import Overloaded
 from mqinfer.protocol.errors import LimitExceeded
+from mqinfer.web.arriving import SHARE, Arriving
 
-__all__ = ["AdmissionState", "CallAdmission", "Ticket"]
-
-_SHARE = 0.75
-"""One caller may have this share of the calls and bytes, so that there is always room for another one."""
+__all__ = ["AdmissionState", "CallAdmission", "Ticket", "take_room"]
 
 _MOST_IDLE = 64
 """Above this number of models, those without calls are forgotten."""
+
+
+def take_room(arriving: Arriving, caller: str, size: int) -> int:
+    """Count bytes of a request, and return how many, which its owner gives back.
+
+    Raises:
+        Overloaded: There is no room for them.
+    """
+    if not arriving.take(caller, size):
+        raise Overloaded(
+            "the gateway holds as many bytes of requests as it may, or as this caller may; try again later"
+        )
+    return size
 
 
 @dataclass(slots=True, eq=False)
@@ -158,7 +169,7 @@ class CallAdmission:
         if size > self._max_bytes:
             raise LimitExceeded(f"inputs of {size} bytes; this gateway accepts at most {self._max_bytes} (--max-bytes)")
         own = self._callers.get(caller)
-        if own and (own.calls >= _SHARE * self._max_pending or own.bytes + size > _SHARE * self._max_bytes):
+        if own and (own.calls >= SHARE * self._max_pending or own.bytes + size > SHARE * self._max_bytes):
             raise self._refuse(model, "share", "this caller has as much pending as one may have")
         if self._is_full() or self._bytes + size > self._max_bytes:
             self._make_room(model, own or _Caller(), size)

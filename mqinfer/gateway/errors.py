@@ -36,9 +36,6 @@ __all__ = [
 ]
 
 
-NO_ROOM = "the gateway holds as many bytes of requests as it may, or as this caller may; try again later"
-
-
 class NotFound(ModelNotFound):
     """Nothing of that name is here: a path, a region, a setting."""
 

@@ -17,8 +17,9 @@ from typing import Any
 import grpc
 
 from mqinfer.gateway.access import Access, Right
+from mqinfer.gateway.admission import take_room
 from mqinfer.gateway.core import Core
-from mqinfer.gateway.errors import NO_ROOM, Overloaded, status_of
+from mqinfer.gateway.errors import Overloaded, status_of
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.errors import InvalidRequest, MqinferError
 from mqinfer.web.arriving import Arriving
@@ -135,12 +136,11 @@ def holding(arriving: Arriving, caller: str, size: int) -> Iterator[None]:
     Raises:
         Overloaded: There is no room for it.
     """
-    if not arriving.take(caller, size):
-        raise Overloaded(NO_ROOM)
+    taken = take_room(arriving, caller, size)
     try:
         yield
     finally:
-        arriving.give(caller, size)
+        arriving.give(caller, taken)
 
 
 def admit(access: Access, right: Right, context: Any) -> GrpcCaller:

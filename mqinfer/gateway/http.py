@@ -24,8 +24,9 @@ from aiohttp import ClientError, HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from mqinfer.gateway.access import Access, Right
+from mqinfer.gateway.admission import take_room
 from mqinfer.gateway.core import Core
-from mqinfer.gateway.errors import NO_ROOM, MethodNotAllowed, NotFound, Overloaded, status_of
+from mqinfer.gateway.errors import MethodNotAllowed, NotFound, status_of
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.errors import BadEnvelope, Expired, LimitExceeded, MqinferError
 from mqinfer.protocol.header import error_message
@@ -119,7 +120,7 @@ class Bodies:
         taken = 0
         try:
             async for part in _parts(request, self._patience_s):
-                taken += self._take(call.caller, len(part))
+                taken += take_room(self._arriving, call.caller, len(part))
                 body += part
                 if len(body) > self._limit:
                     raise self._too_large(len(body))
@@ -127,7 +128,7 @@ class Bodies:
             if coding != "identity":
                 # Enlarged by up to the limit, also a small one: whether there is room shows when it has been.
                 content = await self.run(self._limit, decompress, body, coding, self._limit)
-                taken += self._take(call.caller, len(content))
+                taken += take_room(self._arriving, call.caller, len(content))
             yield content
         finally:
             self._arriving.give(call.caller, taken)
@@ -163,11 +164,6 @@ class Bodies:
     def close(self) -> None:
         """Wait for the threads to end."""
         self._pool.shutdown(cancel_futures=True)
-
-    def _take(self, caller: str, size: int) -> int:
-        if not self._arriving.take(caller, size):
-            raise Overloaded(NO_ROOM)
-        return size
 
     def _too_large(self, size: int) -> LimitExceeded:
         return LimitExceeded(

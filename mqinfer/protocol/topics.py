@@ -86,7 +86,12 @@ def check_name(kind: str, name: str) -> str:
 
 def instead_of(name: str, known: Iterable[str]) -> str:
     """Return the known name that is nearest to a wrong one, and a bounded list of all that there are, for a message."""
-    names = sorted(known)
+    return _instead_of(name, tuple(sorted(known)))
+
+
+@lru_cache(maxsize=32)
+def _instead_of(name: str, names: tuple[str, ...]) -> str:
+    """Do so for sorted names; kept, since requests fail in thousands, and to compare 256 names takes 4 ms."""
     close = get_close_matches(name, names[:_MOST_COMPARED], 1)
     listed = ", ".join(names[:_MOST_LISTED]) or "none"
     more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""

@@ -16,9 +16,9 @@ from mqinfer.logs import log_dropped
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.web.peers import received_bytes
 
-__all__ = ["Arriving"]
+__all__ = ["SHARE", "Arriving"]
 
-_SHARE = 0.75
+SHARE = 0.75
 """One caller, or one connection, may have this share, so that there is always room for another one."""
 _TICK_S = 0.05
 _RESTS = 20
@@ -44,7 +44,7 @@ class Arriving:
     def __init__(self, log: logging.Logger, most_bytes: int, patience_s: float) -> None:
         self.given_up: Counter[str] = Counter()
         self._log, self._most_bytes, self._patience_s = log, most_bytes, patience_s
-        self._share = max(_SHARE * most_bytes, min(most_bytes, DEFAULT_LIMITS.payload_bytes))  # one request fits
+        self._share = max(SHARE * most_bytes, min(most_bytes, DEFAULT_LIMITS.payload_bytes))  # one request fits
         self._held: Counter[str] = Counter()  # by caller
         self._bytes = 0
         self._waiting: dict[asyncio.Task[Any], tuple[str, float, float]] = {}  # connection, since, deadline

@@ -600,7 +600,7 @@ def test_before_there_is_a_card_what_cannot_be_written_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """The reader waits that long, and goes on: it does not wait for the card."""
-    monkeypatch.setattr(before_card, "_FULL_CHECK_S", 0.01)
+    monkeypatch.setattr(before_card, "FULL_CHECK_S", 0.01)
     tried, statistics = count(), ReplayStatistics()
     fails(monkeypatch, ".new", error, lambda _: next(tried) in {1, 2})
     with closing(Spool(tmp_path)) as spool:

@@ -10,11 +10,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ShownPackets"]
 
+_MPEG = re.compile(rb"\x00\x00\x01\xb8...[\x40-\x7f\xc0-\xff]", re.DOTALL)
 _CLOSED = {
     "h264": re.compile(rb"\x00\x00\x01[\x05\x25\x45\x65]"),
     "hevc": re.compile(rb"\x00\x00\x01[\x26\x28]"),
-    "mpeg1video": re.compile(rb"\x00\x00\x01\xb8...[\x40-\x7f\xc0-\xff]", re.DOTALL),
-    "mpeg2video": re.compile(rb"\x00\x00\x01\xb8...[\x40-\x7f\xc0-\xff]", re.DOTALL),
+    "mpeg1video": _MPEG,
+    "mpeg2video": _MPEG,
 }
 """What a key frame has after which no picture refers to one before it, of each of these codecs."""
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 
+from mqinfer.codecs.h264_sps import UNIT, Bits, SequenceSet
+
 __all__ = ["PictureUnits"]
 
-_BEGIN = b"\x00\x00\x01"
 _IMPOSSIBLE = re.compile(rb"\x00\x00(?:\x00+[^\x00]|\x02|\x03[^\x00-\x03])")
 """Bytes that encoders never write inside a unit; zeros may follow its end."""
 _HEAD = 64
 """Bytes of a unit in which its header ends."""
-_WITH_CHROMA = {44, 83, 86, 100, 110, 118, 122, 128, 134, 135, 138, 139, 244}
-"""Profiles of H.264 whose parameters begin with the format of colours."""
 _SLICE, _LAST_SLICE, _IDR, _PARAMETERS = 1, 5, 5, 7
 
 
@@ -33,7 +32,7 @@ class PictureUnits:
     def is_damaged(self, packet: bytes) -> bool:
         """Return whether one picture's units are damaged, or pictures before it are missing."""
         found, is_first = False, True
-        for unit in packet.split(_BEGIN)[1:]:
+        for unit in packet.split(UNIT)[1:]:
             kind = (unit[:1] or b"\0")[0]
             if self._is_h264 and kind & 31 == _PARAMETERS:
                 self._length, self._last = _number_bits(unit[1:]), None
@@ -47,7 +46,7 @@ class PictureUnits:
         """Return whether a picture's number does not follow that of the last one that others refer to."""
         if not (self._is_h264 and self._length):
             return False
-        bits = _Bits(unit[1:])
+        bits = Bits(unit[1 : 1 + _HEAD])
         try:
             for _ in range(3):  # first macroblock, kind of slice, parameters
                 bits.number()
@@ -61,45 +60,11 @@ class PictureUnits:
         return not (is_idr or follows)
 
 
-class _Bits:
-    """Reads the bits of a unit's head."""
-
-    def __init__(self, unit: bytes) -> None:
-        plain = unit[:_HEAD].replace(b"\0\0\3", b"\0\0")
-        self._bits = bin(int.from_bytes(b"\1" + plain))[3:]
-        self._at = 0
-
-    def take(self, count: int) -> int:
-        """Return the next bits; raise ValueError at the end."""
-        self._at += count
-        if self._at > len(self._bits):
-            raise ValueError("the unit is cut off")
-        return int(self._bits[self._at - count : self._at] or "0", 2)
-
-    def number(self) -> int:
-        """Return the next number in Exp-Golomb code."""
-        zeros = self._bits.find("1", self._at) - self._at
-        self._at += max(zeros, 0)
-        return self.take(zeros + 1) - 1 if zeros >= 0 else self.take(_HEAD * 8)
-
-
 def _number_bits(parameters: bytes) -> int:
     """Return the length of a picture's number; 0 where it is not known, or numbers may be left out."""
-    bits = _Bits(parameters)
+    bits = Bits(parameters[:_HEAD])
     try:
-        profile, _, _ = bits.take(8), bits.take(16), bits.number()
-        if profile in _WITH_CHROMA:
-            if bits.number() == 3:  # 4:4:4
-                return 0
-            bits.number(), bits.number(), bits.take(1)  # depths, lossless
-            if bits.take(1):  # scaling lists
-                return 0
-        length, order = bits.number() + 4, bits.number()
-        if order == 1:
-            return 0
-        if order == 0:
-            bits.number()
-        bits.number()
-        return 0 if bits.take(1) else length
+        found, may_be_left_out = SequenceSet.read(bits), bits.take(1)
     except ValueError:
         return 0
+    return found.number_bits if found.is_plain and found.order != 1 and not may_be_left_out else 0

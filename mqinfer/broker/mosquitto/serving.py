@@ -148,7 +148,7 @@ class _Rules:
     def __init__(self, folder: BrokerFolder, place: Path) -> None:
         self._source, self._copy, self._copies = folder.path.resolve() / "acl", place / "acl", Copies(place)
         self._suspended: frozenset[str] = frozenset()
-        self._written = b""
+        self._written: tuple[bytes, frozenset[str]] | None = None  # the rules, and who was left out
         self._lock = threading.Lock()
         self.apply: Callable[[], object] = self.write
         if os.geteuid() == 0:  # Mosquitto becomes another user
@@ -170,10 +170,11 @@ class _Rules:
         """Write the copies anew of what has changed; returns whether anything has."""
         with self._lock:
             is_new = self._copies.take()
-            text = self._copies.add("acl_file", self._source).decode(errors="surrogateescape")
-            copy = guarded_rules(text, self._suspended).encode(errors="surrogateescape")
-            if copy == self._written:
+            wanted = self._copies.add("acl_file", self._source), self._suspended
+            if wanted == self._written:
                 return is_new
+            text = wanted[0].decode(errors="surrogateescape")
+            copy = guarded_rules(text, self._suspended).encode(errors="surrogateescape")
             try:
                 write_file(self._copy, copy, for_broker=True)
             except MqinferError as error:
@@ -181,7 +182,7 @@ class _Rules:
                     raise
                 log_once(_log, logging.ERROR, "the access rules stay as they were: %s", error)
                 return is_new
-            self._written, self._site = copy, GuardedBroker(guarded_filters(text), most_connections(text))
+            self._written, self._site = wanted, GuardedBroker(guarded_filters(text), most_connections(text))
             return True
 
     def read(self) -> GuardedBroker:

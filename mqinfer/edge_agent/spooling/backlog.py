@@ -28,7 +28,7 @@ from mqinfer.edge_agent.frames.table import FrameTable
 from mqinfer.edge_agent.preparation import PREPARERS, Preparation
 from mqinfer.edge_agent.previews import PreviewDrop
 from mqinfer.edge_agent.settings import ReplayOptions
-from mqinfer.edge_agent.spooling.spool import Spool, SpoolBusy, SpooledFrame
+from mqinfer.edge_agent.spooling.spool import FULL_CHECK_S, Spool, SpoolBusy, SpooledFrame
 from mqinfer.images.decode import as_image, to_rgb
 from mqinfer.images.demosaic import Demosaic
 from mqinfer.images.picture import CompressedImage, RawImage
@@ -48,8 +48,6 @@ KEPT = "kept in the spool for the next run"
 """Message of the outcome of a frame that a stopped run leaves in the spool."""
 _OLDEST = "the spool was full, and newer frames of the stream came"
 _PICTURES = ("jpeg", "png")
-_FULL_CHECK_S = 1.0
-"""While the disk takes none, a frame that waits for a connection is offered to it again this often."""
 _BUSY_S = 30.0
 """Frames that can't be read now wait as long as this after the last one that could; then the next run sends them."""
 _LEAVING_S = 3.0
@@ -180,7 +178,7 @@ class Backlog:
         """Wait for a place on the disk or in the window; return whether it is in the window."""
         with self._changed:
             while not (self._is_kept(pending, prepared, dropped) or self._is_given_up or self._can_send(pending)):
-                self._changed.wait_for(lambda: self._can_send(pending) or self._is_given_up, _FULL_CHECK_S)
+                self._changed.wait_for(lambda: self._can_send(pending) or self._is_given_up, FULL_CHECK_S)
             self._storing -= 1
             is_sent = not pending.spooled_as and self._can_send(pending)
             if is_sent:

@@ -19,7 +19,7 @@ from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics
 from mqinfer.edge_agent.spooling.backlog import KEPT
-from mqinfer.edge_agent.spooling.spool import Spool, SpooledFrame
+from mqinfer.edge_agent.spooling.spool import FULL_CHECK_S, Spool, SpooledFrame
 from mqinfer.protocol.errors import Cancelled, LinkError, MqinferError, SourceError
 from mqinfer.protocol.types import Capture, ErrorInfo
 
@@ -28,8 +28,6 @@ __all__ = ["BeforeCard", "wait_for"]
 log = logging.getLogger("mqinfer.edge_agent")
 _CHECK_S = 0.2
 """How often a stop is looked for while nothing but the card can come."""
-_FULL_CHECK_S = 1.0
-"""While the disk takes none, a frame is offered to it again this often."""
 
 
 class BeforeCard:
@@ -81,7 +79,7 @@ class BeforeCard:
         try:
             for frame in frames:
                 while not (is_found := self._find(0.0)) and not self._store(frame):
-                    if is_found := wait_for(self._find, _FULL_CHECK_S, self._stop):
+                    if is_found := wait_for(self._find, FULL_CHECK_S, self._stop):
                         break
                     if self._stop.is_set():
                         self._lose(frame)

@@ -41,9 +41,11 @@ from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError, MqinferError, SourceError
 from mqinfer.protocol.types import Capture, EncodedTensor
 
-__all__ = ["Spool", "SpoolBusy", "SpooledFrame"]
+__all__ = ["FULL_CHECK_S", "Spool", "SpoolBusy", "SpooledFrame"]
 
 log = logging.getLogger("mqinfer.edge_agent")
+FULL_CHECK_S = 1.0
+"""While the disk takes none, a frame that waits is offered to it again this often."""
 _FRAME, _UNFINISHED, _DAMAGED = ".frame", ".new", ".damaged"
 _DAMAGED_KEPT = 16
 """Damaged files that are kept for the operator; the oldest are deleted."""
