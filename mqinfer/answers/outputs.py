@@ -13,22 +13,6 @@ from xxhash import xxh3_128_hexdigest
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array, datatype_of
 
-__all__ = [
-    "CONFIDENCE",
-    "MOST_BOXES",
-    "PRESENT",
-    "SMALL_OUTPUT",
-    "DetectedBox",
-    "Mask",
-    "Picture",
-    "class_name",
-    "class_shares",
-    "describe_outputs",
-    "find_boxes",
-    "find_mask",
-    "label",
-]
-
 Mask = npt.NDArray[np.uint8]
 """Class numbers `[height, width]`."""
 

@@ -12,8 +12,6 @@ from mqinfer.answers.outputs import class_name, find_mask
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array
 
-__all__ = ["MOST_CLASSES", "TopClass", "describe_top", "find_top", "top_label"]
-
 MOST_CLASSES = 5
 """Classes of a result that are kept, best first."""
 

@@ -27,8 +27,6 @@ from mqinfer.protocol.errors import Expired
 from mqinfer.protocol.topics import DEFAULT_ROOT, Topics
 from mqinfer.protocol.types import InferRequest
 
-__all__ = ["AsyncClient", "AsyncConnection"]
-
 _LEAST_S = 1e-6
 """Time left of a request whose room came at its deadline: it expires as others do."""
 

@@ -15,8 +15,6 @@ from mqinfer.logs import without_logins
 from mqinfer.protocol.states import ClientState, ClientStatus, PendingRequests, StreamState, fitting_streams
 from mqinfer.protocol.topics import Topics
 
-__all__ = ["ClientAnnouncer"]
-
 _REFRESH_S = 2.0
 """Time between two states that differ in their figures alone, as for workers."""
 _MOST_MODELS = 128

@@ -15,8 +15,6 @@ from mqinfer.broker.process import Maker
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.errors import MqinferError
 
-__all__ = ["Notifier", "ReplyFuture", "callback", "check_may_wait", "settle"]
-
 
 class _Callback(threading.local):
     """What this thread is doing. `maker` is that of the client whose callbacks it runs, None outside of callbacks."""

@@ -27,8 +27,6 @@ from mqinfer.protocol.errors import ModelNotFound, NoWorker
 from mqinfer.protocol.topics import DEFAULT_ROOT, Topics
 from mqinfer.protocol.types import InferRequest
 
-__all__ = ["Client"]
-
 
 class Client(WithBlock):
     """Sends inference requests through a broker, from any thread of the process that made it.

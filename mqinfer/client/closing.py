@@ -12,8 +12,6 @@ from weakref import WeakSet
 from mqinfer.broker.process import Maker
 from mqinfer.protocol.errors import Cancelled, LinkError
 
-__all__ = ["AsyncWithBlock", "Members", "WithBlock"]
-
 T = TypeVar("T")
 
 

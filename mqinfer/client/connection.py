@@ -27,8 +27,6 @@ from mqinfer.protocol.errors import ConfigError, LinkError, ModelNotFound, NameT
 from mqinfer.protocol.states import ClientStatus, read_client_state, read_server_state, read_worker_state
 from mqinfer.protocol.topics import Topics, check_name, instead_of
 
-__all__ = ["LiveRegistry", "Unconnected", "address_of", "connect", "default_name", "random_name", "read_environment"]
-
 _log = logging.getLogger("mqinfer.client")
 _CARD_TIMEOUT_S = 5.0
 _QUIET_S = 2.0

@@ -26,8 +26,6 @@ from mqinfer.client.window import NEWER_FRAME, Policy, StreamWindow
 from mqinfer.protocol.errors import Cancelled, ConfigError, MqinferError, Rejected, Superseded
 from mqinfer.protocol.types import Capture, ErrorInfo, InferRequest, Outcome
 
-__all__ = ["Feed", "Feeds", "StreamSettings"]
-
 _MOST_UNREAD = 1024
 """Outcomes of a `latest` stream that may wait for their reader; most of them are superseded frames, which are small."""
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["LONGEST_TIMEOUT_S", "NAME_HINT", "ClientOptions", "Silence", "check_timeout"]
-
 LONGEST_TIMEOUT_S = 1e6
 
 NAME_HINT = "where access rules apply, its name (--name) must be that of its certificate or login"

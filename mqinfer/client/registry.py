@@ -26,8 +26,6 @@ from mqinfer.protocol.states import (
 from mqinfer.protocol.topics import instead_of
 from mqinfer.recent_ids import RecentIds
 
-__all__ = ["Registry", "SeenClient", "ServedModels"]
-
 T = TypeVar("T")
 _MOST_NAMES = 4096
 """Names of models that were here once and are not any more; the oldest are forgotten first."""

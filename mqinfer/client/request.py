@@ -27,8 +27,6 @@ from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.trace import read_trace
 from mqinfer.protocol.types import NO_CAPTURE, Capture, EncodedTensor, InferRequest, Outcome, RequestedOutput, Scalar
 
-__all__ = ["InferOptions", "Input", "Messages", "make_request", "names_label", "with_labelled_version"]
-
 Input = npt.NDArray[Any] | EncodedTensor
 _FRESH_S = 0.001
 """A first publication this soon after `submit` repeats the request's `timeout_us`: it is a safety margin, no clock."""

@@ -51,8 +51,6 @@ from mqinfer.telemetry.requests import RequestSpans
 if TYPE_CHECKING:
     from mqinfer.telemetry.tracer import Tracer
 
-__all__ = ["Requester"]
-
 log = logging.getLogger("mqinfer.client")
 T = TypeVar("T")
 

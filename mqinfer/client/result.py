@@ -16,8 +16,6 @@ from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import NO_CAPTURE, Capture, ErrorInfo, InferResponse, Outcome, Scalar, Timings
 from mqinfer.value_object import value_object
 
-__all__ = ["Counters", "Ignored", "InferResult", "decode_outputs"]
-
 log = logging.getLogger("mqinfer.client")
 T = TypeVar("T")
 _MOST_TOPICS = 1024

@@ -15,8 +15,6 @@ from mqinfer.client.window import Policy
 from mqinfer.protocol.errors import Expired, Rejected
 from mqinfer.protocol.types import Capture, Outcome
 
-__all__ = ["AsyncStream", "Stream"]
-
 
 class Stream(WithBlock):
     """A stream of frames to one model. One thread puts frames in, another one iterates over the results.

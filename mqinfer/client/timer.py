@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-__all__ = ["Timer"]
-
 
 class Timer:
     """Works whenever something is due.

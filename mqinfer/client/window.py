@@ -15,8 +15,6 @@ from mqinfer.client.result import InferResult
 from mqinfer.protocol.types import Outcome, Timings
 from mqinfer.smoothing import smoothed
 
-__all__ = ["NEWER_FRAME", "DelayWindow", "Policy", "StreamWindow"]
-
 T = TypeVar("T")
 
 NEWER_FRAME = "a newer frame of the stream came first"

@@ -12,8 +12,6 @@ from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ModelFailed
 
-__all__ = ["mask_and_confidence", "presence", "probabilities"]
-
 
 def presence(outputs: Mapping[str, Array], classes: Sequence[ClassInfo], target: str) -> float:
     """Return how sure a model is that a class is in the picture, from 0 to 1.

@@ -10,8 +10,6 @@ from mqinfer.judging.settings import FIRST, LAST, DifferenceDetector
 from mqinfer.judging.thumbnail import Thumbnail, difference, thumbnail
 from mqinfer.protocol.errors import BadImage, ConfigError
 
-__all__ = ["Detector", "read_picture"]
-
 T = TypeVar("T")
 
 

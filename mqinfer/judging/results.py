@@ -16,8 +16,6 @@ from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
 from mqinfer.protocol.errors import ConfigError, ModelFailed
 from mqinfer.protocol.types import Capture, ErrorInfo, Stage, Timings
 
-__all__ = ["ResultMaker", "reused"]
-
 _MASKS = (Datatype.UINT8, Datatype.INT8, Datatype.INT32, Datatype.INT64, Datatype.UINT16, Datatype.BOOL)
 
 

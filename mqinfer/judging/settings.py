@@ -17,22 +17,6 @@ from mqinfer.judging.thumbnail import SIDE
 from mqinfer.models.repository.tables import Check, Place, choice, integer, number, read_toml, table, text
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = [
-    "FIRST",
-    "LAST",
-    "LIVE_KEYS",
-    "CascadeSettings",
-    "DifferenceDetector",
-    "Reference",
-    "RunsAt",
-    "SmallModel",
-    "check_changes",
-    "read_settings",
-    "to_record",
-    "with_changes",
-    "write_settings",
-]
-
 LAST, FIRST = "last", "first"
 """What a frame is compared with: the last frame of its stream that was not skipped, or the first one."""
 _BLOCKS = tuple(count for count in range(1, SIDE + 1) if SIDE % count == 0)

@@ -18,8 +18,6 @@ from mqinfer.images.pixel_format import ColourModel, PixelFormat, parse_encoding
 from mqinfer.protocol.errors import BadEncoding, BadImage, InvalidRequest
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 
-__all__ = ["SIDE", "Thumbnail", "difference", "thumbnail"]
-
 SIDE = 50
 """Width and height of a thumbnail in pixels, as in NoScope."""
 _LEAST_HALVED = 3 * SIDE

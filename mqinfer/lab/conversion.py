@@ -17,8 +17,6 @@ from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError, MissingExtra, ModelNotLoadable
 
-__all__ = ["import_onnx", "to_onnx"]
-
 _OPSET = 17
 """ONNX opset; tf2onnx 1.17 refuses 19 and above."""
 _EXPORT = """

@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from mqinfer.protocol.types import Timings
 
-__all__ = ["Drive", "Stopwatch", "repeat"]
-
 
 @dataclass(frozen=True, slots=True)
 class Drive:

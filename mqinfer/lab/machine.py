@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-__all__ = ["ENGINES", "describe_interpreter", "describe_machine"]
-
 ENGINES = ("tensorflow-cpu", "onnxruntime", "openvino", "nncf")
 _PATH = ("mqinfer", "numpy", "onnxruntime", "grpcio", "paho-mqtt")
 _FLAGS = ("amx_bf16", "amx_int8", "avx512_bf16", "avx512_vnni")

@@ -13,8 +13,6 @@ from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ModelFailed
 
-__all__ = ["card_of", "in_process"]
-
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
 

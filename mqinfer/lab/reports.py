@@ -16,8 +16,6 @@ from mqinfer.edge_agent.output_files import set_aside
 from mqinfer.extras import import_extra
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["Grid", "as_json", "as_markdown", "machine_sentence", "new_figure", "print_grid", "write_files"]
-
 
 @dataclass(frozen=True, slots=True)
 class Grid:

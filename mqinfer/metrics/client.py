@@ -5,8 +5,6 @@ from __future__ import annotations
 from mqinfer.client.requester import Requester
 from mqinfer.metrics.samples import Samples
 
-__all__ = ["add_client", "add_connection"]
-
 
 def add_client(samples: Samples, requester: Requester) -> None:
     """Add what became of the requests, what waits by model, and the connection."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-__all__ = ["LOOPBACK", "Read", "make_registry", "serving_metrics"]
-
 log = logging.getLogger("mqinfer.metrics")
 LOOPBACK = "127.0.0.1"
 _SILENCE_S = 5.0

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-__all__ = ["Histogram", "Percentiles"]
-
 _MANTISSA_BITS = 6
 _BUCKETS_PER_OCTAVE = 1 << _MANTISSA_BITS
 

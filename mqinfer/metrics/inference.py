@@ -8,8 +8,6 @@ from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.control import ModelStatistics
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["add_inference"]
-
 _STAGES = {
     "success": ("request", "Time of successful requests, from receipt to reply."),
     "queue": ("queue", "Time that successful requests waited."),

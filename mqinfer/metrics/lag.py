@@ -13,8 +13,6 @@ from dataclasses import asdict, dataclass
 from mqinfer.client.registry import Registry
 from mqinfer.protocol.states import WorkerStatus
 
-__all__ = ["Lag", "lag", "to_record"]
-
 _MOST_CLAIMED = 1 << 20
 """Requests of one client that count, of all models together."""
 _MOST_UNKNOWN = 8

@@ -11,8 +11,6 @@ from typing import Any
 
 from mqinfer.metrics.samples import Samples
 
-__all__ = ["add_gpus"]
-
 _LIBRARY = "libnvidia-ml.so.1"
 _UUID_BYTES = 96
 

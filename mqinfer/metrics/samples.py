@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-__all__ = ["BUCKETS", "Samples"]
-
 PREFIX = "mqinfer_"
 _FIRST, _LAST = 14, 36
 """Powers of two of nanoseconds that bound the buckets of durations: 16 microseconds to 69 seconds."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.types import Timings
 
-__all__ = ["Times"]
-
 _BITS = 65
 _STAGES = ("total", "client_queue", "transmission", "server_queue", "compute_input", "compute_infer", "compute_output")
 

@@ -23,8 +23,6 @@ from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError, ModelFailed
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["FilledBatch", "ReshapedBackend", "reshaped", "with_filled_batches"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Change:

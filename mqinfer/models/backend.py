@@ -9,8 +9,6 @@ from mqinfer.protocol.card import Signature
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["Backend", "SignatureBackend"]
-
 
 class Backend(Protocol):
     """A model in memory, ready to run; at most `concurrency` callers at a time."""

@@ -15,15 +15,6 @@ from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = [
-    "DEFAULT_MAX_BATCH_SIZE",
-    "discover_contract",
-    "image_contract",
-    "image_contracts",
-    "make_card",
-    "max_batch_size",
-]
-
 DEFAULT_MAX_BATCH_SIZE = 8
 _COLOURS = {3: ColourOrder.RGB, 1: ColourOrder.MONO}
 

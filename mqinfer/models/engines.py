@@ -17,8 +17,6 @@ from mqinfer.models.load_options import LoadOptions
 from mqinfer.models.repository.files import SUFFIXES, describe
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
 
-__all__ = ["BACKENDS", "Loader", "choose_loader", "platform_of"]
-
 Loader = Callable[[Path, LoadOptions], Backend]
 
 _OPENVINO = "mqinfer.models.backends.openvino:load"

@@ -14,15 +14,6 @@ from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Scalar, TensorSpec
 
-__all__ = [
-    "LoadOptions",
-    "RequestedDevice",
-    "TensorOptions",
-    "default_threads",
-    "parse_device",
-    "with_configured_shapes",
-]
-
 log = logging.getLogger("mqinfer.models")
 
 _ONE = r"(CPU|GPU|NPU)(\.\d{1,3})?"

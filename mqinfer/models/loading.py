@@ -28,8 +28,6 @@ from mqinfer.protocol.datatypes import array_bytes
 from mqinfer.protocol.errors import ConfigError, LimitExceeded, ModelNotLoadable, MqinferError
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 
-__all__ = ["LoadedModel", "load_model", "load_options"]
-
 log = logging.getLogger("mqinfer.models")
 
 

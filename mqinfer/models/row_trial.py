@@ -18,8 +18,6 @@ from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["why_rows_stay_alone"]
-
 _SIDES = ((256, 4), (64, 16), (256, 1))
 """Sizes that are tried for open axes, of pictures and of others: those of several inputs often must agree."""
 _SEED = 3

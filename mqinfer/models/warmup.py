@@ -24,8 +24,6 @@ from mqinfer.protocol.datatypes import Array, Datatype, dtype_of, from_raw, nbyt
 from mqinfer.protocol.errors import BadTensor, ConfigError, ModelNotLoadable, MqinferError
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["WarmedUp", "sample_inputs", "warm_up", "zeros"]
-
 log = logging.getLogger("mqinfer.models")
 
 _OPEN_SIDE = 256

@@ -19,23 +19,6 @@ from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.topics import Topics, check_same
 from mqinfer.protocol.types import Buffer, Count, Finite, Positive, TensorSpec
 
-__all__ = [
-    "BAYER",
-    "CardParameters",
-    "ClassInfo",
-    "ColourOrder",
-    "ImageContract",
-    "Layout",
-    "ModelCard",
-    "Resize",
-    "Signature",
-    "SignatureTensor",
-    "card_from_json",
-    "card_to_json",
-    "read_card",
-    "with_parameters",
-]
-
 MAX_CARD_BYTES = 1 << 20
 BAYER = "bayer"
 """Among the encodings of a card: the worker demosaics as a picture's parameters `demosaic` and `bit_depth` say."""

@@ -18,8 +18,6 @@ from xxhash import xxh3_64, xxh3_64_hexdigest
 from mqinfer.protocol.errors import ConfigError, Corrupted
 from mqinfer.protocol.types import Buffer
 
-__all__ = ["CHECKSUM", "checksum", "verify"]
-
 CHECKSUM = "xxh3"
 """Name of the MQTT user property."""
 

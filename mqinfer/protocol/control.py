@@ -24,22 +24,6 @@ from mqinfer.protocol.errors import BadEnvelope, BadTopic
 from mqinfer.protocol.topics import ModelName, check_name, check_version
 from mqinfer.protocol.types import Buffer, Count, Outcome
 
-__all__ = [
-    "CHANGES",
-    "BatchStatistics",
-    "Call",
-    "CallBody",
-    "Cancellation",
-    "Duration",
-    "IndexEntry",
-    "ModelState",
-    "ModelStatistics",
-    "Operation",
-    "StageTimes",
-    "read_body",
-    "read_path",
-]
-
 
 class Operation(StrEnum):
     """Operations of a server, and the one of an edge; the values are their paths."""

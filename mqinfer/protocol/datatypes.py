@@ -17,23 +17,6 @@ import numpy.typing as npt
 from mqinfer.protocol.errors import BadTensor, LimitExceeded
 from mqinfer.protocol.limits import Limits
 
-__all__ = [
-    "BY_NAME",
-    "ITEM_BYTES",
-    "Array",
-    "Buffer",
-    "Datatype",
-    "array_bytes",
-    "datatype_of",
-    "dtype_of",
-    "from_raw",
-    "join_strings",
-    "little_endian",
-    "nbytes",
-    "raw_bytes",
-    "to_bytes",
-]
-
 Array = npt.NDArray[np.generic]
 Buffer = bytes | bytearray | memoryview
 

@@ -21,18 +21,6 @@ from mqinfer.protocol.errors import BadEnvelope, BadTensor, InvalidRequest, Limi
 from mqinfer.protocol.nesting import MAX_NESTING, is_deep_json
 from mqinfer.protocol.types import Buffer, Scalar
 
-__all__ = [
-    "MAX_JSON_BYTES",
-    "MAX_STATE_BYTES",
-    "check",
-    "parse_json",
-    "prepare",
-    "read_json",
-    "refusal",
-    "scalars",
-    "write_json",
-]
-
 MAX_JSON_BYTES = 8 << 20
 """Longest JSON that is parsed; Python takes up to 21 times as much memory for it (`[[],[],[]]`)."""
 

@@ -45,18 +45,6 @@ from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.nesting import MAX_NESTING, NO_CONTAINERS, is_deep_msgpack
 from mqinfer.protocol.types import Buffer, Count, EncodedTensor, ErrorInfo, InferRequest, InferResponse
 
-__all__ = [
-    "ALIGNMENT",
-    "CONTENT_TYPE",
-    "MAGIC",
-    "decode_request",
-    "decode_response",
-    "encode_request",
-    "encode_response",
-    "request_pieces",
-    "response_pieces",
-]
-
 CONTENT_TYPE = "application/vnd.mqinfer.v1"
 MAGIC = b"MQI1"
 ALIGNMENT = 64

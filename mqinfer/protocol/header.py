@@ -29,34 +29,6 @@ from mqinfer.protocol.types import (
     WorkerLoad,
 )
 
-__all__ = [
-    "BIT_DEPTH",
-    "CHAIN",
-    "DEMOSAIC",
-    "DIGEST",
-    "FALLBACK",
-    "IMAGE_ENCODING",
-    "OUTPUT_ENCODING",
-    "POSITION",
-    "RAW_SIZE",
-    "RECEIVED_TIME",
-    "RETRY_AFTER",
-    "SENT_TIME",
-    "SIGNATURE",
-    "TENSOR_PARAMETERS",
-    "TIMESTAMPS",
-    "OutputShape",
-    "Parameters",
-    "ReplyShape",
-    "error_message",
-    "make_request",
-    "make_response",
-    "reply_fields",
-    "request_parameters",
-    "requested_outputs",
-    "response_parameters",
-]
-
 RETRY_AFTER = "retry_after"
 """Parameter of a `rejected` reply: microseconds after which the worker expects to have room."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["DEFAULT_LIMITS", "Limits"]
-
 _PACKET_HEAD_BYTES = 64 << 10
 """Room for the topic and the properties of a PUBLISH, which stand before its payload."""
 

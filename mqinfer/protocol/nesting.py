@@ -12,8 +12,6 @@ import numpy as np
 
 from mqinfer.protocol.types import Buffer
 
-__all__ = ["JSON_STRINGS", "MAX_NESTING", "NO_CONTAINERS", "is_deep", "is_deep_json", "is_deep_msgpack"]
-
 MAX_NESTING = 100
 """As in Triton, for MessagePack, JSON and TOML."""
 

@@ -48,17 +48,6 @@ from mqinfer.protocol.header import (
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.types import Buffer, Count, EncodedTensor, ErrorInfo, InferRequest, InferResponse, Outcome, Scalar
 
-__all__ = [
-    "BINARY_OUTPUT",
-    "CONTENT_TYPE",
-    "HEADER_LENGTH",
-    "data_of_array",
-    "decode_request",
-    "decode_response",
-    "encode_request",
-    "encode_response",
-]
-
 CONTENT_TYPE = "application/json"
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """User property with the length of the JSON part, in bytes, where a binary tail follows."""

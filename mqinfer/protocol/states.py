@@ -17,25 +17,6 @@ from mqinfer.protocol.decoding import MAX_STATE_BYTES, prepare, read_json, write
 from mqinfer.protocol.topics import ModelName, Name, RequestId, TopicKind, Topics, check_same
 from mqinfer.protocol.types import Buffer, Count
 
-__all__ = [
-    "AnyState",
-    "ClientState",
-    "ClientStatus",
-    "PendingRequests",
-    "ServedModel",
-    "ServerState",
-    "ServerStatus",
-    "StreamState",
-    "WorkerState",
-    "WorkerStatus",
-    "fitting_streams",
-    "is_for_canary",
-    "read_any_state",
-    "read_client_state",
-    "read_server_state",
-    "read_worker_state",
-]
-
 
 class WorkerStatus(StrEnum):
     """What a worker's state reports: `lost` comes from the broker (the will), `crashed` from the worker's server.

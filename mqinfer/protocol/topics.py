@@ -16,28 +16,6 @@ from msgspec import Meta
 
 from mqinfer.protocol.errors import BadTopic
 
-__all__ = [
-    "CONTROL",
-    "DEFAULT_ROOT",
-    "EVERY_SERVER",
-    "InferAddress",
-    "ModelName",
-    "Name",
-    "RequestId",
-    "TopicKind",
-    "Topics",
-    "check_name",
-    "check_same",
-    "check_version",
-    "instead_of",
-    "is_name",
-    "is_request",
-    "may_answer",
-    "may_reply",
-    "request_kind",
-    "without_id",
-]
-
 _MOST_COMPARED, _MOST_LISTED = 256, 24
 """Names that a wrong one is compared with, and that a message lists: a broker may have thousands."""
 DEFAULT_ROOT = "mqinfer/v1"

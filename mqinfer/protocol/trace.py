@@ -10,8 +10,6 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-__all__ = ["TraceContext", "read_trace", "trace_of"]
-
 _TRACEPARENT, _TRACESTATE = "traceparent", "tracestate"
 """Names of the user properties."""
 _GRAMMAR = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[\x20-\x7e]*)?")

@@ -12,8 +12,6 @@ from mqinfer.telemetry.conventions import Attributes, SpanRole, end_attributes, 
 if TYPE_CHECKING:
     from mqinfer.telemetry.tracer import Tracer
 
-__all__ = ["Around"]
-
 
 class Around:
     """One span around a request, with stages that lie before the request. Times in seconds of the monotonic clock.

@@ -12,8 +12,6 @@ from typing import ParamSpec
 from mqinfer.logs import log_dropped
 from mqinfer.protocol.types import ErrorInfo, Outcome
 
-__all__ = ["Attributes", "SpanRole", "end_attributes", "harmless", "messaging"]
-
 log = logging.getLogger("mqinfer.telemetry")
 P = ParamSpec("P")
 _failures = count(1)

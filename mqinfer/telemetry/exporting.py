@@ -11,8 +11,6 @@ from mqinfer.protocol.errors import ConfigError
 if TYPE_CHECKING:
     from mqinfer.telemetry.tracer import Tracer
 
-__all__ = ["ENDPOINT", "check_endpoint", "make_tracer"]
-
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 """Variable of the collector's URL, to which `/v1/traces` is added."""
 _TRACES_ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"

@@ -13,8 +13,6 @@ from mqinfer.telemetry.conventions import SpanRole, end_attributes, harmless, me
 if TYPE_CHECKING:
     from mqinfer.telemetry.tracer import Span, Tracer
 
-__all__ = ["RequestSpans"]
-
 
 class RequestSpans:
     """One request's; its methods are called one after another. Times in seconds of the client's clock.

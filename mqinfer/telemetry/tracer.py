@@ -18,8 +18,6 @@ from mqinfer.logs import without_logins
 from mqinfer.protocol.trace import TraceContext
 from mqinfer.telemetry.conventions import Attributes, SpanRole
 
-__all__ = ["Exporter", "Span", "Tracer", "make_resource"]
-
 log = logging.getLogger("mqinfer.telemetry")
 _END_S, _GIVEN_UP_S = 5.0, 1.0
 """How long the end of a program waits for the last export, and then for the end of its pauses."""

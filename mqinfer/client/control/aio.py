@@ -15,8 +15,6 @@ from mqinfer.client.result import Ignored
 from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.errors import LinkError, MqinferError
 
-__all__ = ["AsyncControl"]
-
 
 class AsyncControl:
     """Manages servers over the connection, and under the name, of an asyncio client, which must be open.

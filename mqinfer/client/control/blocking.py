@@ -31,8 +31,6 @@ from mqinfer.protocol.states import (
 )
 from mqinfer.protocol.topics import DEFAULT_ROOT, Topics, check_name
 
-__all__ = ["ControlClient", "TrafficOrder"]
-
 
 class TrafficOrder(TypedDict, total=False):
     """What an operator sets of a model's versions.

@@ -10,8 +10,6 @@ from mqinfer.protocol.control import IndexEntry, ModelState, ModelStatistics
 from mqinfer.protocol.decoding import check
 from mqinfer.protocol.errors import BadEnvelope
 
-__all__ = ["merge_index", "merge_statistics", "without_server"]
-
 _RANK = (ModelState.READY, ModelState.LOADING, ModelState.UNLOADING, ModelState.UNAVAILABLE)
 """States of a model version, the one that holds first: what one of several servers serves is served."""
 

@@ -24,8 +24,6 @@ from mqinfer.protocol.errors import (
 from mqinfer.protocol.states import ServerState, ServerStatus
 from mqinfer.protocol.topics import EVERY_SERVER, Topics, check_name, check_same, instead_of
 
-__all__ = ["ControlReply", "Question", "check_replies", "read_reply"]
-
 
 @dataclass(frozen=True, slots=True)
 class ControlReply:

@@ -14,8 +14,6 @@ from mqinfer.client.dispatch.lane import Lane
 from mqinfer.client.dispatch.pending import PendingRequest, PendingTable, RequestPlace, Start, Trail
 from mqinfer.protocol.errors import Poison
 
-__all__ = ["Blame", "poison"]
-
 _MOST_CRASHES = 2
 """Workers that may crash on a request; then it ends as `poison`."""
 _RETURN_S = 2.0

@@ -12,8 +12,6 @@ from mqinfer.client.dispatch.lane import LONGEST_PAUSE_S, Lane
 from mqinfer.client.options import Silence
 from mqinfer.smoothing import smoothed
 
-__all__ = ["Channel", "SharedChannels"]
-
 Channel = tuple[str, str | None]
 """Model and version asked for."""
 

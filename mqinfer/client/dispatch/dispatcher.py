@@ -39,8 +39,6 @@ from mqinfer.protocol.header import RETRY_AFTER
 from mqinfer.protocol.states import WorkerState, WorkerStatus, is_for_canary
 from mqinfer.protocol.types import ErrorInfo, InferResponse, Outcome
 
-__all__ = ["Dispatcher", "Ended", "NextStep"]
-
 _NO_BUDGET_S = 0.1
 """Pause before a request that the retry budget held back is tried again."""
 

@@ -19,8 +19,6 @@ from mqinfer.client.dispatch.lane import Lane
 from mqinfer.client.options import Silence
 from mqinfer.protocol.states import WorkerState, WorkerStatus
 
-__all__ = ["Fleet", "NoLane"]
-
 _STARTING_LIMIT = 2
 """Requests in flight at a worker while another one's first reply is awaited: else the first to reply would get all."""
 _ALIKE, _ALIKE_S = 1.3, 0.005

@@ -15,8 +15,6 @@ from mqinfer.protocol.types import Timings, WorkerLoad
 from mqinfer.recent_ids import RecentIds
 from mqinfer.smoothing import WEIGHT
 
-__all__ = ["CANARY", "LONGEST_PAUSE_S", "Lane", "doubled"]
-
 CANARY = "canary"
 """Stands for a version where a request names none and goes to the canary."""
 LONGEST_PAUSE_S = 1.0

@@ -26,8 +26,6 @@ from mqinfer.protocol.states import PendingRequests
 from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome
 from mqinfer.telemetry.requests import RequestSpans
 
-__all__ = ["SLACK", "PendingRequest", "PendingTable", "RequestPlace", "RetryBudget", "Settle", "Start"]
-
 Settle = Callable[[InferResult], None]
 Start = tuple[str, int]
 """A worker's name and its incarnation."""

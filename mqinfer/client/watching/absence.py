@@ -16,8 +16,6 @@ from mqinfer.protocol.decoding import parse_json
 from mqinfer.protocol.errors import LinkError, ModelNotFound, MqinferError, NoWorker
 from mqinfer.protocol.topics import EVERY_SERVER
 
-__all__ = ["Absence"]
-
 _ASK_S = 1.0
 """How long replies are waited for; an edge's login may not ask, which the broker says at once, or never."""
 _FRESH_S = 10.0

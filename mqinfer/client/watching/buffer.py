@@ -6,8 +6,6 @@ from collections import Counter, deque
 
 from mqinfer.client.watching.seen import Arrival, DropReason, WatchCounters
 
-__all__ = ["Buffer"]
-
 
 class Buffer:
     """Messages that came and that nobody has taken yet, and the books about all that came.

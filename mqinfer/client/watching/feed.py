@@ -27,8 +27,6 @@ from mqinfer.protocol.errors import ConfigError, MqinferError, NotAuthorized
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.topics import Topics
 
-__all__ = ["WatchFeed", "WatchSettings"]
-
 _HINT = (
     "only the login of a dashboard may read the results of others; add one with: mqinfer broker add DIR dashboard NAME"
 )

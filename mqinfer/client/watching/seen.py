@@ -24,18 +24,6 @@ from mqinfer.protocol.topics import CONTROL, Topics, check_name, check_same
 from mqinfer.protocol.types import EncodedTensor, ErrorInfo, InferResponse, Outcome
 from mqinfer.value_object import value_object
 
-__all__ = [
-    "PREVIEW_BYTES",
-    "Arrival",
-    "DropReason",
-    "Reader",
-    "SeenPreview",
-    "SeenResult",
-    "WatchCounters",
-    "arrival_of",
-    "drop_reason",
-]
-
 PREVIEW_BYTES = 256 << 10
 """Largest message with a preview; larger ones are dropped."""
 PREVIEW_LIMITS = Limits(payload_bytes=PREVIEW_BYTES, tensors=1, tensor_bytes=3 << 20, image_pixels=1 << 20)

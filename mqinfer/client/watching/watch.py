@@ -18,8 +18,6 @@ from mqinfer.client.watching.seen import SeenPreview, SeenResult, WatchCounters
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.topics import Topics
 
-__all__ = ["AsyncWatch", "Watch", "WatchOptions", "Watches"]
-
 Seen = TypeVar("Seen", bound=SeenResult | SeenPreview)
 
 

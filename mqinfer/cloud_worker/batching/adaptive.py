@@ -24,8 +24,6 @@ from __future__ import annotations
 from mqinfer.cloud_worker.batching.batch_policy import Choice, FinishedBatch
 from mqinfer.cloud_worker.batching.cost_curve import CostCurve
 
-__all__ = ["AdaptivePolicy", "Arrivals"]
-
 _MARGIN = 0.02
 """The smallest size is used whose rows a second are at least `1 - _MARGIN` of the best size's."""
 

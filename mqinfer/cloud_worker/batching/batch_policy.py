@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-__all__ = ["BatchPolicy", "Choice", "FinishedBatch", "FixedPolicy"]
-
 
 class Choice(NamedTuple):
     """What to do with the requests that wait.

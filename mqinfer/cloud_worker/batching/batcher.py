@@ -14,8 +14,6 @@ from typing import Generic, NamedTuple, TypeVar
 
 from mqinfer.cloud_worker.batching.batch_policy import BatchPolicy, FinishedBatch
 
-__all__ = ["PRIORITY_TURNS", "Batch", "Batcher", "Ready"]
-
 T = TypeVar("T")
 _KEYS = 32
 """Keys whose policies are kept while none of their requests waits: a policy has learned what its shapes cost."""

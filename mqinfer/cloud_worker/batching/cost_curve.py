@@ -6,8 +6,6 @@ from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 from statistics import median
 
-__all__ = ["CostCurve"]
-
 _FIRST = 5
 """Readings after which a size counts as known: an engine's first run of a shape chooses kernels and takes memory."""
 

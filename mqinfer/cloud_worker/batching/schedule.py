@@ -10,8 +10,6 @@ from mqinfer.cloud_worker.batching.batch_policy import BatchPolicy, FixedPolicy
 from mqinfer.logs import log_once
 from mqinfer.models.repository.config import DynamicBatching, TimeoutAction
 
-__all__ = ["Schedule"]
-
 log = logging.getLogger("mqinfer.cloud_worker")
 
 _ANY_NUMBER = 1 << 62

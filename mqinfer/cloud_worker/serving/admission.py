@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["Admission", "CancelledRequests"]
-
 _WORK_S = 0.25
 """Seconds of work that all clients together may send ahead, so that the worker does not run dry while replies and
 requests travel: their windows add up to `_WORK_S / service_s` requests, within the bounds of `Admission.window`."""

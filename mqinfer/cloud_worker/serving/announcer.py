@@ -14,8 +14,6 @@ from mqinfer.protocol.errors import NotAuthorized, NotConnected
 from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.types import WorkerLoad
 
-__all__ = ["WorkerAnnouncer"]
-
 log = logging.getLogger("mqinfer.cloud_worker")
 _REFRESH_S = 2.0
 """Least time between two states that differ in their figures alone: every client receives each of them."""

@@ -16,8 +16,6 @@ from mqinfer.protocol.trace import TraceContext, trace_of
 from mqinfer.protocol.types import InferRequest
 from mqinfer.value_object import value_object
 
-__all__ = ["Delivery", "IncomingRequest", "ReplyPath", "accept", "read_request", "reply_path"]
-
 _LENGTH = re.compile(r"[0-9]{1,12}")  # more digits than any payload has bytes
 _INFINITE = float("inf")
 

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from mqinfer.broker.link import Link, MessageHandler
 
-__all__ = ["Intake", "Subscription"]
-
 _SILENCE_S = 0.1
 """A draining worker leaves its lane after so long without a request: clients know of the draining then. What comes from
 one that was held up for longer the broker turns away, and it is sent elsewhere."""

@@ -13,8 +13,6 @@ from mqinfer.protocol.control import BatchStatistics, Duration, ModelStatistics,
 from mqinfer.protocol.types import Outcome, Timings, WorkerLoad
 from mqinfer.smoothing import WEIGHT
 
-__all__ = ["LoadMeter"]
-
 log = logging.getLogger("mqinfer.cloud_worker")
 _MOST = 3.0
 """A reading of the service time counts as `min(reading, _MOST * smoothed)`: a process that was halted for a moment

@@ -11,8 +11,6 @@ from mqinfer.protocol.topics import Topics
 if TYPE_CHECKING:  # a model's process imports this module, and none of the commands
     import typer
 
-__all__ = ["ServingOptions", "WorkerOptions"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingOptions:

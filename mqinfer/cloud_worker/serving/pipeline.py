@@ -20,8 +20,6 @@ from mqinfer.cloud_worker.batching.batcher import Batch, Batcher, Ready
 from mqinfer.fair_queue import FairQueue, Queued
 from mqinfer.protocol.errors import MqinferError
 
-__all__ = ["FinishedRun", "Pipeline"]
-
 log = logging.getLogger("mqinfer.cloud_worker")
 M = TypeVar("M")
 T = TypeVar("T")

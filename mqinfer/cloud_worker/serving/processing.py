@@ -22,8 +22,6 @@ from mqinfer.cloud_worker.serving.spans import Replied, WorkerSpans
 from mqinfer.protocol.errors import Expired, MqinferError
 from mqinfer.value_object import value_object
 
-__all__ = ["PreparedRequest", "Processing"]
-
 log = logging.getLogger("mqinfer.cloud_worker")
 
 

@@ -33,8 +33,6 @@ from mqinfer.protocol.types import (
     WorkerLoad,
 )
 
-__all__ = ["REPLY_COST", "Replies", "ReplyMemory", "Seen", "write_reply"]
-
 _NO_TIME = Timings()
 _SHARED = 4 << 20
 """Bytes of a batch's outputs up to which its stored replies stay parts of them; parts of more are copied."""

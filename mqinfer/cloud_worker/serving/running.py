@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
-__all__ = ["RunningRequests"]
-
 _ID_BYTES = 16
 """Correlation Data of mqinfer's clients: the id of the request. Others are not named."""
 _MOST = 254

@@ -30,8 +30,6 @@ from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.types import EncodedTensor, InferRequest, Scalar, TensorSpec
 from mqinfer.value_object import value_object
 
-__all__ = ["Completed", "InferenceService", "Prepared"]
-
 log = logging.getLogger("mqinfer.cloud_worker")
 
 _RAW = "raw"

@@ -20,8 +20,6 @@ from mqinfer.value_object import value_object
 if TYPE_CHECKING:
     from mqinfer.telemetry.tracer import Span, Tracer
 
-__all__ = ["Replied", "WorkerSpans"]
-
 
 @value_object(eq=False)
 class Replied:

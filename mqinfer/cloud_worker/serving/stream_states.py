@@ -19,8 +19,6 @@ from mqinfer.protocol.errors import ReferenceLost
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import EncodedTensor
 
-__all__ = ["StreamKey", "StreamStates"]
-
 StreamKey = tuple[str, str, str, str]
 """Client, source of the pictures, name of the model's input, encoding."""
 _MOST_BYTES = 256 << 20

@@ -43,8 +43,6 @@ from mqinfer.protocol.types import WorkerLoad
 if TYPE_CHECKING:
     from mqinfer.telemetry.tracer import Tracer
 
-__all__ = ["LinkMaker", "Worker"]
-
 log = logging.getLogger("mqinfer.cloud_worker")
 _IDLE_S = 5.0
 """A worker without a request for so many seconds returns the memory that it has freed to the system."""

@@ -14,8 +14,6 @@ from mqinfer.models.repository.traffic import Traffic
 from mqinfer.protocol.card import ModelCard, with_parameters
 from mqinfer.protocol.control import ModelStatistics
 
-__all__ = ["Child", "Phase", "ProcessView"]
-
 _FIRST_DELAY_S, _LAST_DELAY_S = 0.1, 30.0
 """Delay before restart n of a process that keeps crashing: `min(_LAST_DELAY_S, 2**n * _FIRST_DELAY_S)`."""
 _MOST_STARTS = 6

@@ -31,8 +31,6 @@ from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError, NotConnec
 from mqinfer.protocol.states import ServerState, ServerStatus, WorkerState, WorkerStatus, read_worker_state
 from mqinfer.protocol.topics import EVERY_SERVER, Topics, check_name, may_answer
 
-__all__ = ["ControlServer", "crash_message"]
-
 log = logging.getLogger("mqinfer.cloud_worker")
 _MAX_QUEUED = 256
 """Control requests in the queue; further ones are refused with `rejected`."""

@@ -10,8 +10,6 @@ from mqinfer.cloud_worker.supervision.child import Child, Phase
 from mqinfer.cloud_worker.supervision.process import Command
 from mqinfer.protocol.errors import MqinferError, Unanswered
 
-__all__ = ["DrainOrder"]
-
 
 @dataclass(slots=True, eq=False)
 class DrainOrder:

@@ -32,8 +32,6 @@ from mqinfer.protocol.errors import (
 )
 from mqinfer.protocol.topics import instead_of
 
-__all__ = ["EXTENSIONS", "Management"]
-
 EXTENSIONS = ("binary_tensor_data", "model_repository", "model_configuration", "statistics", "classification")
 """Implemented extensions of the Open Inference Protocol, by Triton's names."""
 

@@ -17,8 +17,6 @@ from mqinfer.metrics.inference import add_inference
 from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.errors import Cancelled
 
-__all__ = ["server_metrics"]
-
 _PATIENCE_S = 5.0
 """How long a scrape waits for the supervisor, which asks its processes within a second."""
 

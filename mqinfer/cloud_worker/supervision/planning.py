@@ -13,8 +13,6 @@ from mqinfer.models.repository.traffic import Traffic
 from mqinfer.protocol.errors import ModelNotFound
 from mqinfer.protocol.topics import check_name
 
-__all__ = ["Changes", "is_same", "plan", "plan_versions", "reconcile"]
-
 
 def plan(
     repository: Repository, template: ProcessSpec, models: Sequence[str] = (), instances: int | None = None

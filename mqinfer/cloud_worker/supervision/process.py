@@ -49,8 +49,6 @@ from mqinfer.telemetry.exporting import make_tracer
 if TYPE_CHECKING:
     from mqinfer.telemetry.tracer import Tracer
 
-__all__ = ["Command", "DrainReport", "ProcessReport", "ProcessSpec", "run_process", "serve"]
-
 log = logging.getLogger("mqinfer.cloud_worker")
 
 

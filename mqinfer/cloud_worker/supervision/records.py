@@ -23,8 +23,6 @@ from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ModelNotFound
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["config_record", "index", "statistics_record"]
-
 
 def config_record(config: ModelConfig, card: ModelCard) -> dict[str, Any]:
     """Return a loaded model's configuration; what the configuration file leaves open comes from the model's card.

@@ -11,8 +11,6 @@ from mqinfer.cloud_worker.supervision.child import Child, Phase
 from mqinfer.cloud_worker.supervision.planning import reconcile
 from mqinfer.cloud_worker.supervision.process import Command, ProcessSpec
 
-__all__ = ["Rollout", "RolloutStep", "begin"]
-
 
 class RolloutStep(Enum):
     """Next step of a rollout."""

@@ -15,8 +15,6 @@ from mqinfer.cloud_worker.supervision.process import Command, ProcessSpec, run_p
 from mqinfer.models.repository.traffic import Traffic
 from mqinfer.protocol.control import ModelStatistics
 
-__all__ = ["HangTimer", "StartedProcess", "load_timeout"]
-
 _LOAD_TIMEOUT_S = 600.0
 """Time to load a model, or the stated run timeout if that is longer: an engine may read a damaged file without end."""
 

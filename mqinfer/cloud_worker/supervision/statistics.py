@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from mqinfer.cloud_worker.supervision.child import Child
 from mqinfer.protocol.control import ModelStatistics
 
-__all__ = ["ServerStatistics", "StatisticsQuery", "Totals"]
-
 Key = tuple[str, int]
 """Model and version."""
 

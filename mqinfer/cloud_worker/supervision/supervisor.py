@@ -31,8 +31,6 @@ from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.control import ModelStatistics
 from mqinfer.protocol.errors import Cancelled, ModelNotLoadable, NoWorker, Superseded
 
-__all__ = ["Event", "Inbox", "Supervisor"]
-
 log = logging.getLogger("mqinfer.cloud_worker")
 T = TypeVar("T")
 _STOPPING = "this server is stopping"

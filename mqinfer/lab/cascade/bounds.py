@@ -8,8 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["design_effect", "lower_bound"]
-
 Floats = npt.NDArray[np.float64]
 _LONGEST_LAG = 100
 """Errors farther apart than this many frames count as independent."""

@@ -23,8 +23,6 @@ from mqinfer.lab.cascade.scores import Costs, Scores
 from mqinfer.lab.cascade.simulation import Pass, Thresholds
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["NEVER", "Calibration", "FrontierPoint", "Goal", "calibrate"]
-
 NEVER = 2.0
 """A `c_high` that no confidence reaches: the small model answers nothing then."""
 Floats = npt.NDArray[np.float64]

@@ -26,8 +26,6 @@ from mqinfer.judging.thumbnail import Thumbnail, difference, thumbnail
 from mqinfer.lab.cascade.scores import Costs, Scores
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["Answered", "ask_reference", "grid_of", "read_part", "record_scores"]
-
 Pixels = npt.NDArray[np.uint8]
 _WINDOW = 4
 _POINTS = 64

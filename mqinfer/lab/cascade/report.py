@@ -9,8 +9,6 @@ from mqinfer.lab.cascade.calibration import Calibration, FrontierPoint
 from mqinfer.lab.reports import Grid, new_figure
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["draw_frontier", "frontier_grid", "promise"]
-
 
 def promise(found: Calibration) -> str:
     """Return in one sentence what is promised, and on what grounds."""

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["ABSENT", "PRESENT", "Costs", "Scores", "read_scores", "write_scores"]
-
 Pixels = npt.NDArray[np.uint8]
 ABSENT, PRESENT = 0, 1
 """The two answers of a cascade that looks for a target."""

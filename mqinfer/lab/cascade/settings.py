@@ -8,8 +8,6 @@ from mqinfer.judging.settings import CascadeSettings, DifferenceDetector
 from mqinfer.lab.cascade.simulation import Thresholds
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["check_blocks", "with_thresholds"]
-
 
 def check_blocks(blocks: int) -> None:
     """Check a number of blocks before long work is done for it.

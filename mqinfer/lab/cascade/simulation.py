@@ -13,8 +13,6 @@ from mqinfer.judging.settings import DifferenceDetector
 from mqinfer.judging.thumbnail import SIDE
 from mqinfer.lab.cascade.scores import ABSENT, PRESENT, Scores
 
-__all__ = ["Pass", "Thresholds", "key_frames"]
-
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
 

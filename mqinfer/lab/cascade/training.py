@@ -21,16 +21,6 @@ from mqinfer.lab.zoo.networks.drive_net import drive_net
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = [
-    "MASK_SIZE",
-    "TrainedNetwork",
-    "shrink_mask",
-    "train_masks",
-    "train_presence",
-    "trained_frames",
-    "write_model",
-]
-
 Pixels = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 MASK_SIZE = (96, 64)

@@ -13,8 +13,6 @@ from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["Answer", "Answers"]
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:

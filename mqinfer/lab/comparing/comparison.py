@@ -28,8 +28,6 @@ from mqinfer.lab.reports import write_files
 from mqinfer.protocol.card import ClassInfo, ModelCard
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
-__all__ = ["Compared", "VerdictBounds", "compare_models"]
-
 _AHEAD = 16
 """Frames that one model may be ahead of another beyond what their windows hold."""
 _FRAMES_FILE, _REPORT_FILE = "disagreement.jsonl", "compare.json"

@@ -16,8 +16,6 @@ from mqinfer.lab.scores.detection import match_boxes
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array
 
-__all__ = ["AnswerKind", "Difference", "difference"]
-
 
 class AnswerKind(StrEnum):
     """What is compared of two answers."""

@@ -16,8 +16,6 @@ from mqinfer.lab.comparing.difference import AnswerKind
 from mqinfer.lab.comparing.tallies import Worst
 from mqinfer.protocol.card import ClassInfo
 
-__all__ = ["draw_worst", "write_worst"]
-
 _RED = (255, 0, 0)
 _BACKGROUND = 24
 _GAP = 8

@@ -24,8 +24,6 @@ from mqinfer.lab.scores.segmentation import confusion, segmentation_score
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["PairTally", "TruthTally", "Worst"]
-
 _NUMBERS = UNKNOWN
 """Class numbers of a mask. 255 is none: of a truth as in Cityscapes and Pascal VOC, of a model what it did not see."""
 

@@ -23,8 +23,6 @@ from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import BadImage, ConfigError, SourceError
 
-__all__ = ["TrueBox", "TrueFrame", "Truth", "detected", "number_of", "open_truth"]
-
 _DETECTIONS = "vision_msgs/msg/Detection2DArray"
 _SLACK_NS = 2_000_000_000
 """A truth is logged at most so long before or after its frame."""

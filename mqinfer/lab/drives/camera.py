@@ -12,8 +12,6 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Course", "Floats", "PinholeCamera"]
-
 Floats = npt.NDArray[np.float64]
 
 _REACH_M = 400

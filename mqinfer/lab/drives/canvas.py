@@ -11,8 +11,6 @@ import numpy.typing as npt
 from mqinfer.codecs.opencv import opencv
 from mqinfer.lab.drives.camera import Floats, PinholeCamera
 
-__all__ = ["Canvas", "Colour", "Pixels"]
-
 Pixels = npt.NDArray[np.uint8]
 Colour = tuple[float, float, float]
 

@@ -10,8 +10,6 @@ from mqinfer.lab.drives.camera import Floats
 from mqinfer.lab.drives.canvas import Canvas, Colour
 from mqinfer.lab.drives.labels import Label
 
-__all__ = ["GLASS", "LENGTH", "PROFILE", "RUBBER", "SIDE_GLASS", "WHEELS", "Car", "draw_car", "shadow_of"]
-
 _WIDTH = 1.8
 LENGTH = 4.3
 """Metres."""

@@ -12,8 +12,6 @@ from mqinfer.lab.drives.canvas import Canvas, Colour, Pixels
 from mqinfer.lab.drives.labels import Label
 from mqinfer.lab.drives.light import Hour
 
-__all__ = ["Ground", "RoadLayout", "draw_ground", "draw_sky"]
-
 _STATIONS = np.geomspace(2.5, 390, 64)  # metres ahead at which the road's edges are sampled
 _MARKED_M = 60.0  # farther lane marks are thinner than a pixel
 _ASPHALT: Colour = (104, 104, 108)

@@ -6,8 +6,6 @@ from enum import IntEnum
 
 from mqinfer.protocol.card import ClassInfo
 
-__all__ = ["CLASSES", "Label"]
-
 
 class Label(IntEnum):
     """Number of each class in the mask."""

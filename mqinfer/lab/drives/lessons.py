@@ -13,8 +13,6 @@ from mqinfer.lab.drives.canvas import Pixels
 from mqinfer.lab.drives.mosaic import make_mosaic
 from mqinfer.lab.drives.synthetic import SyntheticDrive
 
-__all__ = ["lesson_drive", "lessons_key"]
-
 _SECONDS_APART = 4.0  # far enough for a different scene
 _HERE = Path(__file__).parent
 

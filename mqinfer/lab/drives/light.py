@@ -9,8 +9,6 @@ import numpy as np
 from mqinfer.codecs.opencv import opencv
 from mqinfer.lab.drives.canvas import Colour, Pixels
 
-__all__ = ["HOURS", "Hour", "Sensor", "clouds"]
-
 
 @dataclass(frozen=True, slots=True)
 class Hour:

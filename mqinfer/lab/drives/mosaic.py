@@ -9,8 +9,6 @@ from mqinfer.images.demosaic import PATTERNS
 from mqinfer.images.picture import RawImage
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["make_mosaic", "raw_image"]
-
 _CHANNEL = {"r": 0, "g": 1, "b": 2}
 
 

@@ -17,8 +17,6 @@ from mqinfer.lab.drives.mosaic import raw_image
 from mqinfer.lab.drives.synthetic import Scene, SyntheticDrive
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["CAMERA_TOPIC", "IMAGE_TOPIC", "TRUTH_TOPIC", "write_drive"]
-
 IMAGE_TOPIC = "/camera/image_raw"
 TRUTH_TOPIC = "/camera/labels"
 CAMERA_TOPIC = "/camera/camera_info"

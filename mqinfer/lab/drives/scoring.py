@@ -19,8 +19,6 @@ from mqinfer.lab.drives.synthetic import CLASSES
 from mqinfer.lab.scores.segmentation import SegmentationScore, confusion, segmentation_score
 from mqinfer.protocol.errors import MqinferError
 
-__all__ = ["score_replays"]
-
 Mask = npt.NDArray[np.uint8]
 
 

@@ -10,8 +10,6 @@ from mqinfer.lab.drives.camera import Floats
 from mqinfer.lab.drives.canvas import Canvas, Colour
 from mqinfer.lab.drives.labels import Label
 
-__all__ = ["Building", "Lamp", "Tree", "draw_building", "draw_lamp", "draw_tree"]
-
 _BARK: Colour = (84, 66, 50)
 _METAL: Colour = (122, 126, 128)
 _NEAR_M = 1.2

@@ -12,8 +12,6 @@ from mqinfer.lab.drives.car import Car
 from mqinfer.lab.drives.ground import RoadLayout
 from mqinfer.lab.drives.things import Building, Lamp, Tree
 
-__all__ = ["Thing", "World"]
-
 Thing = Building | Tree | Lamp | Car
 
 _CELL_M = 12.0

@@ -15,8 +15,6 @@ from typing import Any
 from mqinfer.models.backends.tensorflow.runtime import import_tensorflow
 from mqinfer.models.backends.tensorflow.saved_model import choose_signature, serving_tags, tensor_names
 
-__all__ = ["freeze"]
-
 
 def freeze(folder: Path, signature: str) -> tuple[Any, dict[str, str], dict[str, str]]:
     """Return a signature as a graph of constants, and the tensors of its inputs and of its outputs by name.

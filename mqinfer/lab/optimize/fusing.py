@@ -19,8 +19,6 @@ from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["Fused", "fuse", "fused_inputs"]
-
 _MOST_CLASSES = 256
 _FLOATS = frozenset({Datatype.FP16, Datatype.FP32})
 

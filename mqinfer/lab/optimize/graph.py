@@ -10,8 +10,6 @@ import numpy as np
 from mqinfer.lab.conversion import import_onnx
 from mqinfer.protocol.datatypes import Array
 
-__all__ = ["PREFIX", "append", "attributes", "constant", "output_named", "producer", "prune", "sort"]
-
 PREFIX = "mqinfer_"
 """Prefix of the names of added tensors."""
 

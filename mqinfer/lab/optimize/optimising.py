@@ -28,8 +28,6 @@ from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import MissingExtra, MqinferError
 
-__all__ = ["CANDIDATES", "OptimizeOptions", "optimize", "promote"]
-
 CANDIDATES = "candidates"
 """Folder of the products in a model's folder. It is no number, so workers do not serve its content."""
 _GROUP_SIZE = 3

@@ -15,8 +15,6 @@ from mqinfer.lab.optimize.fusing import Fused
 from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config_files import CONFIG_FILE
 
-__all__ = ["as_toml", "override_toml", "version_folder"]
-
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 

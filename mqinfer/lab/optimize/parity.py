@@ -12,14 +12,6 @@ from mqinfer.lab.scores.segmentation import mean_iou
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = [
-    "Outputs",
-    "Parity",
-    "Tolerance",
-    "compare",
-    "parse_tolerance",
-]
-
 Outputs = Sequence[Mapping[str, Array]]
 """Outputs by name, one mapping for each sample."""
 

@@ -22,8 +22,6 @@ from mqinfer.lab.optimize.graph import (
 from mqinfer.protocol.card import ImageContract, Layout
 from mqinfer.protocol.datatypes import Array
 
-__all__ = ["fix_batch", "fuse_argmax", "fuse_normalisation", "open_argmax", "resize_before"]
-
 
 def fuse_argmax(model: Any, name: str, axis: int, *, early: bool = False) -> None:
     """Replace the logits of an output by the number of the best class, uint8.

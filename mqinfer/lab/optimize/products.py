@@ -17,8 +17,6 @@ from mqinfer.models.repository.config_files import CONFIG_FILE, CONFIG_FILES, co
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Scalar
 
-__all__ = ["ENGINES", "PRECISIONS", "Recipe", "plan", "product_version", "write_product"]
-
 ENGINES = ("onnx", "openvino")
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 _BACKENDS = {"onnx": "onnxruntime", "openvino": "openvino"}

@@ -15,8 +15,6 @@ from mqinfer.lab.conversion import import_onnx
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ModelNotLoadable
 
-__all__ = ["Calibration", "failing", "half_onnx", "int8_onnx", "int8_openvino", "no_telemetry"]
-
 Calibration = Sequence[Mapping[str, Array]]
 """Inputs of a model by name, one mapping for each run."""
 

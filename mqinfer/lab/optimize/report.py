@@ -9,8 +9,6 @@ from mqinfer.lab.optimize.parity import Parity
 from mqinfer.lab.optimize.results import Optimisation, Product, Speed
 from mqinfer.lab.reports import Grid, as_json, as_markdown, machine_sentence, write_files
 
-__all__ = ["as_grid", "write_report"]
-
 _HEADINGS = (
     *("version", "p50 ms", "x", "spread", "cpu ms", "x", "batch", "inf/s", "x", "peak MB", "size MB"),
     *("agreement", "difference", "score", "verdict"),

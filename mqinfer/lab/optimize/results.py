@@ -10,8 +10,6 @@ from statistics import median
 from mqinfer.lab.optimize.parity import Parity, Tolerance
 from mqinfer.lab.profiling.results import BatchPoint, Profile
 
-__all__ = ["Optimisation", "Product", "Speed"]
-
 
 @dataclass(frozen=True, slots=True)
 class Speed:

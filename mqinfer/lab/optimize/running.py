@@ -14,8 +14,6 @@ from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.datatypes import Array
 
-__all__ = ["run_samples"]
-
 
 def run_samples(model: ModelVersion, samples: Sequence[Sample], argmax: Mapping[str, int], folder: Path) -> Outputs:
     """Run a model on samples and return its outputs, memory-mapped.

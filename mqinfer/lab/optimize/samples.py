@@ -16,8 +16,6 @@ from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["Sample", "SampleInputs", "feeds", "random_samples"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:

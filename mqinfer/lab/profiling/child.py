@@ -27,8 +27,6 @@ from mqinfer.models.repository.files import check_model_files
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["Plan", "Subject", "TurnRunner", "run_child"]
-
 _MODULES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "pytorch": "torch"}
 """Engine to Python module."""
 

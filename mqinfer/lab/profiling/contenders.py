@@ -15,8 +15,6 @@ from mqinfer.models.loading import load_options
 from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
-__all__ = ["engines_for", "find_contenders"]
-
 _ENGINES = ("tensorflow", "onnxruntime", "openvino", "pytorch")
 _ALIASES = {"torchscript": "pytorch", "onnx": "onnxruntime"}
 _PRECISIONS = ("bf16", "fp16")

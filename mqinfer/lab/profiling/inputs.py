@@ -12,8 +12,6 @@ from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["InputSource", "RandomInputs"]
-
 _INTEGERS = 128
 """Integers are 0 to 127, which fits every datatype; uint8 is 0 to 255, as in a picture."""
 

@@ -19,8 +19,6 @@ from mqinfer.lab.profiling.child import Plan, Subject, run_child
 from mqinfer.lab.profiling.results import BatchPoint, Loaded, Profile, Turn
 from mqinfer.protocol.errors import ModelFailed
 
-__all__ = ["measure"]
-
 _Received = TypeVar("_Received", Loaded, Turn)
 _END_TIMEOUT_S = 5.0
 _MAX_REASON = 80

@@ -10,8 +10,6 @@ import os
 import subprocess
 from pathlib import Path
 
-__all__ = ["gpu_bytes", "peak_bytes", "reset_peak", "resident_bytes"]
-
 _CLEAR = Path("/proc/self/clear_refs")
 
 

@@ -12,8 +12,6 @@ from mqinfer.lab.profiling.results import BatchPoint, Profile
 from mqinfer.lab.reports import machine_sentence, new_figure
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["draw"]
-
 _LINE = 220
 """Characters below the axes in one line."""
 

@@ -19,8 +19,6 @@ from mqinfer.lab.profiling.results import Profile
 from mqinfer.lab.reports import write_files
 from mqinfer.models.repository import ModelVersion
 
-__all__ = ["profile", "write_profile"]
-
 
 def profile(  # noqa: PLR0913 - what a user chooses
     model: ModelVersion,

@@ -11,8 +11,6 @@ from itertools import groupby
 from mqinfer.lab.profiling.results import BatchPoint, Profile, ratio
 from mqinfer.lab.reports import Grid
 
-__all__ = ["ModelProfile", "as_csv", "as_grids"]
-
 _MB = 1e6
 _HEADINGS = ("backend", "device", "precision", "batch", "p50 ms", "p99 ms", "inferences/s", "speed", "peak MB", "")
 _MEMORY_HEADINGS = ("backend", "engine", "load s", "imported MB", "loaded MB", "peak MB", "of which model MB")

@@ -8,8 +8,6 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BatchPoint", "Loaded", "Profile", "Turn", "ratio"]
-
 
 @dataclass(frozen=True, slots=True)
 class Loaded:

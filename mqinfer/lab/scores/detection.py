@@ -16,8 +16,6 @@ import numpy.typing as npt
 
 from mqinfer.answers.outputs import DetectedBox
 
-__all__ = ["THRESHOLDS", "DetectionScore", "DetectionScorer", "match_boxes", "overlaps"]
-
 Floats = npt.NDArray[np.float64]
 THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
 """The overlaps of mAP 0.5:0.95."""

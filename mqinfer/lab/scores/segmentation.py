@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from mqinfer.protocol.errors import InvalidRequest
 
-__all__ = ["Counts", "SegmentationScore", "confusion", "mean_iou", "segmentation_score"]
-
 Counts = npt.NDArray[np.int64]
 
 

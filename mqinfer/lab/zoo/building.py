@@ -13,8 +13,6 @@ from mqinfer.lab.zoo.classes import class_tables
 from mqinfer.lab.zoo.training import Lessons, TrainingPlan, train
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["BuiltModel", "build", "catalogue"]
-
 _PLAN = TrainingPlan()
 _KEY_FILE = "zoo.key"
 _SHIPPED = Path(__file__).parent / "shipped"

@@ -18,8 +18,6 @@ from mqinfer.lab.zoo.small_models import classifier_224, frame_mask, small_16, v
 from mqinfer.models.repository.config_keys import class_colour
 from mqinfer.protocol.card import ClassInfo
 
-__all__ = ["CATALOGUE", "TrainedWeights", "ZooModel"]
-
 
 @dataclass(frozen=True, slots=True)
 class TrainedWeights:

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from mqinfer.models.repository.config_keys import class_colour
 from mqinfer.protocol.card import ClassInfo
 
-__all__ = ["CITYSCAPES", "COCO", "class_tables"]
-
 CITYSCAPES = tuple(
     ClassInfo(name, colour)
     for name, colour in (

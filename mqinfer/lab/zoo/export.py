@@ -15,8 +15,6 @@ from mqinfer.extras import import_extra
 from mqinfer.lab.zoo.layers import tensorflow
 from mqinfer.models.backends.tensorflow.frozen_graph import reaching
 
-__all__ = ["Inference", "Input", "Network", "of_pictures"]
-
 Inference = Callable[[Any], Any]
 """Function from the input tensor to the output tensor."""
 _OPSET = 17

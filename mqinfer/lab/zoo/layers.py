@@ -6,8 +6,6 @@ from typing import Any
 
 from mqinfer.extras import import_extra
 
-__all__ = ["conv", "depthwise", "keras", "separable", "tensorflow", "upsample"]
-
 
 def tensorflow() -> Any:
     """Import TensorFlow.

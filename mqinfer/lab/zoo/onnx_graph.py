@@ -11,8 +11,6 @@ import numpy as np
 from mqinfer.extras import import_extra
 from mqinfer.protocol.datatypes import Array
 
-__all__ = ["OnnxGraph"]
-
 _OPSET, _IR_VERSION = 17, 9
 """Versions that all current engines support."""
 

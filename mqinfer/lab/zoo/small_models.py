@@ -6,8 +6,6 @@ import numpy as np
 
 from mqinfer.lab.zoo.onnx_graph import OnnxGraph
 
-__all__ = ["classifier_224", "frame_mask", "small_16", "vae_like"]
-
 _HEIGHT, _WIDTH, _BLOCK = 608, 968, 8
 
 

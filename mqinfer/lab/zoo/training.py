@@ -20,8 +20,6 @@ from mqinfer.lab.zoo.layers import keras, tensorflow
 from mqinfer.lab.zoo.networks.drive_net import drive_net
 from mqinfer.protocol.card import ClassInfo
 
-__all__ = ["Lessons", "TrainingPlan", "train"]
-
 log = logging.getLogger("mqinfer.models")
 Pixels = npt.NDArray[np.uint8]
 _SEED = 20_000

@@ -17,8 +17,6 @@ from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError, ModelFailed, ModelNotLoadable
 from mqinfer.protocol.types import Count, TensorSpec
 
-__all__ = ["EchoBackend", "load"]
-
 
 class EchoBackend:
     """A back end that returns every input under its own name.

@@ -26,8 +26,6 @@ from mqinfer.protocol.errors import BadTensor, MissingExtra, ModelFailed, ModelN
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["OnnxBackend", "load"]
-
 log = logging.getLogger("mqinfer.models")
 
 _FATAL = 4

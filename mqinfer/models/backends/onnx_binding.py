@@ -13,8 +13,6 @@ import numpy as np
 
 from mqinfer.protocol.datatypes import Array
 
-__all__ = ["run_bound"]
-
 _HOST = ("Cpu", "CudaPinned")
 """ONNX Runtime's names of memory that the CPU can read; the latter is page-locked."""
 

@@ -16,8 +16,6 @@ from mqinfer.models.repository.files import describe, named_file
 from mqinfer.models.repository.protobuf_fields import DamagedError, fields
 from mqinfer.protocol.errors import ModelNotLoadable
 
-__all__ = ["check_external_data", "external_locations", "refusal"]
-
 _MOST_FIELDS = 5_000_000
 """The most fields that are read: a network of 100,000 nodes has about 1.5 million; this many take some seconds."""
 

@@ -15,8 +15,6 @@ from mqinfer.models.repository.config import Accelerator
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Scalar
 
-__all__ = ["PROVIDERS", "Attempt", "attempts", "describe_nodes"]
-
 PROVIDERS = {
     "tensorrt": "TensorrtExecutionProvider",
     "cuda": "CUDAExecutionProvider",

@@ -26,8 +26,6 @@ from mqinfer.protocol.datatypes import Array, datatype_of
 from mqinfer.protocol.errors import MissingExtra, ModelFailed, ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["OpenVinoBackend", "load", "precision_of"]
-
 _HEAVY = frozenset({"Convolution", "Deconvolution", "FullyConnected", "MatMul"})
 _OUTER = frozenset({"Const", "Input", "Output", "Reorder", "Result"})
 

@@ -18,8 +18,6 @@ from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["input_specs", "output_specs", "read_model", "reason", "reshape"]
-
 _DATATYPES = {
     "boolean": Datatype.BOOL,
     "u8": Datatype.UINT8,

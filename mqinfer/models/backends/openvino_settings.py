@@ -15,8 +15,6 @@ from mqinfer.models.load_options import LoadOptions, RequestedDevice
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Scalar
 
-__all__ = ["choose_device", "properties"]
-
 log = logging.getLogger("mqinfer.models")
 
 _PROPERTIES = frozenset(

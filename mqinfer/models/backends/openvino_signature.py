@@ -19,8 +19,6 @@ from mqinfer.models.repository.files import describe
 from mqinfer.models.repository.protobuf_fields import Bytes, DamagedError, fields
 from mqinfer.protocol.errors import ModelNotLoadable
 
-__all__ = ["FrozenNode", "check_graph", "check_saved_model", "dangling", "read_nodes"]
-
 T = TypeVar("T")
 
 

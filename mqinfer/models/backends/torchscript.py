@@ -31,8 +31,6 @@ from mqinfer.protocol.datatypes import BY_NAME, Array, Datatype, dtype_of
 from mqinfer.protocol.errors import ConfigError, MissingExtra, ModelFailed, ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["TorchScriptBackend", "check_torchscript", "load", "name_arguments", "name_results"]
-
 _PRECISIONS = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 _PROBES = ((2, 256), (3, 288))
 """Sizes that are tried for an open first axis and for the others: two each, to find the axes that depend on them."""

@@ -23,8 +23,6 @@ from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError, ModelFailed, MqinferError
 from mqinfer.value_object import value_object
 
-__all__ = ["PLATFORM", "EnsembleBackend", "Member", "compose"]
-
 PLATFORM = "ensemble"
 
 

@@ -15,8 +15,6 @@ from mqinfer.models.repository.config import EnsembleStep
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["EnsembleNode", "Graph", "make_graph"]
-
 
 @dataclass(frozen=True, slots=True)
 class EnsembleNode:

@@ -18,8 +18,6 @@ from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["KeptBoxes"]
-
 _MOST_CANDIDATES = 4096
 """The most boxes that the suppression gets, the best ones: at worst it compares all pairs."""
 

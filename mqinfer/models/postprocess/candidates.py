@@ -19,8 +19,6 @@ from mqinfer.protocol.errors import BadTensor, ModelFailed
 from mqinfer.protocol.types import TensorSpec
 from mqinfer.value_object import value_object
 
-__all__ = ["CandidateReader", "Candidates", "one_picture"]
-
 log = logging.getLogger("mqinfer.models")
 
 Floats = npt.NDArray[np.float32]

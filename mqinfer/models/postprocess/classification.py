@@ -16,8 +16,6 @@ from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import BadTensor
 
-__all__ = ["classify"]
-
 _MOST = 1 << 20
 """The most elements that are sorted for one entry: enough for classifiers, too few for the logits of a picture."""
 

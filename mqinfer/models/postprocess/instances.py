@@ -13,8 +13,6 @@ from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.errors import ModelFailed
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["InstanceMasks"]
-
 _MOST_BYTES = 1 << 26
 """The most bytes of all masks of a picture: `n * H * W`; further boxes are left out."""
 _SURE = 0.5

@@ -11,8 +11,6 @@ from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["check_labels"]
-
 _FLOATS = (Datatype.FP16, Datatype.FP32, Datatype.FP64)
 
 

@@ -16,8 +16,6 @@ from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["ClassMask", "is_mask"]
-
 _FLOATS = (Datatype.FP16, Datatype.FP32, Datatype.FP64)
 _MOST_CLASSES = 256
 _MASK_AXES = 3

@@ -13,8 +13,6 @@ from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["Probabilities", "probabilities"]
-
 _FLOATS = (Datatype.FP16, Datatype.FP32, Datatype.FP64)
 
 

@@ -15,8 +15,6 @@ from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["Postprocessed", "Step", "network_of", "with_postprocessing"]
-
 
 class Step(Protocol):
     """A computation of outputs from outputs, for one request. It is stateless: any thread may use it."""

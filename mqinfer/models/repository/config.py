@@ -21,25 +21,6 @@ from mqinfer.protocol.card import ClassInfo, ImageContract, Layout
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.types import Count, Positive, Scalar
 
-__all__ = [
-    "Accelerator",
-    "Accelerators",
-    "DynamicBatching",
-    "EnsembleStep",
-    "InstanceGroup",
-    "InstanceKind",
-    "ModelConfig",
-    "PictureConfig",
-    "QueuePolicy",
-    "TensorConfig",
-    "TimeoutAction",
-    "VersionPolicy",
-    "WarmUp",
-    "WarmUpInput",
-    "WarmUpSample",
-]
-
-
 Size = Annotated[int, Meta(ge=-1)]
 
 

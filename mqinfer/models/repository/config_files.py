@@ -21,8 +21,6 @@ from mqinfer.models.repository.triton_text import read_triton_text
 from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Layout, Resize
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
 
-__all__ = ["CONFIG_FILE", "CONFIG_FILES", "TRITON_FILE", "combine", "read_layer", "with_named_files"]
-
 log = logging.getLogger("mqinfer.models")
 
 TRITON_FILE = "config.pbtxt"

@@ -45,8 +45,6 @@ from mqinfer.models.repository.tables import (
 from mqinfer.protocol.card import ClassInfo, ImageContract, Layout
 from mqinfer.protocol.datatypes import Datatype
 
-__all__ = ["DESCRIPTION", "OPTIMIZATION", "Layer", "class_colour"]
-
 Layer = Mapping[str, object]
 """Checked values by the name of ModelConfig's field."""
 

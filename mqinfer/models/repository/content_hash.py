@@ -11,8 +11,6 @@ from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config import EnsembleStep
 from mqinfer.models.repository.config_files import CONFIG_FILES
 
-__all__ = ["content_hash", "model_hash"]
-
 
 def content_hash(model: ModelVersion) -> str:
     """Return the hash of all files that determine a model's results, without its configuration files.

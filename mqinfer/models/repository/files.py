@@ -17,8 +17,6 @@ from mqinfer.codecs.probe import lfs_pointer
 from mqinfer.models.repository.protobuf_fields import is_whole
 from mqinfer.protocol.errors import ModelNotLoadable
 
-__all__ = ["SUFFIXES", "check_inside", "check_model_files", "describe", "inner_path", "named_file"]
-
 _LONGEST = 1024  # characters of a relative path
 _LFS_POINTER_BYTES = 1024  # the specification's limit for a pointer file
 _SHOWN = 48

@@ -10,16 +10,6 @@ from msgspec import Meta
 
 from mqinfer.protocol.card import Layout
 
-__all__ = [
-    "Activation",
-    "Background",
-    "BoxFormat",
-    "Classification",
-    "Column",
-    "Detection",
-    "Segmentation",
-]
-
 
 class BoxFormat(StrEnum):
     """The meaning of the four numbers of a box."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator
 
-__all__ = ["Bytes", "DamagedError", "fields", "is_whole"]
-
 Bytes = bytes | mmap.mmap
 
 

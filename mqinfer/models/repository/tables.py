@@ -27,24 +27,6 @@ from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.nesting import MAX_NESTING, is_deep
 from mqinfer.protocol.types import Scalar
 
-__all__ = [
-    "Check",
-    "Place",
-    "array",
-    "choice",
-    "flag",
-    "integer",
-    "mapping",
-    "number",
-    "numbers",
-    "one_or_more",
-    "read_toml",
-    "scalar",
-    "table",
-    "table_of",
-    "text",
-]
-
 log = logging.getLogger("mqinfer.models")
 
 _T = TypeVar("_T")

@@ -19,8 +19,6 @@ from mqinfer.models.repository.tables import read_toml, table_of
 from mqinfer.protocol.errors import ConfigError, InvalidRequest
 from mqinfer.protocol.types import Count
 
-__all__ = ["TRAFFIC_FILE", "Traffic", "read_traffic", "write_traffic"]
-
 TRAFFIC_FILE = "traffic.toml"
 _HEAD = "# Written by `mqinfer models traffic` and `rollback`. After an edit: `mqinfer models load`.\n"
 

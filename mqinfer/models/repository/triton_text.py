@@ -11,8 +11,6 @@ from typing import Any
 from mqinfer.models.repository.tables import Place
 from mqinfer.protocol.errors import ConfigError, MissingExtra
 
-__all__ = ["read_triton_text"]
-
 _LARGEST = 1 << 18  # bytes; the longest that were seen have some 20,000
 _UNKNOWN = re.compile(r'type "(\S+)" has no field named "(\w+)"')
 

@@ -18,8 +18,6 @@ from mqinfer.models.repository.traffic import TRAFFIC_FILE, Traffic, read_traffi
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable, MqinferError
 from mqinfer.protocol.topics import check_name
 
-__all__ = ["ModelVersion", "Problem", "Repository", "Scan"]
-
 _MOST_STEPS, _DEEPEST = 256, 8  # of an ensemble, with those of the ensembles in it
 _SAVED_MODEL = ("saved_model.pb", "saved_model.pbtxt")
 _USUAL_NAMES = ("model.savedmodel", *(f"model{suffix}" for suffix in SUFFIXES))

@@ -9,8 +9,6 @@ from typing import Any
 
 from mqinfer.lab.zoo.layers import tensorflow
 
-__all__ = ["chamfer_distance", "divergence", "squared_error"]
-
 
 def squared_error(jets: Any, others: Any) -> Any:
     """Sum the squared differences of all features of all particles.

@@ -19,8 +19,6 @@ from mqinfer.lab.zoo.layers import keras, tensorflow
 from mqinfer.lab.zoo.networks.anomaly import chamfer_distance, divergence, squared_error
 from mqinfer.lab.zoo.networks.jets import FEATURES, MEAN, PARTICLES, STD
 
-__all__ = ["JETS", "OUTPUTS", "Autoencoder", "export", "train"]
-
 OUTPUTS = ("loss", "chamfer", "reconstruction", "z")
 JETS = Input("jets", (None, PARTICLES, FEATURES))
 

@@ -13,8 +13,6 @@ from typing import Any
 from mqinfer.lab.zoo.export import Input, Network, of_pictures
 from mqinfer.lab.zoo.layers import keras, tensorflow
 
-__all__ = ["CLASSES", "SIDE", "mobilenet", "mobilenet_network", "noscope", "noscope_network"]
-
 CLASSES = 1000
 """Classes of MobileNet."""
 SIDE = 50

@@ -12,8 +12,6 @@ from mqinfer.lab.zoo.layers import keras
 from mqinfer.lab.zoo.networks.autoencoder import JETS, Autoencoder
 from mqinfer.lab.zoo.networks.jets import FEATURES, PARTICLES
 
-__all__ = ["LATENT", "conv_vae"]
-
 LATENT = 8
 _BETA = 5e-4
 _POOLED = (47, 24)

@@ -8,8 +8,6 @@ from typing import Any
 from mqinfer.lab.zoo.export import Network, of_pictures
 from mqinfer.lab.zoo.layers import conv, keras, separable, tensorflow, upsample
 
-__all__ = ["drive_net", "drive_segmentation"]
-
 
 def drive_net(height: int, width: int, classes: int) -> Any:
     """Build the network.

@@ -18,8 +18,6 @@ from mqinfer.lab.zoo.layers import keras, tensorflow
 from mqinfer.lab.zoo.networks.autoencoder import JETS, Autoencoder
 from mqinfer.lab.zoo.networks.jets import FEATURES, PARTICLES
 
-__all__ = ["ADJACENCY", "graph_vae", "renormalised"]
-
 ADJACENCY = Input("adjacency", (None, PARTICLES, PARTICLES))
 _LATENT, _BETA = 8, 10.0
 _WIDTHS = (16, 8)

@@ -10,8 +10,6 @@ from mqinfer.lab.zoo.networks.conv_vae import conv_vae
 from mqinfer.lab.zoo.networks.graph_vae import graph_vae
 from mqinfer.lab.zoo.networks.jets import adjacency, draw_jets
 
-__all__ = ["conv_vae_network", "graph_vae_network"]
-
 _JETS, _STEPS = 4096, 300
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FEATURES", "MEAN", "PARTICLES", "STD", "adjacency", "draw_jets"]
-
 PARTICLES, FEATURES = 100, 3
 """Particles of a jet, by descending momentum, padded with zeros; features are eta and phi about the axis, pT in GeV."""
 MEAN = (0.0, 0.0, 5.0)

@@ -6,8 +6,6 @@ from typing import Any, Literal, NamedTuple
 
 from mqinfer.lab.zoo.layers import conv, depthwise, keras
 
-__all__ = ["Size", "mobilenet_v3"]
-
 Size = Literal["small", "large"]
 
 _RELU, _HARD_SWISH = "relu", "hard_silu"

@@ -11,8 +11,6 @@ from mqinfer.lab.zoo.export import Inference, Network, of_pictures
 from mqinfer.lab.zoo.layers import conv, keras, separable, tensorflow, upsample
 from mqinfer.lab.zoo.networks.mobilenet_v3 import Size, mobilenet_v3
 
-__all__ = ["deeplab_v3_plus", "encoder_decoder", "logits_network", "mask_network", "mobilenet_v3_segmentation"]
-
 _TAIL: dict[Size, float] = {"small": 1.0, "large": 0.625}
 """Factor on the width of the last blocks, for files of 4.6 and 8.6 MB."""
 _RATES = (12, 24, 36)

@@ -14,8 +14,6 @@ import numpy as np
 from mqinfer.lab.zoo.export import Input, Network
 from mqinfer.lab.zoo.layers import conv, keras, tensorflow
 
-__all__ = ["ANCHORS", "CLASSES", "SIDE", "decode", "suppress", "yolo_network", "yolo_suppressed_network", "yolo_v2"]
-
 SIDE, CLASSES = 608, 80
 ANCHORS = ((0.57273, 0.677385), (1.87446, 2.06253), (3.33843, 5.47434), (7.88282, 3.52778), (9.77052, 9.16828))
 """Widths and heights of the anchors trained on COCO, in cells of the output's grid."""

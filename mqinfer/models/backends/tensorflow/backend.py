@@ -16,8 +16,6 @@ from mqinfer.protocol.datatypes import BY_NAME, Array, Datatype
 from mqinfer.protocol.errors import ModelFailed, ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["TensorFlowBackend", "TensorFlowModel", "has_datatype", "input_specs", "output_specs"]
-
 _DATATYPES = {**BY_NAME, "string": Datatype.BYTES}
 
 

@@ -9,8 +9,6 @@ from mqinfer.models.load_options import LoadOptions
 from mqinfer.models.repository.files import inner_path
 from mqinfer.protocol.errors import ModelNotLoadable
 
-__all__ = ["check_graph", "check_saved_model"]
-
 _READERS = ("WholeFileReader", "TextLineReader", "FixedLengthRecordReader", "TFRecordReader", "LMDBReader")
 _DATASETS = ("TextLine", "TFRecord", "FixedLengthRecord", "Snapshot", "Cache", "Load", "Save", "Csv", "LMDB", "Sql")
 _OPERATIONS = frozenset(

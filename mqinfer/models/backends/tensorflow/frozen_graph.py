@@ -25,8 +25,6 @@ from mqinfer.models.backends.tensorflow.runtime import choose_device, import_ten
 from mqinfer.models.load_options import LoadOptions, TensorOptions
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
 
-__all__ = ["NodeDef", "load", "reaching", "unconsumed"]
-
 log = logging.getLogger("mqinfer.models")
 
 _RANKS = 6

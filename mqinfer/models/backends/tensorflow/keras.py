@@ -18,8 +18,6 @@ from mqinfer.models.backends.tensorflow.runtime import choose_device, import_ten
 from mqinfer.models.load_options import LoadOptions
 from mqinfer.protocol.errors import MissingExtra, ModelNotLoadable
 
-__all__ = ["load"]
-
 _PRECISIONS = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 
 

@@ -22,8 +22,6 @@ from typing import Any
 from mqinfer.models.repository.files import describe
 from mqinfer.protocol.errors import MissingExtra, ModelNotLoadable
 
-__all__ = ["check_keras"]
-
 _CONFIG = "config.json"
 _WEIGHTS = "model.weights.h5"
 _HEAP, _HEAD_BYTES = b"GCOL\x01\0\0\0", 16

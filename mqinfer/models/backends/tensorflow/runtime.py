@@ -18,8 +18,6 @@ from mqinfer.models.load_options import RequestedDevice
 from mqinfer.models.repository.files import describe
 from mqinfer.protocol.errors import MissingExtra, ModelFailed, ModelNotLoadable, MqinferError
 
-__all__ = ["choose_device", "import_tensorflow", "loading", "running"]
-
 log = logging.getLogger("mqinfer.models")
 
 

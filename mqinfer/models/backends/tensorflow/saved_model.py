@@ -30,15 +30,6 @@ from mqinfer.protocol.card import Signature, SignatureTensor
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = [
-    "Function",
-    "choose_signature",
-    "load",
-    "load_in_session",
-    "serving_tags",
-    "tensor_names",
-]
-
 log = logging.getLogger("mqinfer.models")
 
 DEFAULT_SIGNATURE = "serving_default"
