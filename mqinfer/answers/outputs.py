@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -92,6 +93,8 @@ def describe_outputs(
 ) -> dict[str, dict[str, object]]:
     """Describe outputs for JSON: shape, datatype, hash, `class_shares` of a mask, `values` of anything small.
 
+    Larger ones have their `least` and `greatest` number that is finite.
+
     Args:
         outputs: Decoded arrays by name.
         classes: Of the model's card.
@@ -111,15 +114,35 @@ def describe_outputs(
             entry["class_shares"] = class_shares(found[1] if mask is None else mask, classes, seen)
         elif output.size <= SMALL_OUTPUT:
             entry["values"] = [_plain(value) for value in output.ravel().tolist()]
+        elif (ends := extremes(output)) is not None:
+            entry["least"], entry["greatest"] = ends
         described[name] = entry
     return described
+
+
+def extremes(output: Array) -> tuple[float, float] | None:
+    """Return the least and the greatest number that is finite; None if there is none."""
+    if output.dtype.kind not in "fiu":
+        return None
+    finite = output if output.dtype.kind != "f" else output[np.isfinite(output)]
+    return (finite.min().item(), finite.max().item()) if finite.size else None
+
+
+def elements(output: Array) -> dict[str, object]:
+    """Return all elements of an output for JSON: little-endian bytes, or strings, in base64."""
+    if output.dtype.kind == "O":
+        return {"strings": [base64.b64encode(each).decode() for each in _strings(output)]}
+    return {"data": base64.b64encode(np.ascontiguousarray(output).tobytes()).decode()}
+
+
+def _strings(output: Array) -> list[bytes]:
+    return [each if isinstance(each, bytes) else str(each).encode() for each in output.ravel().tolist()]
 
 
 def _hash(output: Array) -> str:
     """Return a hash of the elements in order; it tells two results apart, and protects from nobody."""
     if output.dtype.kind == "O":  # strings, each behind its length
-        elements = [value if isinstance(value, bytes) else str(value).encode() for value in output.ravel().tolist()]
-        return xxh3_128_hexdigest(b"".join(len(each).to_bytes(8, "little") + each for each in elements))
+        return xxh3_128_hexdigest(b"".join(len(each).to_bytes(8, "little") + each for each in _strings(output)))
     return xxh3_128_hexdigest(np.ascontiguousarray(output).reshape(-1).view(np.uint8).data)
 
 

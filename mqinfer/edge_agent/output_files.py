@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import count
+import re
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import chain, count
 from pathlib import Path
 
+import numpy as np
+
+from mqinfer.logs import printable
+from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
 
 log = logging.getLogger("mqinfer.edge_agent")
-__all__ = ["set_aside", "writing"]
+__all__ = ["set_aside", "write_npz", "writing"]
+
+_PATH_PARTS = re.compile(r"[/\\]+")
+_LONGEST_NAME = 200
+_MOST_PADDED = 1 << 20
+"""Bytes that strings may take, beyond four times their own, so that they are an array of one length."""
 
 
 @contextmanager
@@ -52,3 +63,51 @@ def set_aside(
     path.rename(free)
     log.log(level, "%s of an earlier run is kept as %s", path, free.name)
     return free
+
+
+def write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write arrays by name, for `numpy.load`, which needs no pickle for them; the file has its name once it is whole.
+
+    Strings become an array of bytes of one length. Where that would be far longer than they are, or one ends with a 0,
+    they are `NAME`, the bytes of all, and `NAME.ends`, where each ends. A name that could be a path out of a folder
+    loses what makes it one.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    unfinished = path.with_name(f"{path.name}.new")
+    try:
+        with writing(path):
+            with zipfile.ZipFile(unfinished, "w") as file:
+                for name, array in _members(arrays).items():
+                    with file.open(f"{name}.npy", "w", force_zip64=True) as member:
+                        np.lib.format.write_array(member, array, allow_pickle=False)
+            unfinished.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            unfinished.unlink()
+        raise
+
+
+def _members(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return arrays that need no pickle, under names that make no paths; no two share one."""
+    members: dict[str, Array] = {}
+    for given, array in arrays.items():
+        parts = [part for part in _PATH_PARTS.split(printable(given)) if part.strip(". ")]
+        plain = "/".join(parts)[:_LONGEST_NAME] or "output"
+        for suffix, part in _parts(array).items():
+            numbered = (f"{plain}{number}{suffix}" for number in chain([""], (f"-{n}" for n in count(2))))
+            members[next(name for name in numbered if name not in members)] = part
+    return members
+
+
+def _parts(array: Array) -> dict[str, Array]:
+    """Return an array as it is stored, and what is stored beside it, by suffix of the name."""
+    if array.dtype.kind != "O":
+        return {"": array}
+    values = [each if isinstance(each, bytes) else str(each).encode() for each in array.ravel().tolist()]
+    lengths = np.array([len(each) for each in values], np.int64)
+    has_zero = any(each.endswith(b"\0") for each in values)
+    if not has_zero and len(values) * lengths.max(initial=0) <= _MOST_PADDED + 4 * lengths.sum():
+        return {"": np.array(values, np.bytes_).reshape(array.shape)}
+    return {"": np.frombuffer(b"".join(values), np.uint8), ".ends": np.cumsum(lengths).reshape(array.shape)}

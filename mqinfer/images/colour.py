@@ -11,7 +11,7 @@ from mqinfer.codecs.opencv import opencv
 from mqinfer.images.pixel_format import ColourModel, PixelFormat
 from mqinfer.protocol.errors import BadImage
 
-__all__ = ["colours_to_rgb", "to_8_bits", "true_bits", "values_to_rgb"]
+__all__ = ["colours_to_rgb", "stretch", "to_8_bits", "true_bits", "values_to_rgb"]
 
 _BIT_DEPTHS = range(8, 17)
 
@@ -87,13 +87,14 @@ def values_to_rgb(array: NDArray[Any], pixels: PixelFormat) -> NDArray[np.uint8]
     """
     if pixels.channels not in (1, 3, 4):
         raise BadImage(f"{pixels.name}: {pixels.channels} channels are not a colour picture; send the array as it is")
-    stretched = _stretch(array)
+    stretched = stretch(array)
     if pixels.channels == 1:
         return np.repeat(stretched[..., np.newaxis], 3, axis=-1)
     return np.ascontiguousarray(stretched[..., 2::-1])
 
 
-def _stretch(array: NDArray[Any]) -> NDArray[np.uint8]:
+def stretch(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """Map the least finite value to 0 and the greatest to 255; what is not finite becomes 0, and so do equal values."""
     with np.errstate(invalid="ignore"):  # a signalling NaN is treated as any NaN
         values = array.astype(np.float64)
     finite = np.isfinite(values)

@@ -16,7 +16,7 @@ from mqinfer.images.camera import CameraInfo
 from mqinfer.images.rectification import rectification
 from mqinfer.protocol.card import Resize
 
-__all__ = ["UNKNOWN", "Placement", "Region", "Resize"]
+__all__ = ["UNKNOWN", "Placement", "Region", "Resize", "is_scaled"]
 
 Region = tuple[int, int, int, int]
 """Left, top, width and height, in pixels."""
@@ -71,7 +71,7 @@ class Placement:
         whole = 0, 0, *frame
         left, top, *size = region or whole
         placed = picture
-        if not _is_scaled((size[0], size[1]), picture):
+        if not is_scaled((size[0], size[1]), picture):
             if resize is Resize.LETTERBOX:
                 factor = min(picture[0] / size[0], picture[1] / size[1])
                 placed = max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
@@ -142,7 +142,7 @@ class Placement:
         return rectification(self.camera, *self.frame).to_recorded(pixels, outside)
 
 
-def _is_scaled(frame: tuple[int, int], picture: tuple[int, int]) -> bool:
+def is_scaled(frame: tuple[int, int], picture: tuple[int, int]) -> bool:
     """Return whether a frame is the picture at another scale: `side = round(scale * picture's side)`, both ways.
 
     A sender that lowers the size sends the whole picture, margins included, and rounding must not add a second margin.

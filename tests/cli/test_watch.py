@@ -104,7 +104,7 @@ def test_an_object() -> None:
     assert (plain["client"], plain["id"], plain["source"], plain["sequence"]) == ("car-1", "r1", "/camera", 7)
     assert (plain["capture_time_ns"], plain["worker"], plain["model_version"]) == (123, "gpu.0", "3")
     assert plain["timings"]["inference"] == 10_400_000
-    assert set(plain["outputs"]["y"]) == {"shape", "datatype", "hash"}
+    assert set(plain["outputs"]["y"]) == {"shape", "datatype", "hash", "least", "greatest"}
     assert plain["parameters"] == {"score": "nan", "n": 1}
     full: Any = json.loads(json.dumps(describe(each, each.decode(), (), with_tensors=True)))["outputs"]
     read = np.frombuffer(base64.b64decode(full["y"]["data"]), "<f4").reshape(full["y"]["shape"])

@@ -112,5 +112,5 @@ def test_small_outputs_are_written_out_as_json_has_them() -> None:
     assert described == {
         "scores": {"shape": [1, 4], "datatype": "FP32", "values": [0.5, "NaN", "Infinity", "-Infinity"]},
         "names": {"shape": [2], "datatype": "BYTES", "values": ["car", "\ufffd"]},
-        "big": {"shape": [8, 3, 4], "datatype": "FP16"},
+        "big": {"shape": [8, 3, 4], "datatype": "FP16", "least": 0.0, "greatest": 0.0},
     }

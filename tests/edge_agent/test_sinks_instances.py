@@ -61,7 +61,7 @@ def test_instances_are_laid_over_the_picture_in_mcap(tmp_path: Path) -> None:
     """On the topic of overlays, which the layout shows; a detector without masks has none."""
     card = ModelCard(name="m", versions=("1",), platform="p", parameters=CardParameters(classes=(RED, GREEN)))
     boxes = {name: output for name, output in instances().items() if name != "masks"}
-    for name, outputs, kinds in (("with", instances(), 4), ("without", boxes, 3)):
+    for name, outputs, kinds in (("with", instances(), 5), ("without", boxes, 3)):
         sinks = open_sinks(tmp_path / name, card, ("mcap",))
         sinks.write(FRAME, FrameView(PIXELS, PLACEMENT, outputs), result(outputs))
         sinks.close()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import math
 from datetime import datetime
 
-import numpy as np
 from msgspec.structs import asdict
 
-from mqinfer.answers.outputs import class_name, class_shares, describe_outputs, find_boxes, find_mask, label
+from mqinfer.answers.outputs import class_name, class_shares, describe_outputs, elements, find_boxes, find_mask, label
 from mqinfer.answers.top_classes import describe_top, find_top, top_label
 from mqinfer.client.result import InferResult
 from mqinfer.client.watching import SeenResult
@@ -64,7 +62,7 @@ def describe(
     outputs = describe_outputs(result.outputs, classes)
     if with_tensors:
         for name, output in result.outputs.items():
-            outputs[name] |= _elements(output)
+            outputs[name] |= elements(output)
     boxes = [
         {"class": None if each.number is None else class_name(each.number, classes), "score": each.score}
         | {"box": list(each.box)}
@@ -126,13 +124,6 @@ def _values(output: Array) -> str:
     if output.size == 1 and output.dtype.kind in "biuf":
         return f"{output.item():.6g}"
     return f"{output.dtype.name}{list(output.shape)}"
-
-
-def _elements(output: Array) -> dict[str, object]:
-    if output.dtype.kind == "O":  # strings
-        values = [each if isinstance(each, bytes) else str(each).encode() for each in output.ravel().tolist()]
-        return {"strings": [base64.b64encode(each).decode() for each in values]}
-    return {"data": base64.b64encode(np.ascontiguousarray(output).tobytes()).decode()}
 
 
 def _short(text: str) -> str:

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from mqinfer.answers.depth import Depth, find_depth
 from mqinfer.answers.outputs import DetectedBox, Mask, Picture, find_boxes, find_mask
 from mqinfer.codecs import probe_image
 from mqinfer.edge_agent.frames.times import NO_TIMES, FrameTimes
@@ -63,6 +64,16 @@ class FrameView:
         """
         found = find_mask(self.outputs, self.placement.picture)
         return self.placement.mask_to_frame(found[1]) if found else None
+
+    @cached_property
+    def depth(self) -> Depth | None:
+        """The output with a number for each pixel; None if there is none."""
+        return find_depth(self.outputs, self.placement.picture)
+
+    @cached_property
+    def depth_levels(self) -> Mask | None:
+        """Its numbers as levels in the frame's size, as `Depth.levels` returns them; None if there is none."""
+        return None if self.depth is None else self.depth.levels(self.placement)
 
     @cached_property
     def seen(self) -> npt.NDArray[np.bool_] | None:

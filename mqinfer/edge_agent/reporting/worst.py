@@ -15,7 +15,7 @@ from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.codecs.opencv import opencv
 from mqinfer.edge_agent.frames.view import FrameView
-from mqinfer.edge_agent.sinks.drawing.overlay import draw_boxes, draw_instances, draw_overlay, encode_picture
+from mqinfer.edge_agent.sinks.drawing.overlay import draw_areas, draw_boxes, encode_picture
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.types import Outcome
 
@@ -122,10 +122,7 @@ class WorstFrames:
 
     def _draw(self, view: FrameView) -> Picture:
         """Draw masks over the frame, make it small, and draw boxes, whose labels stay legible so."""
-        shown = (
-            view.pixels if view.mask is None else draw_overlay(view.pixels, view.mask, self._classes, seen=view.seen)
-        )
-        shown = draw_instances(shown, view, self._classes) if view.boxes else shown
+        shown = draw_areas(view, self._classes)
         height, width = shown.shape[:2]
         factor = min(1.0, _WIDTH / width, _WIDTH / height)
         size = max(1, round(width * factor)), max(1, round(height * factor))

@@ -15,6 +15,7 @@ from mqinfer.edge_agent.sinks.drawing.picture_sink import PictureSink
 from mqinfer.edge_agent.sinks.drawing.video_sink import VideoSink
 from mqinfer.edge_agent.sinks.foxglove.mcap_sink import McapSink
 from mqinfer.edge_agent.sinks.jsonl_sink import JsonlSink
+from mqinfer.edge_agent.sinks.npz_sink import NpzSink
 from mqinfer.edge_agent.sinks.ros.rosbag_sink import RosbagSink
 from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.protocol.card import ModelCard
@@ -28,6 +29,7 @@ _OPENERS: dict[str, Callable[[Path, ModelCard, int, str | None], Sink]] = {
     "csv": lambda directory, card, *_: CsvSink(directory, card.classes),
     "jsonl": lambda directory, card, _, same: JsonlSink(directory, card.classes, goes_on_with=same),
     "mcap": lambda directory, card, *_: McapSink(directory, card),
+    "npz": lambda directory, _card, _, same: NpzSink(directory, goes_on=same is not None),
     "pictures": lambda directory, card, every, _: PictureSink(directory, card.classes, every),
     "rosbag": lambda directory, card, *_: RosbagSink(directory, card),
     "video": lambda directory, card, *_: VideoSink(directory, card.classes),
@@ -128,8 +130,8 @@ def open_sinks(
         card: The model's card: its classes and colours, and the name in the MCAP file.
         kinds: Some of `SINK_KINDS`; repeated names count once.
         picture_every: Write an overlay picture every N frames with a result, for each stream.
-        goes_on_with: Go on with the JSON lines that are there, which are of a model of this hash; files of other kinds
-            are set aside as always. None sets all of them aside.
+        goes_on_with: Go on with the JSON lines and the NumPy files that are there, which are of a model of this hash;
+            files of other kinds are set aside as always. None sets all of them aside.
 
     Raises:
         ConfigError: A kind is unknown, `picture_every` is below 1, or a file cannot be written.

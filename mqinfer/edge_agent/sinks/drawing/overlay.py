@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from mqinfer.answers.depth import Depth
 from mqinfer.answers.outputs import MOST_BOXES, PRESENT, DetectedBox, Mask, Picture, label
 from mqinfer.answers.top_classes import find_top, top_label
 from mqinfer.bags.frame import Frame
@@ -29,7 +30,9 @@ __all__ = [
     "add_strip",
     "caption",
     "colour_mask",
+    "draw_areas",
     "draw_boxes",
+    "draw_depth",
     "draw_instances",
     "draw_lines",
     "draw_overlay",
@@ -49,6 +52,7 @@ _INK = (235, 235, 235)
 _LINE_HEIGHT = 22
 _MARGIN = 8
 _CHIP = 12
+_SCALE = 120
 _FONT_SCALE = 0.45
 _LONGEST_LEGEND = 100
 """A legend of more classes would be larger than the picture, and is left out."""
@@ -202,13 +206,65 @@ def add_strip(picture: Picture, line: str, classes: Sequence[ClassInfo] = ()) ->
 
 def draw_result(frame: Frame, view: FrameView, result: InferResult, classes: Sequence[ClassInfo]) -> Picture:
     """Draw a result: mask and boxes over the recorded frame, the legend, and a caption whatever the outcome."""
-    shown = view.pixels if view.mask is None else draw_overlay(view.pixels, view.mask, classes, seen=view.seen)
-    shown = draw_instances(shown, view, classes) if view.boxes else shown
+    shown = draw_areas(view, classes)
     shown = draw_boxes(shown, view.boxes, classes) if view.boxes else shown
     top = find_top(view.outputs, classes)
     shown = draw_lines(shown, [top_label(each) for each in top]) if top else shown
     classes = visible(tuple(classes)) if "boxes" in view.outputs else classes
     return add_strip(shown, caption(frame, result), classes if len(classes) <= _LONGEST_LEGEND else ())
+
+
+def draw_areas(view: FrameView, classes: Sequence[ClassInfo]) -> Picture:
+    """Lay over the recorded frame what a result has for each pixel: its mask or else its depth, and masks of objects.
+
+    Returns:
+        A new picture of the same size; the frame itself if there is nothing to lay over it.
+    """
+    shown = view.pixels
+    if view.mask is not None:
+        shown = draw_overlay(shown, view.mask, classes, seen=view.seen)
+    elif view.depth is not None and view.depth_levels is not None:
+        shown = draw_depth(shown, view.depth_levels, view.depth)
+    return draw_instances(shown, view, classes) if view.boxes else shown
+
+
+def draw_depth(picture: Picture, levels: Mask, depth: Depth, alpha: float = 0.8) -> Picture:
+    """Lay colours for numbers over a picture, with their scale in the lower left corner.
+
+    Args:
+        picture: RGB `[height, width, 3]`; it stays as it is.
+        levels: Of its pixels, 0 to 254; others stay as they are.
+        depth: The least and the greatest number.
+        alpha: Share of the colours, from 0 to 1.
+
+    Returns:
+        A new picture of the same size.
+    """
+    cv2 = opencv()
+    height, width = picture.shape[:2]
+    if levels.shape != (height, width):  # the frame could not be decoded
+        levels = cv2.resize(levels, (width, height), interpolation=cv2.INTER_NEAREST)
+    colours = cv2.cvtColor(cv2.applyColorMap(levels, cv2.COLORMAP_TURBO), cv2.COLOR_BGR2RGB)
+    blended = cv2.addWeighted(picture, 1.0 - alpha, colours, alpha, 0.0)
+    drawn: Picture = np.where(levels[:, :, np.newaxis] < UNKNOWN, blended, picture)
+    return _draw_scale(drawn, f"{depth.least:.4g}", f"{depth.greatest:.4g}")
+
+
+def _draw_scale(drawn: Picture, least: str, greatest: str) -> Picture:
+    """Draw all colours between the numbers that the first and the last stand for, where the picture has room."""
+    cv2 = opencv()
+    left, right = (_text_width(text) for text in (least, greatest))
+    width, top = left + right + _SCALE + 20, drawn.shape[0] - _LINE_HEIGHT - _MARGIN
+    if top < 0 or width + 2 * _MARGIN > drawn.shape[1]:
+        return drawn
+    cv2.rectangle(drawn, (_MARGIN, top), (_MARGIN + width, top + _LINE_HEIGHT), _BACKGROUND, cv2.FILLED)
+    first, baseline = _MARGIN + left + 10, top + _LINE_HEIGHT - 7
+    ramp = np.linspace(0, UNKNOWN - 1, _SCALE).astype(np.uint8)[np.newaxis]
+    colours = cv2.cvtColor(cv2.applyColorMap(ramp, cv2.COLORMAP_TURBO), cv2.COLOR_BGR2RGB)
+    drawn[top + 5 : top + _LINE_HEIGHT - 4, first : first + _SCALE] = colours
+    _put_text(drawn, least, _MARGIN + 5, baseline)
+    _put_text(drawn, greatest, first + _SCALE + 5, baseline)
+    return drawn
 
 
 def draw_instances(picture: Picture, view: FrameView, classes: Sequence[ClassInfo], alpha: float = 0.5) -> Picture:

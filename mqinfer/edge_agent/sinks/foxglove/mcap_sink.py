@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from mqinfer.answers.outputs import DetectedBox, Mask, Picture, label
+from mqinfer.answers.outputs import SMALL_OUTPUT, DetectedBox, Mask, Picture, elements, find_mask, label
 from mqinfer.answers.top_classes import find_top, top_label
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
@@ -19,8 +19,7 @@ from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.edge_agent.sinks.drawing.overlay import (
     caption,
-    draw_instances,
-    draw_overlay,
+    draw_areas,
     encode_mask,
     encode_picture,
     palette,
@@ -31,6 +30,7 @@ from mqinfer.edge_agent.sinks.foxglove.layout import LAYOUT_FILE, make_layout, r
 from mqinfer.edge_agent.sinks.jsonl_sink import describe_result, describe_times
 from mqinfer.edge_agent.sinks.sink import repair_earlier
 from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.datatypes import datatype_of
 from mqinfer.protocol.errors import ConfigError, MissingExtra
 from mqinfer.protocol.types import Buffer
 
@@ -53,7 +53,10 @@ class McapSink:
     - `<source>/mqinfer/result`: `mqinfer.Result`, whatever the outcome;
     - `<source>/mqinfer/mask`: `foxglove.CompressedImage`, PNG, each class in its colour;
     - `<source>/mqinfer/classes`: `foxglove.RawImage`, mono8, the class numbers;
-    - `<source>/mqinfer/overlay`: `foxglove.CompressedImage`, JPEG, the mask, or the masks of objects, over the frame.
+    - `<source>/mqinfer/overlay`: `foxglove.CompressedImage`, JPEG, the mask, the depth with its scale, or the masks of
+      objects, over the frame;
+    - `<source>/mqinfer/outputs`: `mqinfer.Outputs`, all elements of the outputs that `mqinfer.Result` has no values of,
+      but for the class mask, as the model returned them.
 
     A chunk ends after a second or a megabyte, so a process that is killed loses at most the last second; the file is
     then without its index until `mqinfer bag repair` or the next run into the same folder repairs it.
@@ -115,6 +118,7 @@ class McapSink:
         self._add(frame, "result", foxglove.RESULT, _without_nulls(described))
         if view.mask is not None:
             self._add_mask(frame, view, view.mask)
+        self._add_outputs(frame, view)
         overlay = self._overlay(view)
         if overlay is not None:
             self._add_image(frame, "overlay", encode_picture(overlay, ".jpg"), "jpeg")
@@ -163,13 +167,22 @@ class McapSink:
         numbers = foxglove.raw_image(frame.capture_time_ns, frame.frame_id, mask)
         self._add(frame, "classes", "foxglove.RawImage", numbers)
 
+    def _add_outputs(self, frame: Frame, view: FrameView) -> None:
+        mask = find_mask(view.outputs, view.placement.picture)
+        large = {
+            name: {"datatype": datatype_of(output.dtype).value, "shape": list(output.shape), **elements(output)}
+            for name, output in view.outputs.items()
+            if output.size > SMALL_OUTPUT and (mask is None or mask[0] != name)
+        }
+        if large:
+            stamp = foxglove.time(frame.capture_time_ns)
+            self._add(frame, "outputs", foxglove.OUTPUTS, {"timestamp": stamp, "outputs": large})
+
     def _overlay(self, view: FrameView) -> Picture | None:
-        """Return the frame with its mask, or with the masks of its objects, laid over it; None if there is none."""
+        """Return the frame under its mask, its depth, or the masks of its objects; None if there is none."""
         if not view.pixels.size:
             return None
-        if view.mask is not None:
-            return draw_overlay(view.pixels, view.mask, self._classes, seen=view.seen)
-        drawn = draw_instances(view.pixels, view, self._classes) if view.boxes else view.pixels
+        drawn = draw_areas(view, self._classes)
         return None if drawn is view.pixels else drawn
 
     def _add_image(self, frame: Frame, kind: str, data: Buffer, image_format: str) -> None:

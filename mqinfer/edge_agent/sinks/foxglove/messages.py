@@ -18,11 +18,23 @@ from mqinfer.answers.outputs import Mask
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.types import Buffer
 
-__all__ = ["RESULT", "Box", "compressed_image", "image_annotations", "raw_image", "result_schema", "schema", "time"]
+__all__ = [
+    "OUTPUTS",
+    "RESULT",
+    "Box",
+    "compressed_image",
+    "image_annotations",
+    "raw_image",
+    "result_schema",
+    "schema",
+    "time",
+]
 
 JsonObject = dict[str, object]
 RESULT = "mqinfer.Result"
 """Schema name of the messages that carry the objects of `results.jsonl` and `times.jsonl`."""
+OUTPUTS = "mqinfer.Outputs"
+"""Schema name of the messages that carry the elements of large outputs."""
 _LINE_LOOP = 2
 """Type of `foxglove.PointsAnnotation` for a closed line."""
 _NARROW = 960
