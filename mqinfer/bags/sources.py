@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from mqinfer.bags.folder_source import PICTURE_SUFFIXES, FolderSource
-from mqinfer.bags.frame import FrameSource, TimeRange
+from mqinfer.bags.frame import WHOLE, FrameSource, TimeRange
 from mqinfer.bags.live.camera import CameraSource, without_login
 from mqinfer.bags.live.returning import ReturningSource
 from mqinfer.bags.live.ros2 import Ros2Source
@@ -20,36 +19,10 @@ from mqinfer.bags.several import LiveSources, MergedSources, NamedSource
 from mqinfer.bags.video_source import VIDEO_SUFFIXES, VideoSource
 from mqinfer.protocol.errors import ConfigError, SourceError
 
-__all__ = ["Part", "is_live", "open_source", "open_sources"]
+__all__ = ["is_live", "open_source", "open_sources"]
 
 _LIVE = re.compile(r"(camera:[0-9]+|ros2:.+|(rtsps?|https?|rtmp|udp|tcp)://.+)")
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)=(.+)")
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What is read of the sources.
-
-    Attributes:
-        topics: Image topics of bags; empty for all.
-        start: Where to start, in seconds after the first frame.
-        duration: How much to read, in seconds; None for all.
-        depth: Whether a bag's depth pictures are read where no topics are named.
-    """
-
-    topics: Sequence[str] = ()
-    start: float = 0.0
-    duration: float | None = None
-    depth: bool = True
-
-    @property
-    def span(self) -> TimeRange:
-        """The part of a recording.
-
-        Raises:
-            ConfigError: A negative start, or a duration that is not positive.
-        """
-        return TimeRange(self.start, self.duration)
 
 
 def is_live(spec: str) -> bool:
@@ -69,21 +42,23 @@ def open_source(
 
     Args:
         spec: As for `open_sources`.
-        topics: As in `Part`; so are the others.
-        start: Where to start.
-        duration: How much to read.
-        depth: Whether depth pictures are read.
+        topics: As for `open_sources`.
+        start: Where to start, in seconds after the first frame.
+        duration: How much to read, in seconds; None for all.
+        depth: As for `open_sources`.
 
     Raises:
         SourceError, ConfigError, MissingExtra: As for `open_sources`.
     """
-    return open_sources([spec], Part(topics, start, duration, depth))
+    return open_sources([spec], topics, TimeRange(start, duration), depth=depth)
 
 
-def open_sources(
+def open_sources(  # noqa: PLR0913 - what may be said of sources
     specs: Sequence[str],
-    part: Part,
+    topics: Sequence[str] = (),
+    span: TimeRange = WHOLE,
     *,
+    depth: bool = True,
     is_stopped: Callable[[], bool] = lambda: False,
     waits: bool = False,
 ) -> FrameSource:
@@ -93,7 +68,9 @@ def open_sources(
         specs: Bags, videos, folders of pictures and pictures, by their paths; or live sources: `camera:0`, URLs of
             network cameras, `ros2:TOPIC`. With `NAME=` before it a source's stream has that name, or, where there are
             several, names below it.
-        part: What to read of each.
+        topics: Image topics of bags; empty for all.
+        span: What to read of each.
+        depth: Whether a bag's depth pictures are read where no topics are named.
         is_stopped: Asked by live sources before each frame, and while they are away; True ends the frames.
         waits: Whether live sources may be away at the start, too.
 
@@ -104,28 +81,28 @@ def open_sources(
         MissingExtra: rosbags, OpenCV or rclpy is not installed.
     """
     live = [spec for spec in specs if is_live(spec)]
-    if live and part.topics:
-        _refuse_topics(live[0], part.topics)
+    if live:
+        _refuse_topics(live[0], topics)
     if not live:
-        return _recordings(specs, part)
+        return _recordings(specs, partial(_recording, topics=topics, span=span, depth=depth))
     if len(live) < len(specs):
         raise ConfigError(f"{', '.join(specs)}: live sources and recordings have different clocks; replay them apart")
     with ExitStack() as rollback:
         opened = []
         for spec in specs:
-            opened.append(_live(spec, part.span, is_stopped, waits=waits))
+            opened.append(_live(spec, span, is_stopped, waits=waits))
             rollback.callback(opened[-1].close)
         source = opened[0] if len(opened) == 1 else LiveSources(opened)
         rollback.pop_all()
     return source
 
 
-def _recordings(specs: Sequence[str], part: Part) -> FrameSource:
+def _recordings(specs: Sequence[str], open_one: Callable[[str], FrameSource]) -> FrameSource:
     with ExitStack() as rollback:
         opened: list[FrameSource] = []
         for spec in specs:
             name, path = _name_and_source(spec)
-            source = _recording(path, part)
+            source = open_one(path)
             rollback.callback(source.close)
             opened.append(NamedSource(name, source) if name else source)
         together = opened[0] if len(opened) == 1 else MergedSources(opened)
@@ -133,11 +110,11 @@ def _recordings(specs: Sequence[str], part: Part) -> FrameSource:
     return together
 
 
-def _recording(spec: str, part: Part) -> FrameSource:
-    path, span = Path(spec), part.span
+def _recording(spec: str, topics: Sequence[str], span: TimeRange, *, depth: bool) -> FrameSource:
+    path = Path(spec)
     if is_bag(path):
-        return RosbagSource(path, topics=part.topics, span=span, depth=part.depth)
-    _refuse_topics(spec, part.topics)
+        return RosbagSource(path, topics=topics, span=span, depth=depth)
+    _refuse_topics(spec, topics)
     if path.is_dir() or path.suffix.lower() in PICTURE_SUFFIXES:
         return FolderSource(path, span=span)
     if path.suffix.lower() in VIDEO_SUFFIXES:

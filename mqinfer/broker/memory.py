@@ -240,11 +240,7 @@ class MemoryLink:
         self._connected = False
 
     def open(self, timeout: float = 10.0) -> None:
-        """Attach to the broker.
-
-        Args:
-            timeout: In seconds, for `on_connection` to return.
-        """
+        """Attach to the broker; `on_connection` may take `timeout` seconds to return."""
         self._maker.check()
         if self._thread is None:
             self._events = queue.SimpleQueue()
@@ -254,16 +250,7 @@ class MemoryLink:
         self.settle(timeout)
 
     def publish(self, message: Message, on_ack: Ack = ignore_ack) -> None:
-        """Send a message.
-
-        Args:
-            message: What to send.
-            on_ack: Called with the reason code, on the link's thread; never for QoS 0.
-
-        Raises:
-            NotConnected: The link is down, or its own handlers are far behind.
-            MessageTooLarge: The message is above `max_packet_size`.
-        """
+        """Send a message, as of `Link`; it is `NotConnected` too where the link's own handlers are far behind."""
         if not self._connected:
             self._maker.check()
             raise NotConnected(f"the link {self._client_id} is down; nothing was sent")
@@ -283,17 +270,7 @@ class MemoryLink:
     def subscribe(
         self, topic_filter: str, handler: MessageHandler, *, share: str | None = None, retained: bool = True
     ) -> None:
-        """Receive the messages of a filter.
-
-        Args:
-            topic_filter: With `+` and `#` if need be.
-            handler: Called with each message, on the link's thread.
-            share: Name of the group whose members compete for the messages.
-            retained: Whether what the broker kept comes first.
-
-        Raises:
-            BadTopic: The filter has a wildcard out of place.
-        """
+        """Receive the messages of a filter, as of `Link`; `BadTopic` where it has a wildcard out of place."""
         self._maker.check()
         subscription_name(topic_filter, share)
         subscription = _Subscription(self, topic_filter, share, handler, self._offer, retained)

@@ -13,19 +13,32 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
-from mqinfer.codecs.codec import Addressed, Codec, Encoded
+from mqinfer.codecs.codec import Codec, Encoded
 from mqinfer.protocol.datatypes import Array, Datatype, array_bytes, datatype_of
 from mqinfer.protocol.errors import BadEncoding, LimitExceeded, ReferenceLost
 from mqinfer.protocol.header import CHAIN, DIGEST, POSITION
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.types import EncodedTensor, Scalar
 
-__all__ = ["ChainDecoder", "ChainEncoder", "PictureDecoder", "PictureEncoder", "picture_size", "sealed"]
+__all__ = [
+    "Addressed",
+    "ChainDecoder",
+    "ChainEncoder",
+    "PictureDecoder",
+    "PictureEncoder",
+    "StreamHalves",
+    "picture_size",
+    "sealed",
+]
+
+Addressed = tuple[EncodedTensor, str]
+"""A tensor, and the worker that has what it is encoded against; empty where any worker can decode it."""
 
 _AHEAD_S, _AHEAD = 0.05, 8
 """A picture waits so long for those before it, which other threads may be about to decode, if they are so few."""
@@ -50,7 +63,10 @@ class PictureDecoder(Protocol):
 
 
 class ChainEncoder:
-    """Encodes one stream for one input; a `StreamEncoder`. Thread-safe."""
+    """Encodes one stream for one input. Thread-safe.
+
+    `encode` is called for one picture at a time, in the order of the frames; `settled` by any thread.
+    """
 
     def __init__(
         self, name: str, codec: Codec, make: Callable[[int, int, int | None], PictureEncoder], level: int | None
@@ -73,7 +89,17 @@ class ChainEncoder:
         self._worker = ""
 
     def encode(self, name: str, array: Array, parameters: Mapping[str, Scalar], *, whole: bool) -> Addressed:
-        """Encode a picture; as of `StreamEncoder`."""
+        """Encode a picture.
+
+        Args:
+            name: The model's input.
+            array: `[1, H, W, C]` or `[1, H, W]`.
+            parameters: Further parameters of the tensor.
+            whole: Whether any worker must be able to decode it on its own; such frames come out of order.
+
+        Raises:
+            BadEncoding: The codec cannot encode pictures of this kind.
+        """
         tensor = EncodedTensor(name, datatype_of(array.dtype), array.shape, self._name, b"", parameters)
         size = picture_size(tensor, DEFAULT_LIMITS)
         with self._lock:
@@ -109,7 +135,7 @@ class ChainEncoder:
 
 
 class ChainDecoder:
-    """Decodes the newest chain of one stream, a picture at a time in their order; a `StreamDecoder`. Thread-safe."""
+    """Decodes the newest chain of one stream, a picture at a time in their order. Thread-safe."""
 
     def __init__(self, make: Callable[[int, int], PictureDecoder], ahead_s: float = _AHEAD_S) -> None:
         """Start without a picture.
@@ -192,6 +218,19 @@ class ChainDecoder:
 
     def _is_next(self, chain: int, position: int) -> bool:
         return self._decoder is not None and (self._chain, self._next) == (chain, position)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamHalves:
+    """What an encoding that needs earlier pictures keeps of each stream.
+
+    Attributes:
+        encoder: Maker of the sender's half for a level.
+        decoder: Maker of the receiver's half.
+    """
+
+    encoder: Callable[[int | None], ChainEncoder]
+    decoder: Callable[[], ChainDecoder]
 
 
 def sealed(data: bytes, parameters: Mapping[str, Scalar] | None = None) -> Encoded:

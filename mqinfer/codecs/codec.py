@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import Buffer, EncodedTensor, Scalar
 
-__all__ = ["Addressed", "Codec", "Encoded", "StreamDecoder", "StreamEncoder", "StreamHalves", "Traits"]
+if TYPE_CHECKING:
+    from mqinfer.codecs.chain import StreamHalves
 
-Addressed = tuple[EncodedTensor, str]
-"""A tensor, and the worker that has what it is encoded against; empty where any worker can decode it."""
+__all__ = ["Codec", "Encoded", "Traits"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,65 +22,6 @@ class Encoded:
 
     data: Buffer
     parameters: Mapping[str, Scalar] = field(default_factory=dict)
-
-
-class StreamEncoder(Protocol):
-    """Encodes one stream's pictures for one input with the help of those before them.
-
-    `encode` is called for one picture at a time, in the order of the frames; `settled` by any thread.
-    """
-
-    def encode(self, name: str, array: Array, parameters: Mapping[str, Scalar], *, whole: bool) -> Addressed:
-        """Encode a picture.
-
-        Args:
-            name: The model's input.
-            array: `[1, H, W, C]` or `[1, H, W]`.
-            parameters: Further parameters of the tensor.
-            whole: Whether any worker must be able to decode it on its own; such frames come out of order.
-
-        Raises:
-            BadEncoding: The codec cannot encode pictures of this kind.
-        """
-
-    def settled(self, tensor: EncodedTensor, worker: str | None) -> None:
-        """Learn what became of a picture.
-
-        Args:
-            tensor: As `encode` returned it.
-            worker: The worker that has decoded it; None where it had any outcome but `ok`.
-        """
-
-
-class StreamDecoder(Protocol):
-    """Decodes one stream's pictures for one input, in whatever order they come. Thread-safe."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory that it takes, about."""
-
-    def decode(self, tensor: EncodedTensor, limits: Limits) -> Array:
-        """Decode a picture.
-
-        Raises:
-            ReferenceLost: The pictures that it is encoded against are not here.
-            BadEncoding, BadTensor, LimitExceeded: As of `Codec.decode`.
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class StreamHalves:
-    """What an encoding that needs earlier pictures keeps of each stream.
-
-    Attributes:
-        parameter: Parameter of the tensors that need it; others are decoded by the codec alone.
-        encoder: Makes the sender's half for a level.
-        decoder: Makes the receiver's half.
-    """
-
-    parameter: str
-    encoder: Callable[[int | None], StreamEncoder]
-    decoder: Callable[[], StreamDecoder]
 
 
 @dataclass(frozen=True, slots=True)

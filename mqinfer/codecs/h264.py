@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
-from mqinfer.codecs.chain import ChainDecoder, ChainEncoder, picture_size, sealed
-from mqinfer.codecs.codec import Encoded, StreamEncoder, StreamHalves, Traits
+from mqinfer.codecs.chain import ChainDecoder, ChainEncoder, StreamHalves, picture_size, sealed
+from mqinfer.codecs.codec import Encoded, Traits
 from mqinfer.codecs.h264_sps import UNIT, references
 from mqinfer.protocol.datatypes import Array, datatype_of
 from mqinfer.protocol.errors import BadEncoding, MissingExtra
-from mqinfer.protocol.header import CHAIN, DIGEST
+from mqinfer.protocol.header import DIGEST
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import EncodedTensor
 
@@ -189,7 +189,7 @@ class H264Decoder:
         return pixels[:height, :width]
 
 
-def _stream_encoder(level: int | None) -> StreamEncoder:
+def _stream_encoder(level: int | None) -> ChainEncoder:
     return ChainEncoder(_NAME, H264Codec(), H264Encoder, level)
 
 
@@ -203,7 +203,7 @@ class H264Codec:
         share=0.02,
         package="av",
         auto_colours=True,
-        stream=StreamHalves(CHAIN, _stream_encoder, partial(ChainDecoder, H264Decoder)),
+        stream=StreamHalves(_stream_encoder, partial(ChainDecoder, H264Decoder)),
     )
 
     def encode(self, name: str, array: Array, level: int | None) -> Encoded:

@@ -19,9 +19,8 @@ from mqinfer.dashboard.sessions import GRANTED, Attempts, Sessions
 from mqinfer.dashboard.settings import DashboardSettings
 from mqinfer.dashboard.wall import WallGate
 from mqinfer.protocol.errors import MqinferError
-from mqinfer.web.connections import BoundedRunner, ConnectionBounds
+from mqinfer.web.connections import BoundedRunner, allow_many_connections
 from mqinfer.web.keys import KeyFile
-from mqinfer.web.open_files import allow_many_connections
 from mqinfer.web.tls import ssl_context
 
 __all__ = ["run", "serve"]
@@ -75,8 +74,8 @@ async def serve(
     """
     tls = ssl_context(settings.tls) if settings.tls else None
     app = make_app(settings, page, _make_relay(settings), _make_login(settings))
-    bounds = ConnectionBounds("dashboard", _log.getChild("http"), settings.max_connections + _FURTHER)
-    runner = BoundedRunner(app, bounds, shutdown_timeout=_END_S)
+    most = settings.max_connections + _FURTHER
+    runner = BoundedRunner(app, "dashboard", _log.getChild("http"), most, shutdown_timeout=_END_S)
     await runner.setup()
     try:
         site = web.TCPSite(runner, settings.bind, settings.port, ssl_context=tls, backlog=_BACKLOG)

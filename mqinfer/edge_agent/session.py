@@ -10,10 +10,10 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext
 
 from rich.console import Console
 
-from mqinfer.bags.frame import Frame, FrameSource, StreamInfo
+from mqinfer.bags.frame import Frame, FrameSource, StreamInfo, TimeRange
 from mqinfer.bags.joining import JoinedSource, Miss
 from mqinfer.bags.pacing import Pacer, replay
-from mqinfer.bags.sources import Part, open_sources
+from mqinfer.bags.sources import open_sources
 from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.requester import Requester
 from mqinfer.client.window import Policy
@@ -165,8 +165,8 @@ def _run_all(runs: Sequence[ModelRun], frames: Iterator[Frame]) -> None:
 
 def _open(settings: SourceSettings, stop: threading.Event) -> FrameSource:
     topics = settings.join.topics if settings.join and settings.join.topics else settings.topics
-    part = Part(topics, settings.start, settings.duration, depth=False)
-    return open_sources(settings.sources, part, is_stopped=stop.is_set, waits=settings.is_service)
+    span, waits = TimeRange(settings.start, settings.duration), settings.is_service
+    return open_sources(settings.sources, topics, span, depth=False, is_stopped=stop.is_set, waits=waits)
 
 
 def _join(

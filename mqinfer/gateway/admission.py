@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mqinfer.fair_queue import FairQueue, Queued
@@ -16,7 +16,7 @@ from mqinfer.gateway.errors import Overloaded
 from mqinfer.protocol.errors import LimitExceeded
 from mqinfer.web.arriving import SHARE, Arriving
 
-__all__ = ["AdmissionState", "CallAdmission", "Ticket", "take_room"]
+__all__ = ["CallAdmission", "Ticket", "take_room"]
 
 _MOST_IDLE = 64
 """Above this number of models, those without calls are forgotten."""
@@ -57,26 +57,6 @@ class Ticket:
     since: float = math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionState:
-    """What a gateway has accepted and refused.
-
-    Attributes:
-        running: Calls that were handed to the client and have no outcome.
-        queued: Calls that wait for their turn.
-        bytes: Of the inputs of both.
-        accepted: Calls accepted since the start.
-        refused: Calls refused since the start, by reason: `count`, `bytes`, `share` (the caller had its share),
-            `evicted` (it had waited, and made room for a caller with fewer).
-    """
-
-    running: int
-    queued: int
-    bytes: int
-    accepted: int
-    refused: Mapping[str, int]
-
-
 @dataclass(slots=True)
 class _Caller:
     """One caller's calls: how many there are, their bytes, and those that wait, the newest last."""
@@ -104,6 +84,14 @@ class CallAdmission:
         max_bytes: Bytes of their inputs.
         room: Returns how many calls of a model may be sent at a time.
         retry_after: Returns when a model may have finished so many calls, in seconds.
+
+    Attributes:
+        running: Calls that were handed to the client and have no outcome.
+        queued: Calls that wait for their turn.
+        bytes: Bytes of the inputs of both.
+        accepted: Calls accepted since the start.
+        refused: Calls refused since the start, by reason: `count`, `bytes`, `share` (the caller had its share),
+            `evicted` (it had waited, and made room for a caller with fewer).
     """
 
     def __init__(
@@ -117,13 +105,8 @@ class CallAdmission:
         self._room, self._retry_after = room, retry_after
         self._callers: dict[str, _Caller] = {}
         self._lanes: dict[str, _Lane] = {}
-        self._running = self._queued = self._bytes = self._accepted = 0
-        self._refused: Counter[str] = Counter()
-
-    @property
-    def state(self) -> AdmissionState:
-        """What was accepted and refused."""
-        return AdmissionState(self._running, self._queued, self._bytes, self._accepted, dict(self._refused))
+        self.running = self.queued = self.bytes = self.accepted = 0
+        self.refused: Counter[str] = Counter()
 
     def waiting(self) -> dict[str, tuple[int, float]]:
         """Return by model how many calls wait, and since when the first does; from any thread."""
@@ -148,19 +131,19 @@ class CallAdmission:
         if lane is None:
             lane = self._lanes[model] = _Lane(model)
         ticket = Ticket(model, caller, size)
-        self._accepted += 1
+        self.accepted += 1
         own.calls += 1
         own.bytes += size
-        self._bytes += size
+        self.bytes += size
         if lane.running < self._room(model) and not lane.queue:
             lane.running += 1
-            self._running += 1
+            self.running += 1
             return ticket
         ticket.is_running = False
         ticket.place = lane.queue.put(ticket, caller)
         own.queued[id(ticket)] = ticket
         own.queued_bytes += size
-        self._queued += 1
+        self.queued += 1
         self._start(lane)
         return ticket
 
@@ -171,7 +154,7 @@ class CallAdmission:
         own = self._callers.get(caller)
         if own and (own.calls >= SHARE * self._max_pending or own.bytes + size > SHARE * self._max_bytes):
             raise self._refuse(model, "share", "this caller has as much pending as one may have")
-        if self._is_full() or self._bytes + size > self._max_bytes:
+        if self._is_full() or self.bytes + size > self._max_bytes:
             self._make_room(model, own or _Caller(), size)
 
     def leave(self, ticket: Ticket) -> None:
@@ -181,33 +164,33 @@ class CallAdmission:
         lane = self._lanes[ticket.model]
         if ticket.is_running:
             lane.running -= 1
-            self._running -= 1
+            self.running -= 1
         self._forget(ticket)
         self._start(lane)
         if not lane.running and not lane.queue and len(self._lanes) > _MOST_IDLE:
             del self._lanes[ticket.model]
 
     def _is_full(self) -> bool:
-        return self._running + self._queued >= self._max_pending
+        return self.running + self.queued >= self._max_pending
 
     def _start(self, lane: _Lane) -> None:
         while lane.queue and lane.running < self._room(lane.model):
             turn, _, caller, ticket = lane.queue.pop()
             lane.queue.served(turn)
             self._dequeue(self._callers[caller], ticket)
-            self._running += 1
+            self.running += 1
             lane.running += 1
             ticket.is_running = True
             ticket.settle(None)
 
     def _make_room(self, model: str, own: _Caller, size: int) -> None:
         """Refuse calls that wait, of the caller that has most of them, if it keeps as much as this one has then."""
-        excess = self._bytes + size - self._max_bytes
+        excess = self.bytes + size - self._max_bytes
         if excess > 0:
             most = max(self._callers.values(), key=lambda each: each.queued_bytes)
             if most.queued_bytes - excess < own.queued_bytes + size:
-                raise self._refuse(model, "bytes", f"calls of {self._bytes} bytes are pending")
-            while self._bytes + size > self._max_bytes:
+                raise self._refuse(model, "bytes", f"calls of {self.bytes} bytes are pending")
+            while self.bytes + size > self._max_bytes:
                 self._evict(most)
         if self._is_full():
             most = max(self._callers.values(), key=lambda each: len(each.queued))
@@ -233,18 +216,18 @@ class CallAdmission:
     def _dequeue(self, own: _Caller, ticket: Ticket) -> None:
         del own.queued[id(ticket)]
         own.queued_bytes -= ticket.size
-        self._queued -= 1
+        self.queued -= 1
 
     def _forget(self, ticket: Ticket) -> None:
         own = self._callers[ticket.caller]
         own.calls -= 1
         own.bytes -= ticket.size
-        self._bytes -= ticket.size
+        self.bytes -= ticket.size
         if not own.calls:
             del self._callers[ticket.caller]
 
     def _refuse(self, model: str, reason: str, why: str) -> Overloaded:
-        self._refused[reason] += 1
+        self.refused[reason] += 1
         error = Overloaded(f"Exceeds maximum queue size: {why}; send less at a time, or raise --max-pending")
-        error.retry_after_s = self._retry_after(model, self._running + self._queued)
+        error.retry_after_s = self._retry_after(model, self.running + self.queued)
         return error

@@ -25,7 +25,6 @@ from mqinfer.protocol.errors import (
 __all__ = [
     "FailedPrecondition",
     "MethodNotAllowed",
-    "NotFound",
     "Overloaded",
     "Status",
     "TimeoutExpired",
@@ -34,12 +33,6 @@ __all__ = [
     "Unsupported",
     "status_of",
 ]
-
-
-class NotFound(ModelNotFound):
-    """Nothing of that name is here: a path, a region, a setting."""
-
-    code: ClassVar[str] = "not_found"
 
 
 class Overloaded(Rejected):

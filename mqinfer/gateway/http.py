@@ -26,13 +26,13 @@ from aiohttp.http_exceptions import HttpProcessingError
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.admission import take_room
 from mqinfer.gateway.core import Core
-from mqinfer.gateway.errors import MethodNotAllowed, NotFound, status_of
+from mqinfer.gateway.errors import MethodNotAllowed, status_of
 from mqinfer.gateway.settings import GatewaySettings
-from mqinfer.protocol.errors import BadEnvelope, Expired, LimitExceeded, MqinferError
+from mqinfer.protocol.errors import BadEnvelope, Expired, LimitExceeded, ModelNotFound, MqinferError
 from mqinfer.protocol.header import error_message
 from mqinfer.protocol.nesting import MAX_NESTING, is_deep_json
 from mqinfer.protocol.types import Buffer
-from mqinfer.web.connections import BoundedRunner, ConnectionBounds
+from mqinfer.web.connections import BoundedRunner
 
 __all__ = [
     "AdmittedCall",
@@ -266,7 +266,7 @@ def make_application(routes: Sequence[Endpoint], access: Access, bodies: Bodies)
             found = route.pattern.fullmatch(path)
             if found:
                 return route, tuple(unquote(part or "", errors="replace") for part in found.groups())
-        raise NotFound("Not Found")
+        raise ModelNotFound("Not Found")
 
     @web.middleware
     async def guard(request: web.Request, handler: Any) -> web.StreamResponse:  # noqa: ARG001 - aiohttp's signature
@@ -313,7 +313,9 @@ def make_runner(app: web.Application, settings: GatewaySettings) -> web.AppRunne
     """Return what serves an application; a caller who disconnects cancels the handler of the call."""
     return BoundedRunner(
         app,
-        ConnectionBounds("gateway", _server_log, settings.bounds.max_connections),
+        "gateway",
+        _server_log,
+        settings.bounds.max_connections,
         handler_cancellation=True,
         shutdown_timeout=settings.bounds.drain + 2.0,  # for the errors of the calls that the end of the drain cancels
     )

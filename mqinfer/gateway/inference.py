@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from mqinfer.broker.packets import buffer_size
 from mqinfer.client.aio import AsyncClient
 from mqinfer.client.result import InferResult
-from mqinfer.gateway.admission import AdmissionState, CallAdmission, Ticket
+from mqinfer.gateway.admission import CallAdmission, Ticket
 from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.checks import CardChecks
 from mqinfer.gateway.errors import Overloaded, TimeoutExpired
@@ -23,7 +22,7 @@ from mqinfer.protocol.types import ErrorInfo, InferRequest, Outcome
 from mqinfer.telemetry.around import Around
 from mqinfer.telemetry.conventions import SpanRole
 
-__all__ = ["CallCounters", "Inference"]
+__all__ = ["Inference"]
 
 T = TypeVar("T")
 _Find = Callable[[str, str | None], Awaitable[str | None]]
@@ -43,21 +42,6 @@ _LONGEST_PAUSE_S = 60.0
 """A caller is told to come back after this at the latest."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallCounters:
-    """What became of the calls; each has one outcome.
-
-    Attributes:
-        admission: What is pending, and what was refused by which bound.
-        outcomes: Calls by model and `ok` or the code of the error; the model is empty where it is not known here.
-        times: Where the time of the successful ones went, by model.
-    """
-
-    admission: AdmissionState
-    outcomes: Mapping[tuple[str, str], int]
-    times: Mapping[str, Times]
-
-
 class Inference:
     """Sends calls through one client, from its loop.
 
@@ -66,6 +50,11 @@ class Inference:
         default_timeout_s: Of a call that states none.
         max_pending: Calls accepted at a time.
         max_bytes: Bytes of their inputs.
+
+    Attributes:
+        admission: What is pending, and what was refused by which bound.
+        outcomes: Calls by model and `ok` or the code of the error; the model is empty where it is not known here.
+        times: Where the time of the successful ones went, by model.
     """
 
     def __init__(self, client: AsyncClient, default_timeout_s: float, max_pending: int, max_bytes: int) -> None:
@@ -73,21 +62,12 @@ class Inference:
         self._registry = client.connection.registry
         self._known = client.connection.registry.known
         self._default_timeout_s = default_timeout_s
-        self._admission = CallAdmission(max_pending, max_bytes, self._room, self._retry_after)
+        self.admission = CallAdmission(max_pending, max_bytes, self._room, self._retry_after)
         self._checks: dict[str, CardChecks] = {}
         self._rooms: dict[str, int] = {}
         self._revision = -1
-        self._outcomes: Counter[tuple[str, str]] = Counter()
-        self._times: dict[str, Times] = {}
-
-    @property
-    def counters(self) -> CallCounters:
-        """What became of the calls so far."""
-        return CallCounters(self._admission.state, dict(self._outcomes), dict(self._times))
-
-    def waiting(self) -> dict[str, tuple[int, float]]:
-        """Return by model how many calls wait for their turn, and since when the first does; thread-safe."""
-        return self._admission.waiting()
+        self.outcomes: Counter[tuple[str, str]] = Counter()
+        self.times: dict[str, Times] = {}
 
     def count(self, model: str, error: BaseException | None) -> None:
         """Count the outcome of a call."""
@@ -97,7 +77,7 @@ class Inference:
             code = error.code
         else:
             code = Cancelled.code if isinstance(error, asyncio.CancelledError) else MqinferError.code
-        self._outcomes[model if self._known.models.knows(model) else "", code] += 1
+        self.outcomes[model if self._known.models.knows(model) else "", code] += 1
 
     async def infer(self, call: InferCall, find: _Find) -> InferResult:
         """Send a call and wait for its result; cancelling the task cancels it, also at the worker.
@@ -147,7 +127,7 @@ class Inference:
         else:
             version, limit_s = await self._within(find(call.model, call.version), limit_s, _UNCONNECTED)
         self._check(call, version)
-        ticket = self._admission.enter(call.model, call.caller, sum([buffer_size(each.data) for each in call.inputs]))
+        ticket = self.admission.enter(call.model, call.caller, sum([buffer_size(each.data) for each in call.inputs]))
         try:
             if not ticket.is_running:
                 limit_s = await self._wait_for_turn(ticket, limit_s)
@@ -165,10 +145,10 @@ class Inference:
             )
             result = await self._client.connection.send(request, limit_s)
         finally:
-            self._admission.leave(ticket)
-        times = self._times.get(call.model)
+            self.admission.leave(ticket)
+        times = self.times.get(call.model)
         if times is None:
-            times = self._times[call.model] = Times()  # of a model that has answered: no name that callers made up
+            times = self.times[call.model] = Times()  # of a model that has answered: no name that callers made up
         times.add(result.timings)
         return result
 

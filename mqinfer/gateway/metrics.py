@@ -27,7 +27,7 @@ def pending_calls(core: Core) -> list[PendingRequests]:
     """Return what waits for each model: calls that wait for their turn, and requests of the client; thread-safe."""
     found = {each.model: each for each in core.client.connection.requester.pending()}
     now = time.monotonic()
-    for model, (count, since) in core.inference.waiting().items():
+    for model, (count, since) in core.inference.admission.waiting().items():
         sent = found.get(model, PendingRequests(model))
         oldest = max(sent.oldest_ms, round(max(0.0, now - since) * 1e3))
         found[model] = PendingRequests(model, sent.queued + count, sent.in_flight, oldest)
@@ -68,7 +68,7 @@ def make_metrics_app(core: Core, access: Access, _settings: GatewaySettings) -> 
 def _read(core: Core, access: Access, samples: Samples) -> None:
     connection = core.client.connection
     add_client(samples, connection.requester)
-    found = core.inference.counters
+    found = core.inference
     for (model, code), count in found.outcomes.items():
         samples.count("gateway_requests", "Calls for inference by outcome.", count, model=model, outcome=code)
     for model, times in found.times.items():

@@ -6,9 +6,10 @@ import asyncio
 import errno
 import json
 import logging
+import resource
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -17,30 +18,15 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from mqinfer.logs import log_dropped
-from mqinfer.web.masked import MaskedReader, WebSocketReader
+from mqinfer.web.masked import MaskedReader
 
-__all__ = ["BoundedRunner", "ConnectionBounds", "log_each_kind"]
+__all__ = ["BoundedRunner", "allow_many_connections", "log_each_kind"]
 
 _MOST_WHY = 200
 """Characters of what aiohttp found wrong."""
 _IDLE_S = 120.0
 """A connection without a request, or whose headers have not come, is closed after this; as long as gRPC's handshake."""
 _OPTIONS: Mapping[str, Any] = {"auto_decompress": False, "access_log": None, "keepalive_timeout": _IDLE_S}
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionBounds:
-    """What a server lets its callers do.
-
-    Attributes:
-        who: Name of the program in what a caller reads.
-        log: Gets the errors of connections.
-        most: Connections at a time; further ones are answered with 503.
-    """
-
-    who: str
-    log: logging.Logger
-    most: int
 
 
 def log_each_kind(log: logging.Logger) -> None:
@@ -62,36 +48,51 @@ def log_each_kind(log: logging.Logger) -> None:
     asyncio.get_running_loop().set_exception_handler(report)
 
 
-class BoundedRunner(web.AppRunner):
-    """Makes connections within bounds; aiohttp has no option for that. Further options are those of aiohttp."""
+def allow_many_connections() -> None:
+    """Raise the soft limit of open files to the hard one: each caller's connection takes one, and 1024 are usual."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
-    def __init__(self, app: web.Application, bounds: ConnectionBounds, **options: Any) -> None:
+
+class BoundedRunner(web.AppRunner):
+    """Makes connections within bounds; aiohttp has no option for that.
+
+    Args:
+        app: What it serves.
+        who: Name of the program in what a caller reads.
+        log: Gets the errors of connections.
+        most: Connections at a time; further ones are answered with 503.
+        options: Further ones, of aiohttp.
+    """
+
+    def __init__(self, app: web.Application, who: str, log: logging.Logger, most: int, **options: Any) -> None:
         super().__init__(app, **options)
-        self._bounds = bounds
-        bounds.log.addFilter(_is_own_fault)
+        self._bounds = who, log, most
+        log.addFilter(_is_own_fault)
 
     @property
     def server(self) -> Any:
         """What makes the protocol of a connection; None before the setup."""
         server = super().server
-        return server and partial(_Connection, server, self._bounds)
+        return server and partial(_Connection, server, *self._bounds)
 
 
 class _Connection(web.RequestHandler):
     """A connection; what is no HTTP is answered with JSON, and one too many with 503."""
 
-    def __init__(self, server: web.Server, bounds: ConnectionBounds) -> None:
-        super().__init__(server, loop=asyncio.get_running_loop(), logger=bounds.log, **_OPTIONS)
-        self._server, self._bounds = server, bounds
+    def __init__(self, server: web.Server, who: str, log: logging.Logger, most: int) -> None:
+        super().__init__(server, loop=asyncio.get_running_loop(), logger=log, **_OPTIONS)
+        self._server, self._who, self._most = server, who, most
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin, unless there are as many connections as may be."""
         super().connection_made(transport)
-        if len(self._server.connections) > self._bounds.most and isinstance(transport, asyncio.Transport):
-            transport.write(_too_many(self._bounds.who))
+        if len(self._server.connections) > self._most and isinstance(transport, asyncio.Transport):
+            transport.write(_too_many(self._who))
             self.force_close()
 
-    def set_parser(self, parser: WebSocketReader, data_received_cb: Callable[[], None] | None = None) -> None:
+    def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
         """Read a WebSocket's frames, of which each has to be masked."""
         super().set_parser(MaskedReader(parser), data_received_cb)  # type: ignore[arg-type]  # what aiohttp calls of one
 

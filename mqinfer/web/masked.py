@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any
 
-__all__ = ["MaskedReader", "WebSocketReader"]
+__all__ = ["MaskedReader"]
 
 _MASKED = 0x80
 _LONGER = {126: 2, 127: 8}
@@ -14,25 +15,15 @@ _RESERVED = b"\xff"
 """First byte of a frame that each reader refuses: it has the reserved bits."""
 
 
-class WebSocketReader(Protocol):
-    """What aiohttp feeds with what comes."""
-
-    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """Take bytes; returns whether the connection has to end, and what is left."""
-
-    def feed_eof(self) -> None:
-        """Take the end."""
-
-
 class MaskedReader:
     """A reader before another, which gets an unmasked frame as one that it refuses.
 
     Args:
-        reader: The other one.
+        reader: The other one, of aiohttp.
     """
 
-    def __init__(self, reader: WebSocketReader) -> None:
-        self._reader = reader
+    def __init__(self, reader: Any) -> None:
+        self._feed: Callable[[bytes], tuple[bool, bytes]] = reader.feed_data
         self._head = b""  # of a frame, of which not all has come
         self._left = 0  # bytes of the current frame that have not come
         self.feed_eof = reader.feed_eof
@@ -44,7 +35,7 @@ class MaskedReader:
         at = self._left
         while at + 2 <= len(data):
             if not data[at + 1] & _MASKED:
-                return self._reader.feed_data(data[:at] + _RESERVED + data[at + 1 :])
+                return self._feed(data[:at] + _RESERVED + data[at + 1 :])
             size, longer = data[at + 1] & 0x7F, _LONGER.get(data[at + 1] & 0x7F, 0)
             if at + 2 + longer > len(data):
                 break
@@ -52,4 +43,4 @@ class MaskedReader:
         if at < len(data):
             data, self._head = data[:at], data[at:]
         self._left = at - len(data)
-        return self._reader.feed_data(data)
+        return self._feed(data)

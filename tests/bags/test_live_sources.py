@@ -18,7 +18,7 @@ from mqinfer.bags.live import returning
 from mqinfer.bags.live.camera import CameraSource
 from mqinfer.bags.live.returning import ReturningSource
 from mqinfer.bags.several import LiveSources, MergedSources, NamedSource
-from mqinfer.bags.sources import Part, is_live, open_source, open_sources
+from mqinfer.bags.sources import is_live, open_source, open_sources
 from mqinfer.images.picture import RawImage
 from mqinfer.protocol.errors import ConfigError, MissingExtra, SourceError
 
@@ -201,7 +201,7 @@ class TestSeveral:
     def test_kinds_that_do_not_go_together(self) -> None:
         """Live sources and recordings have different clocks."""
         with pytest.raises(ConfigError, match="replay them apart"):
-            open_sources(["camera:0", "drive.bag"], Part())
+            open_sources(["camera:0", "drive.bag"])
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ class TestRos2:
         raw = message(7, encoding="mono8", height=2, width=2, step=2, is_bigendian=0)
         install(StandInRos({"/image": ["sensor_msgs/msg/Image"]}, [raw, message(8, format="jpeg")]))
         stop = threading.Event()
-        with closing(open_sources(["left=ros2:/image"], Part(), is_stopped=stop.is_set)) as source:
+        with closing(open_sources(["left=ros2:/image"], is_stopped=stop.is_set)) as source:
             frames = list(islice(source.frames(), 2))
             stop.set()
         assert [(frame.source, frame.sequence, frame.capture_time_ns, frame.frame_id) for frame in frames] == [
@@ -294,7 +294,7 @@ class TestRos2:
         for topic, what in (("/scan", "has no pictures"), ("/none", "is published by nobody")):
             install(StandInRos(topics, []))
             with pytest.raises(SourceError, match=f"ros2:{topic} {what}; topics with pictures: /image"):
-                open_sources([f"ros2:{topic}"], Part(), is_stopped=lambda: True)
+                open_sources([f"ros2:{topic}"], is_stopped=lambda: True)
 
     def test_without_ros(self) -> None:
         """What is missing is named, and where to run this."""

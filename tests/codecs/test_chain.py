@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqinfer.codecs import decode_tensor, traits_of
-from mqinfer.codecs.chain import ChainDecoder
-from mqinfer.codecs.codec import StreamEncoder, StreamHalves
+from mqinfer.codecs.chain import ChainDecoder, ChainEncoder, StreamHalves
 from mqinfer.codecs.h264 import H264Decoder
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import BadEncoding, ReferenceLost
@@ -38,7 +37,7 @@ def stream_of(name: str) -> StreamHalves:
     return found
 
 
-def h264(level: int | None = None) -> StreamEncoder:
+def h264(level: int | None = None) -> ChainEncoder:
     """Return the sender's half of one stream."""
     return stream_of("h264").encoder(level)
 
@@ -57,7 +56,7 @@ class Sent:
 class Road:
     """One edge's stream, and workers that may be lost; the test decides which message goes where, and when."""
 
-    encoder: StreamEncoder
+    encoder: ChainEncoder
     workers: dict[str, ChainDecoder] = field(default_factory=dict)
     on_way: list[Sent] = field(default_factory=list)
     chains: dict[int, list[EncodedTensor]] = field(default_factory=dict)

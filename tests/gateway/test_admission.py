@@ -74,14 +74,14 @@ def test_a_caller_with_fewer_calls_takes_the_place_of_one_with_more() -> None:
         gate.enter("many")
     for _ in range(2):
         gate.enter("few")
-    assert gate.admission.state.running + gate.admission.state.queued == 8
+    assert gate.admission.running + gate.admission.queued == 8
     gate.enter("new")
     assert gate.evicted == [many[-1]]
     gate.enter("new")
     assert gate.evicted == many[:3:-1]
     with pytest.raises(Overloaded, match=r"^Exceeds maximum queue size: 8 calls are pending"):
         gate.enter("few")
-    state = gate.admission.state
+    state = gate.admission
     assert (state.running, state.queued, state.accepted) == (1, 7, 10)
     assert state.refused == {"share": 1, "evicted": 2, "count": 1}
 
@@ -101,7 +101,7 @@ def test_bytes_are_bounded_too() -> None:
     assert len(gate.evicted) == 2
     with pytest.raises(LimitExceeded, match="at most 100"):
         gate.enter("new", 101)
-    assert gate.admission.state.refused == {"share": 1, "evicted": 2, "bytes": 1}
+    assert gate.admission.refused == {"share": 1, "evicted": 2, "bytes": 1}
 
 
 def test_it_says_when_to_come_back() -> None:
@@ -138,7 +138,7 @@ def test_the_books_add_up(steps: list[Any], max_pending: int, room: int) -> None
                 assert len(own) <= len(waiting)
         elif chosen := (running if step == "leave" else waiting):
             gate.leave(chosen[which % len(chosen)])
-        state = gate.admission.state
+        state = gate.admission
         assert state.running == sum(ticket.is_running for ticket in gate.inside)
         assert state.running + state.queued == len(gate.inside) <= max_pending
         assert state.bytes == sum(ticket.size for ticket in gate.inside) <= 100
@@ -149,7 +149,7 @@ def test_the_books_add_up(steps: list[Any], max_pending: int, room: int) -> None
             assert sum(busy) == min(room, len(busy))
     for ticket in list(gate.inside):
         gate.leave(ticket)
-    state = gate.admission.state
+    state = gate.admission
     assert (state.running, state.queued, state.bytes) == (0, 0, 0)
     assert not gate.admission._callers
     assert len(gate.admission._lanes) <= 2

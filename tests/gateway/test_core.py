@@ -70,7 +70,7 @@ async def test_unknown_names_are_answered_at_once(core: Core) -> None:
         with pytest.raises(InvalidRequest, match=r"^failed to get model version from specified version string '") as e:
             await core.infer(call("simple", wrong))
         assert len(str(e.value)) < 500
-    assert core.inference.counters.outcomes == {("", "model_not_found"): 3, ("simple", "model_not_found"): 1} | {
+    assert core.inference.outcomes == {("", "model_not_found"): 3, ("simple", "model_not_found"): 1} | {
         ("simple", "invalid_request"): 5
     }
     assert core.client.counters().submitted == 0
@@ -144,10 +144,10 @@ async def test_outputs_are_chosen_and_the_worker_decides_the_rest(core: Core) ->
     broken = EncodedTensor("INPUT0", Datatype.BYTES, (1, 1), "raw", b"\x09\0\0\0short")
     with pytest.raises(InvalidRequest, match="lengths of 1 strings"):
         await core.infer(InferCall("identity_bytes", None, (broken,)))
-    outcomes = core.inference.counters.outcomes
+    outcomes = core.inference.outcomes
     assert outcomes["simple", "ok"] == 2
     assert sum(outcomes.values()) == 4
-    assert core.inference.counters.admission.running == core.inference.counters.admission.bytes == 0
+    assert core.inference.admission.running == core.inference.admission.bytes == 0
 
 
 async def test_statistics_and_index_are_merged(core: Core) -> None:

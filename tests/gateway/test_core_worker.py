@@ -100,8 +100,8 @@ async def test_a_cancelled_call_is_cancelled_at_the_worker(hold: Any) -> None:
         await held.until(lambda: held.worker.depth == 0)
         assert held.backend.runs == [1, 1]
         assert held.worker.statistics().counters == {"ok": 3, "skipped_cancelled": 1}
-        assert held.core.inference.counters.outcomes == {("echo", "ok"): 3, ("echo", "cancelled"): 1}
-        assert held.core.inference.counters.admission.running == 0
+        assert held.core.inference.outcomes == {("echo", "ok"): 3, ("echo", "cancelled"): 1}
+        assert held.core.inference.admission.running == 0
 
 
 @pytest.mark.parametrize(
@@ -142,9 +142,9 @@ async def test_one_callers_flood_does_not_starve_another(hold: Any) -> None:
         await held.entered()
         few = [asyncio.create_task(ask("few")) for _ in range(2)]
         gathered = asyncio.gather(*flood, *few, return_exceptions=True)
-        await held.until(lambda: held.core.inference.counters.admission.queued > 0)
-        state = held.core.inference.counters.admission
-        assert state.running < 100  # what the worker accepts; the rest waits where callers take turns
+        await held.until(lambda: held.core.inference.admission.queued > 0)
+        running = held.core.inference.admission.running
+        assert running < 100  # what the worker accepts; the rest waits where callers take turns
         held.backend.gate.set()
         results = await gathered
         refused = [each for each in results if each is not None]
@@ -152,15 +152,15 @@ async def test_one_callers_flood_does_not_starve_another(hold: Any) -> None:
         assert all(isinstance(each, Overloaded) and each.retry_after_s >= 1 for each in refused)
         places = [place for place, caller in enumerate(order) if caller == "few"]
         assert len(order) == 194
-        assert max(places) <= state.running + 8
-        assert held.core.inference.counters.admission.refused == {"share": 8}
+        assert max(places) <= running + 8
+        assert held.core.inference.admission.refused == {"share": 8}
 
 
 async def test_a_call_that_waits_for_its_turn_can_be_cancelled_or_expire(hold: Any) -> None:
     """It leaves the line and is never sent; the others keep their turns."""
     async with hold() as held:
         running = [asyncio.create_task(held.core.infer(call(caller="many"))) for _ in range(80)]
-        await held.until(lambda: held.core.inference.counters.admission.queued > 0)
+        await held.until(lambda: held.core.inference.admission.queued > 0)
         waits = asyncio.create_task(held.core.infer(call(caller="few")))
         await asyncio.sleep(0)
         with pytest.raises(
@@ -173,5 +173,5 @@ async def test_a_call_that_waits_for_its_turn_can_be_cancelled_or_expire(hold: A
         held.backend.gate.set()
         await asyncio.gather(*running)
         assert sum(held.backend.runs) == 80
-        state = held.core.inference.counters.admission
+        state = held.core.inference.admission
         assert (state.running, state.queued, state.bytes) == (0, 0, 0)

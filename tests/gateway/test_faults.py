@@ -116,7 +116,7 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> list[Core]:
 
 def counted(core: Core) -> dict[tuple[str, str], int]:
     """Return a gateway's counters; each call that it accepted has an outcome."""
-    counters = core.inference.counters
+    counters = core.inference
     assert sum(counters.outcomes.values()) == counters.admission.accepted
     return dict(counters.outcomes)
 

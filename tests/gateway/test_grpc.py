@@ -331,7 +331,7 @@ async def test_calls_beyond_the_bound(open_core: OpenCore) -> None:
     async with open_core(max_pending=1) as core, serving(core) as front:
         slow = {"model_name": "slow", **tensors(x=np.zeros((1, 4), "<f4"))}
         first = asyncio.ensure_future(front.call("ModelInfer", **slow))
-        while not core.inference.counters.admission.running:  # noqa: ASYNC110  no event tells of a counter
+        while not core.inference.admission.running:  # noqa: ASYNC110  no event tells of a counter
             await asyncio.sleep(0.005)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await front.call("ModelInfer", **slow)

@@ -61,7 +61,7 @@ async def test_a_thousand_rows(front: TfsFront) -> None:
     outputs, _ = await front.predict("simple", {"INPUT0": ROWS, "INPUT1": np.repeat(ONE, 1000, 0)})
     np.testing.assert_array_equal(outputs["OUTPUT0"], ROWS + 1)
     np.testing.assert_array_equal(outputs["OUTPUT1"], ROWS - 1)
-    assert front.core.inference.counters.outcomes["simple", "ok"] == 125
+    assert front.core.inference.outcomes["simple", "ok"] == 125
     instances = [{"INPUT0": [str(each) for each in row], "INPUT1": ["1"] * 16} for row in ROWS[:21].tolist()]
     reply = await front.post("simple_string:predict", {"instances": instances})
     found = [[int(each) for each in row["OUTPUT0"]] for row in reply.json["predictions"]]
@@ -74,7 +74,7 @@ async def test_more_rows_than_are_split(front: TfsFront, monkeypatch: pytest.Mon
     code, why = await fails(front.predict("simple", {"INPUT0": ROWS, "INPUT1": ROWS}))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert "1000 rows, and model 'simple' takes 8 at a time: at most 100 requests" in why
-    assert not front.core.inference.counters.outcomes
+    assert not front.core.inference.outcomes
 
 
 async def test_one_failed_part_fails_all(front: TfsFront) -> None:
@@ -84,7 +84,7 @@ async def test_one_failed_part_fails_all(front: TfsFront) -> None:
     code, why = await fails(front.predict("simple_string", {"INPUT0": text, "INPUT1": text}))
     assert code is grpc.StatusCode.INTERNAL
     assert "Cast" in why
-    counters = front.core.inference.counters
+    counters = front.core.inference
     assert counters.admission.running == counters.admission.queued == 0
     assert sum(counters.outcomes.values()) < 125
 
@@ -187,10 +187,10 @@ async def test_deadlines_and_cancels(front: TfsFront) -> None:
     reply = await front.post("slow:predict", {"instances": x.tolist()})
     assert reply.status == 504
     call = asyncio.ensure_future(front.predict("slow", {"x": x}))
-    await until(lambda: front.core.inference.counters.admission.running == 1)
+    await until(lambda: front.core.inference.admission.running == 1)
     call.cancel()
-    await until(lambda: not front.core.inference.counters.admission.running)
-    assert front.core.inference.counters.outcomes["slow", "cancelled"] >= 1
+    await until(lambda: not front.core.inference.admission.running)
+    assert front.core.inference.outcomes["slow", "cancelled"] >= 1
 
 
 @pytest.mark.parametrize("transport", ["grpc", "rest"])

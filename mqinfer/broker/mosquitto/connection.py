@@ -17,7 +17,6 @@ from typing import NamedTuple, Self
 from mqinfer.broker.packets import PUBLISH, encode_puback, encode_variable_integer
 
 __all__ = [
-    "Broken",
     "Connection",
     "Door",
     "Kept",
@@ -35,10 +34,6 @@ _PROTOCOL, _PROTOCOL_5 = b"\x00\x04MQTT\x04", b"\x00\x04MQTT\x05"
 _TIMEOUT_S = 10.0
 _KEEPALIVE_S = 15
 _CHUNK = 1 << 16
-
-
-class Broken(OSError):
-    """The broker refused or ended the connection."""
 
 
 class Kept(NamedTuple):
@@ -124,7 +119,7 @@ class Connection:
         kind, size = self._head()
         answer = self._exactly(size)
         if kind != _CONNACK or len(answer) < 2 or answer[1]:
-            raise Broken("the broker refused the guard's connection")
+            raise ConnectionError("the broker refused the guard's connection")
         return bool(answer[0] & 0x01)
 
     def send(self, *packets: bytes) -> None:
@@ -165,7 +160,7 @@ class Connection:
     def _exactly(self, size: int) -> bytes:
         data: bytes = self._stream.read(size)
         if len(data) < size:
-            raise Broken("the broker ended the guard's connection")
+            raise ConnectionError("the broker ended the guard's connection")
         return data
 
     def _skip(self, size: int) -> None:

@@ -20,7 +20,7 @@ _log = logging.getLogger("mqinfer.broker")
 
 _CUT_AT = 999  # Mosquitto logs no more bytes of a line
 _CAME = re.compile(
-    r"(?:[0-9T:+-]+: )?New (?:client|bridge) connected from (?P<address>\S+) as (?P<id>.*)"
+    r"(?:[0-9T:+-]+: )?New (?:client|bridge) connected from \S+ as (?P<id>.*)"
     r" \(p[0-9]+, c[01], k[0-9]+(?:, u'(?P<user>[^']*)')?\)\."
 )
 _CAME_AT_ALL = re.compile(r"(?:[0-9T:+-]+: )?New (?:client|bridge) connected from (?P<address>\S+) as ")
@@ -44,12 +44,10 @@ class Came:
     Attributes:
         client_id: Chosen by the client.
         user: Its login, or None without one.
-        address: Where it comes from, with the port.
     """
 
     client_id: str
     user: str | None
-    address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,7 @@ def read_line(line: str) -> Came | Left | Unreadable | None:
         cut = _CAME_AT_ALL.match(line)
         return Unreadable(cut["address"]) if cut else None
     if came := _CAME.fullmatch(line):
-        return Came(came["id"], came["user"], came["address"])
+        return Came(came["id"], came["user"])
     if left := _LEFT.fullmatch(line):
         return Left(left["id"] if left["broken"] is None else left["broken"])
     return None

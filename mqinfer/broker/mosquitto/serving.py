@@ -6,7 +6,7 @@ import logging
 import os
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -34,8 +34,6 @@ _LOOK_S = 0.5
 _WARNED_EVERY = timedelta(days=1)
 _GUARD_DAYS = 3650  # its certificate is made at each start, and is good for nothing after it
 _LOOPBACK = "127.0.0.1"
-_WATCHED = ("acl", "passwords", "broker.crt", "revoked.pem")
-"""What Mosquitto reads again on SIGHUP; with the certificate its key, which is written first."""
 
 
 def secured(
@@ -44,7 +42,7 @@ def secured(
     *,
     adapt: Callable[[str], str] = str,
     on_line: Callable[[str], None] | None = None,
-    before_reload: Callable[[], bool] | None = None,
+    before_reload: Callable[[], bool] = lambda: True,
 ) -> MosquittoServer:
     """Return the Mosquitto of a folder, which still has to be started.
 
@@ -53,8 +51,7 @@ def secured(
         port: Where it listens for certificates, in place of the configuration's port; 0 for a free one.
         adapt: Returns the configuration to use in place of the folder's.
         on_line: Called with each line of its log.
-        before_reload: Called before it reads its files again; returns whether there is anything new. Without it those
-            of the folder are looked at.
+        before_reload: Called before it reads its files again; returns whether there is anything new.
 
     Raises:
         ConfigError: The folder has no configuration.
@@ -66,7 +63,7 @@ def secured(
         configuration=lambda chosen: adapt(with_port(with_place(folder.configuration(), folder.path), chosen)),
         secure=True,
         on_line=on_line,
-        before_reload=before_reload or _Changes(folder).are_new,
+        before_reload=before_reload,
     )
 
 
@@ -196,20 +193,6 @@ class _Rules:
         self.apply()
 
 
-class _Changes:
-    """The files of a folder whose Mosquitto reads them themselves."""
-
-    def __init__(self, folder: BrokerFolder) -> None:
-        self._folder = folder
-        self._before: list[tuple[int, int]] = []  # so it reads them at once: they may have changed since it started
-
-    def are_new(self) -> bool:
-        """Return whether they have changed since the last call."""
-        after = _stamps(self._folder.path / name for name in _WATCHED)
-        is_new, self._before = after != self._before, after
-        return is_new
-
-
 def keep_current(
     server: MosquittoServer,
     folder: BrokerFolder,
@@ -236,7 +219,3 @@ def _warn(folder: BrokerFolder, now: datetime) -> None:
             _log.warning("%s", warning)
     except ConfigError as error:  # the broker runs without: a file of the folder was moved away
         _log.warning("when certificates end is not known: %s", error)
-
-
-def _stamps(paths: Iterable[Path]) -> list[tuple[int, int]]:
-    return [(status.st_mtime_ns, status.st_ino) for status in map(Path.stat, filter(Path.exists, paths))]

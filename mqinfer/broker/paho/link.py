@@ -85,15 +85,7 @@ class PahoLink:
         return self._dropped + (self._loop.outbox.dropped if self._loop else 0)
 
     def open(self, timeout: float = 10.0) -> None:
-        """Connect, and wait until the broker has accepted.
-
-        Args:
-            timeout: In seconds.
-
-        Raises:
-            BrokerUnreachable: No broker answered in time, or nothing listens there.
-            NotAuthorized: The broker refused the credentials.
-        """
+        """Connect, and wait until the broker has accepted; errors as of `Link`."""
         self._maker.check()
         if self._loop is not None and self._loop.is_alive():
             return
@@ -113,16 +105,7 @@ class PahoLink:
             raise
 
     def publish(self, message: Message, on_ack: Ack = ignore_ack) -> None:
-        """Send a message; return before it has left.
-
-        Args:
-            message: What to send.
-            on_ack: Called with the PUBACK's reason code, on the link's thread.
-
-        Raises:
-            NotConnected: The link is down, or 65,535 messages are queued already; the message is not kept.
-            MessageTooLarge: The message is above `max_packet_size`; it is not sent.
-        """
+        """Send a message, as of `Link`; it is `NotConnected` too where 65,535 messages are queued already."""
         loop = self._loop
         epoch = loop.epoch if loop is not None else 0  # before the look at `connected`
         if loop is None or not loop.connected or loop.close_by is not None:
@@ -143,18 +126,7 @@ class PahoLink:
     def subscribe(
         self, topic_filter: str, handler: MessageHandler, *, share: str | None = None, retained: bool = True
     ) -> None:
-        """Receive the messages of a filter, also after each reconnect; wait for the broker's answer while connected.
-
-        Args:
-            topic_filter: May hold `+` and `#`.
-            handler: Called with each message, on the link's thread.
-            share: Name of the group whose members compete for the messages.
-            retained: Whether what the broker kept comes first (MQTT 5).
-
-        Raises:
-            BadTopic: The filter has a wildcard out of place.
-            NotAuthorized: The broker refused the subscription.
-        """
+        """Receive the messages of a filter, as of `Link`; `BadTopic` where it has a wildcard out of place."""
         self._maker.check()
         route = Route.make(topic_filter, share, handler, retained=retained)
         self._routes.put(route)

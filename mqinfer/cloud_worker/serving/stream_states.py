@@ -13,9 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mqinfer.codecs import Codecs, decode_tensor, traits_of
-from mqinfer.codecs.codec import StreamDecoder
+from mqinfer.codecs.chain import ChainDecoder
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ReferenceLost
+from mqinfer.protocol.header import CHAIN
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import EncodedTensor
 
@@ -37,7 +38,7 @@ class _StreamState:
         counted: Bytes of memory, as they are part of the sum.
     """
 
-    decoder: StreamDecoder
+    decoder: ChainDecoder
     used: float = 0.0
     counted: int = 0
 
@@ -85,7 +86,7 @@ class StreamStates:
             BadEncoding, BadTensor, LimitExceeded: As of `decode_tensor`.
         """
         stream = traits_of(tensor.encoding).stream
-        if stream is None or stream.parameter not in tensor.parameters:
+        if stream is None or CHAIN not in tensor.parameters:
             return decode_tensor(tensor, limits, codecs)
         with self._lock:
             if key not in self._states:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mqinfer.codecs import available_encodings, parse_encoding, traits_of
-from mqinfer.codecs.codec import StreamHalves
+from mqinfer.codecs.chain import StreamHalves
 from mqinfer.protocol.card import BAYER
 from mqinfer.protocol.errors import BadEncoding, MissingExtra
 from mqinfer.value_object import value_object

@@ -1,6 +1,6 @@
 """What happens between a placed picture and the tensor that travels: codec, quality step, and what a stream remembers.
 
-Most encodings carry each frame on its own. Some need frames before it, which a worker keeps: a `StreamEncoder` holds
+Most encodings carry each frame on its own. Some need frames before it, which a worker keeps: a `ChainEncoder` holds
 what the edge knows of them, one for each stream and input. A worker that lacks what a tensor is encoded against
 replies `reference_lost`, and the edge sends that frame again on its own (`whole`), so no frame is lost.
 """
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mqinfer.client.result import InferResult
 from mqinfer.codecs import encode_tensor, encoded_image, parse_encoding, probe_image, traits_of
-from mqinfer.codecs.codec import Addressed, StreamEncoder, StreamHalves
+from mqinfer.codecs.chain import Addressed, ChainEncoder, StreamHalves
 from mqinfer.edge_agent.frames.encoding import AUTO, FrameEncoding
 from mqinfer.edge_agent.preparing.encoding_choice import EncodingCandidate, EncodingChoice
 from mqinfer.edge_agent.preparing.quality_ladder import FULL_QUALITY, QualityStep
@@ -58,7 +58,7 @@ class FrameEncoder:
         self._is_choosing = bool(others)
         self._clock = clock
         self._lock = threading.Lock()
-        self._streams: dict[tuple[str, str, str], StreamEncoder] = {}
+        self._streams: dict[tuple[str, str, str], ChainEncoder] = {}
         self._choices: dict[str, EncodingChoice] = {}
         self.is_in_order = any(each.stream for each in self._encodings.values())
         """Whether the frames of a stream must be prepared and sent one after the other."""
@@ -165,7 +165,7 @@ class FrameEncoder:
                 elif result.outcome is Outcome.EXPIRED and result.submitted:
                     choice.lost(result.bytes_sent, self._clock() - result.submitted)
 
-    def _stream(self, how: FrameEncoding, state: StreamHalves, source: str, name: str) -> StreamEncoder:
+    def _stream(self, how: FrameEncoding, state: StreamHalves, source: str, name: str) -> ChainEncoder:
         key = (how.text, source, name)
         with self._lock:
             if key not in self._streams:

@@ -12,9 +12,9 @@ import grpc
 
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.core import Core
-from mqinfer.gateway.errors import NotFound
 from mqinfer.gateway.grpc_calls import GrpcCaller, unary
 from mqinfer.gateway.messages import message_class, parse
+from mqinfer.protocol.errors import ModelNotFound
 
 __all__ = ["make_health"]
 
@@ -33,7 +33,7 @@ def make_health(core: Core, access: Access, services: Collection[str]) -> Any:
     async def check(data: bytes, _: GrpcCaller) -> bytes:
         service = parse(_REQUEST, data).service
         if service and service not in services:
-            raise NotFound(f"unknown service {service[:100]!r}; known are {', '.join(services)}")
+            raise ModelNotFound(f"unknown service {service[:100]!r}; known are {', '.join(services)}")
         reply: bytes = _RESPONSE(status=1 if core.ready() else 2).SerializeToString()
         return reply
 

@@ -17,8 +17,7 @@ from mqinfer import logs
 from mqinfer.broker.waker import Waker
 from mqinfer.gateway.serving.process import GatewaySpec, Stop, serve
 from mqinfer.protocol.errors import ConfigError, MissingExtra, MqinferError, NameTaken, NotAuthorized
-from mqinfer.web.connections import log_each_kind
-from mqinfer.web.open_files import allow_many_connections
+from mqinfer.web.connections import allow_many_connections, log_each_kind
 
 __all__ = ["run_alone", "run_several"]
 
