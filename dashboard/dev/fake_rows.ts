@@ -12,6 +12,7 @@ export function fakeStreams(many: number, seconds: number, isHostile: boolean): 
       key: `s${number}`,
       client: name(`car-${1 + Math.floor(number / 3)}`),
       status: isOld ? "lost" : "ready",
+      trouble: number === 5 ? "no worker for yolo_street" : "",
       source: name(["/camera/front/image_raw", "/camera/rear", "street.mp4"][number % 3] ?? ""),
       model: name(number % 3 === 2 ? "yolo_street" : "drive_segmentation"),
       rate: number === 5 ? null : 19.8 - number,

@@ -55,6 +55,7 @@ export function openFakeSite(options: FakeOptions): Site {
 /** What changes four times a second. */
 class FakeRows {
   readonly log = signal<readonly LogEntry[]>([]);
+  readonly logCounts = signal<Site["logCounts"]["value"]>({});
   readonly dropped = signal<Readonly<Record<string, number>>>({});
   readonly streams = signal<readonly StreamRow[]>([]);
   readonly workers = signal<readonly WorkerRow[]>([]);

@@ -13,6 +13,7 @@ export class FakeTile implements Tile {
   readonly model: string;
   readonly frame = signal<ShownFrame | null>(null);
   readonly isStale = signal(false);
+  readonly cause = signal("");
   readonly rate = signal(0);
   readonly gaps = signal(0);
   readonly classes = signal<readonly ClassInfo[]>([]);
@@ -48,6 +49,7 @@ export class FakeTile implements Tile {
     const kind = this.#number % 6;
     if (kind === 4 && moment > 3) {
       this.isStale.value = true;
+      this.cause.value = "no worker for drive_segmentation";
       this.rate.value = 0;
       return;
     }
@@ -71,6 +73,9 @@ export class FakeTile implements Tile {
     return {
       id: ++entryNumber,
       timeMs: Date.now(),
+      firstMs: Date.now(),
+      count: 1,
+      answer: kind === "result" ? () => [{ name: "road", value: "41.2 %" }] : null,
       kind,
       summary,
       detail: { ...rest, capture_time_ns: String(captureTimeNs) },

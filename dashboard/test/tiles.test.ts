@@ -15,6 +15,7 @@ import {
 } from "./fakes.js";
 
 const NAME = { client: "car-1", source: "front", model: "seg" };
+const NO_TROUBLES = new Map<string, string>();
 const NO_MODELS = { classesOf: () => [], pictureSize: () => null };
 
 function opened(platform: FakePlatform = fakePlatform()) {
@@ -174,7 +175,7 @@ test("a stream that begins again does not freeze, whether its client says so or 
     }
     await settle();
     assert.deepEqual(shown(tile), { mask: "new-----", picture: null, sequence: 9 });
-    tile.tick(clock.nowMs());
+    tile.tick(clock.nowMs(), "");
     assert.equal(tile.gaps.peek(), 0);
   }
 });
@@ -190,7 +191,7 @@ test("nothing is decoded of a tile that is not visible, or in a hidden tab; then
   await settle();
   assert.equal(platform.decoded, 0);
   platform.hidden = false;
-  tile.tick(clock.nowMs());
+  tile.tick(clock.nowMs(), "");
   await settle();
   assert.equal(platform.decoded, 1);
   assert.equal(shown(tile)?.sequence, 19);
@@ -203,7 +204,7 @@ test("a paused tile stays as it is; each step shows one more frame", async () =>
   tiles.setPaused(true);
   for (let sequence = 2; sequence < 500; sequence++) tile.addAnswer(answer(sequence, "frame---", clock.nowMs()), 1);
   clock.advance(60_000);
-  tiles.tick(clock.nowMs());
+  tiles.tick(clock.nowMs(), NO_TROUBLES);
   await settle();
   assert.equal(shown(tile)?.sequence, 1);
   assert.equal(tile.isStale.peek(), false);
@@ -231,7 +232,7 @@ test("a tile is stale after five of its intervals, two seconds at least, and whe
   }
   const isStaleAfter = (ms: number) => {
     clock.advance(ms);
-    tile.tick(clock.nowMs());
+    tile.tick(clock.nowMs(), "");
     return tile.isStale.peek();
   };
   assert.equal(isStaleAfter(1900), false);
@@ -250,7 +251,7 @@ test("a tile is stale after five of its intervals, two seconds at least, and whe
 test("there are at most 64 tiles, 32 of a client; a new stream takes the place of one that has been silent for long", () => {
   const { clock, drops, tiles } = opened();
   const count = () => {
-    tiles.tick(clock.nowMs());
+    tiles.tick(clock.nowMs(), NO_TROUBLES);
     return tiles.shown.peek().length;
   };
   const add = (client: string, number: number) =>

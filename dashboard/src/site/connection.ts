@@ -22,6 +22,7 @@ export class BrokerConnection {
   readonly #platform: Platform;
   readonly #options: ConnectionOptions;
   #attempt: AbortController | null = null;
+  #refused: readonly string[] = [];
 
   constructor(platform: Platform, options: ConnectionOptions) {
     this.#platform = platform;
@@ -35,6 +36,11 @@ export class BrokerConnection {
     this.#attempt = attempt;
     this.#report(attempt, { status: "connecting", reason: "", needsLogin: false });
     void this.#run(attempt, login);
+  }
+
+  /** Return whether the broker refuses this login to read a filter. */
+  isRefused(filter: string): boolean {
+    return this.#refused.includes(filter);
   }
 
   close(): void {
@@ -72,6 +78,7 @@ export class BrokerConnection {
       ),
     );
     const refused = (await Promise.all(answers)).filter(Boolean);
+    this.#refused = refused;
     if (refused.length === 0) return;
     this.#report(attempt, {
       status: refused.length === answers.length ? "refused" : "connected",

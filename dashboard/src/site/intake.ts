@@ -14,12 +14,13 @@ import {
   Topics,
 } from "mqinfer-client";
 import { cut, type Drops, PREVIEW_LIMITS, RESULT_LIMITS, type Reason } from "./bounds.js";
+import { readAnswer } from "./live/answer_lines.js";
 import { answerOf, previewOf } from "./live/messages.js";
 import type { Tiles } from "./live/tiles.js";
-import type { Log } from "./log.js";
+import type { Log, LoggedAnswer } from "./log.js";
 import { Budget } from "./measuring/budget.js";
-import type { Clock } from "./platform.js";
-import type { Clients } from "./rows/clients.js";
+import type { Clock, Decoder, Platform } from "./platform.js";
+import type { Clients, Settled } from "./rows/clients.js";
 import type { Models } from "./rows/models.js";
 import type { Workers } from "./rows/workers.js";
 
@@ -65,13 +66,15 @@ class Refused extends Error {
 export class Intake {
   readonly #topics: Topics;
   readonly #clock: Clock;
+  readonly #decoder: Decoder;
   readonly #tables: Tables;
   /** Number of the current connection. */
   connection = 0;
 
-  constructor(root: string, clock: Clock, tables: Tables) {
+  constructor(root: string, { clock, decoder }: Platform, tables: Tables) {
     this.#topics = new Topics(root);
     this.#clock = clock;
+    this.#decoder = decoder;
     this.#tables = tables;
   }
 
@@ -79,6 +82,11 @@ export class Intake {
   get filters(): readonly string[] {
     const { cards, workerStates, clientStates, previews, results } = this.#topics;
     return [cards, workerStates, clientStates, previews, results];
+  }
+
+  /** The one of them that the workers' states have. */
+  get workerFilter(): string {
+    return this.#topics.workerStates;
   }
 
   /** Take any message; never throws. */
@@ -154,9 +162,9 @@ export class Intake {
     const name = { client, source: reply.capture.source ?? "", model: reply.modelName };
     models.count(reply.modelName, reply.outcome === "ok" ? reply.timings : null);
     workers.count(reply.worker, weight);
-    this.#logReply(client, reply);
+    this.#logReply(client, reply, message.payload.byteLength);
     if (reply.outcome === "rejected" || NOT_FINAL.has(reply.error?.code ?? "")) return;
-    clients.count(name, reply.outcome, weight);
+    clients.count(name, reply.outcome, weight, reply.error?.code);
     const nowMs = this.#clock.nowMs();
     tiles.of(name)?.addAnswer(answerOf(reply, message.payload.byteLength, nowMs), weight);
   }
@@ -185,12 +193,21 @@ export class Intake {
   #client({ client }: Of<"client">, { topic, payload, correlation }: Message): void {
     if (payload.byteLength === 0 && correlation) return; // a client's mark to itself
     const state = readClientState(this.#topics, topic, payload);
-    const change = this.#tables.clients.take(client, state, this.connection);
+    const { clients, log, tiles } = this.#tables;
+    const change = clients.take(client, state, this.connection);
     if (!change) return;
-    this.#tables.tiles.clientChanged(client, change.tiles);
-    if (change.status) {
-      this.#tables.log.add("state", `client ${client}: ${change.status}`, () => state ?? { client, removed: true });
-    }
+    for (const name of change.streams) tiles.expect(name);
+    tiles.clientChanged(client, change.tiles);
+    if (change.status) log.add("state", `client ${client}: ${change.status}`, () => state ?? { client, removed: true });
+    for (const settled of change.settled) this.#logSettled(client, settled);
+  }
+
+  /** Log the frames that a client gave up: no result of theirs is published. */
+  #logSettled(client: string, { source, model, code, count, isTotal }: Settled): void {
+    const when = isTotal ? ", before this page saw it" : "";
+    const summary = `${client} ${source} ${model}: ${code}: settled by the client${when}`;
+    const detail = () => ({ client, source, model, code, frames: count, settled_by: "client" });
+    this.#tables.log.add("error", summary, detail, { key: `${client}/${model}/${source}/${code}/client`, count });
   }
 
   #card({ model }: Of<"card">, { topic, payload }: Message): void {
@@ -203,12 +220,22 @@ export class Intake {
     }
   }
 
-  #logReply(client: string, reply: Reply): void {
+  #logReply(client: string, reply: Reply, bytes: number): void {
     const { sequence, source } = reply.capture;
+    const { error, modelName: model, outcome } = reply;
     const frame = source === undefined ? client : `${client} ${source} ${sequence ?? ""}`.trim();
-    const kind = reply.outcome === "ok" ? "result" : "error";
-    const what = reply.error ? `${reply.error.code}: ${reply.error.message}` : `${reply.outcome} by ${reply.worker}`;
-    this.#tables.log.add(kind, `${frame} ${reply.modelName}: ${what}`, () => ({ client, ...reply }));
+    const what = error ? `${error.code}: ${error.message}` : `${outcome} by ${reply.worker}`;
+    const sender = `${client}/${model}/${source ?? ""}`;
+    const isOk = outcome === "ok";
+    this.#tables.log.add(isOk ? "result" : "error", `${frame} ${model}: ${what}`, () => ({ client, ...reply }), {
+      ...{ sender, sequence },
+      ...(isOk ? { answer: this.#answerIn(reply, bytes) } : { key: `${sender}/${error?.code ?? outcome}` }),
+    });
+  }
+
+  #answerIn({ modelName, outputs }: Reply, bytes: number): LoggedAnswer {
+    const { models } = this.#tables;
+    return { bytes, read: () => readAnswer(outputs, models.classesOf(modelName), this.#decoder) };
   }
 
   #refuse(message: Message, reason: Reason, why: string): void {

@@ -1,6 +1,6 @@
 /** The page's data as signals: tables that messages fill, published four times a second. */
 
-import { batch, signal } from "@preact/signals";
+import { batch, type Signal, signal } from "@preact/signals";
 import { Drops } from "./bounds.js";
 import { BrokerConnection } from "./connection.js";
 import { Budgets, Intake, type Tables } from "./intake.js";
@@ -33,6 +33,7 @@ export class PageSite implements Site {
   readonly workers = signal<readonly WorkerRow[]>([]);
   readonly models = signal<readonly ModelRow[]>([]);
   readonly log = signal<readonly LogEntry[]>([]);
+  readonly logCounts: Signal<Site["logCounts"]["value"]> = signal({});
   readonly dropped = signal<Readonly<Record<string, number>>>({});
   readonly isPaused = signal(false);
   readonly selection = signal<Selection>({ stream: "", model: "", className: "" });
@@ -61,7 +62,7 @@ export class PageSite implements Site {
       log: new Log(clock),
       budgets: new Budgets(),
     };
-    this.#intake = new Intake(config.root, clock, this.#tables);
+    this.#intake = new Intake(config.root, platform, this.#tables);
     this.#broker = new BrokerConnection(platform, {
       address: config.mqtt,
       filters: this.#intake.filters,
@@ -113,20 +114,28 @@ export class PageSite implements Site {
     // Browsers slow the timers of hidden tabs down, which says nothing about the page.
     if (!isHidden && !this.#wasHidden && lateMs < ASLEEP_MS) this.#tables.budgets.late(lateMs);
     this.#wasHidden = isHidden;
+    const { tiles, workers } = this.#tables;
     batch(() => {
-      this.#tables.tiles.tick(nowMs);
-      this.workers.value = this.#tables.workers.rows();
+      tiles.tick(nowMs, new Map(this.#streamRows().map(({ key, trouble }) => [key, trouble])));
+      this.workers.value = workers.rows();
       if (!this.isPaused.peek()) this.#publish();
     });
   }
 
   #publish(): void {
-    const { clients, drops, log, models, workers } = this.#tables;
-    this.streams.value = clients.rows();
+    const { drops, log, models, workers } = this.#tables;
+    this.streams.value = this.#streamRows();
     this.models.value = models.rows(workers.servers());
     this.log.value = log.read();
+    this.logCounts.value = log.counts();
     const dropped = drops.read();
     if (JSON.stringify(dropped) !== JSON.stringify(this.dropped.peek())) this.dropped.value = dropped;
+  }
+
+  /** Return the streams' rows; where the broker hides the workers, nothing is said of who serves their models. */
+  #streamRows(): readonly StreamRow[] {
+    const { clients, workers } = this.#tables;
+    return clients.rows(this.#broker.isRefused(this.#intake.workerFilter) ? null : workers.servers());
   }
 
   /** Number the connections: what the broker had kept, and does not bring again with the next one, is gone. */

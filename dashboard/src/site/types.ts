@@ -63,6 +63,8 @@ export interface Tile {
   readonly frame: ReadonlySignal<ShownFrame | null>;
   /** Whether nothing has come for longer than the stream's own rhythm lets expect, or its client is gone. */
   readonly isStale: ReadonlySignal<boolean>;
+  /** Why no results come, such as `no worker for seg`; empty where nothing is known to be wrong. */
+  readonly cause: ReadonlySignal<string>;
   /** Results a second over the last seconds. */
   readonly rate: ReadonlySignal<number>;
   /** Sequence numbers that were left out so far. */
@@ -77,6 +79,8 @@ export interface StreamRow {
   readonly key: string;
   readonly client: string;
   readonly status: "claiming" | "ready" | "stopped" | "lost";
+  /** Why none of its frames gets a result although it is ready; empty where some do. */
+  readonly trouble: string;
   readonly source: string;
   readonly model: string;
   readonly rate: number | null;
@@ -134,12 +138,30 @@ export interface ModelRow {
 
 export interface LogEntry {
   readonly id: number;
-  /** Milliseconds since the epoch. */
+  /** Milliseconds since the epoch; of several messages that of the last one. */
   readonly timeMs: number;
+  readonly firstMs: number;
   readonly kind: "result" | "error" | "state" | "refused";
   readonly summary: string;
+  /** How many it stands for: errors of the same kind, or a result and those that were left out before it. */
+  readonly count: number;
   /** What a click opens, as JSON without tensors' bytes. */
   readonly detail: unknown;
+  /** Read what a result says; null of what is no result, or is too long ago. */
+  readonly answer: (() => readonly AnswerLine[]) | null;
+}
+
+/** One class, box or label of a result. */
+export interface AnswerLine {
+  readonly name: string;
+  /** Share, score or place. */
+  readonly value: string;
+}
+
+/** How many messages of a kind have come since the page was opened, and how many of them the log listed or counted. */
+export interface LogCount {
+  readonly came: number;
+  readonly listed: number;
 }
 
 /** What to show; an empty string is everything. */
@@ -159,6 +181,7 @@ export interface Site {
   readonly models: ReadonlySignal<readonly ModelRow[]>;
   /** Newest first. */
   readonly log: ReadonlySignal<readonly LogEntry[]>;
+  readonly logCounts: ReadonlySignal<Readonly<Partial<Record<LogEntry["kind"], LogCount>>>>;
   /** What was left out, by reason: `too many streams`, `slow page`, `bad message`, … */
   readonly dropped: ReadonlySignal<Readonly<Record<string, number>>>;
   readonly isPaused: ReadonlySignal<boolean>;

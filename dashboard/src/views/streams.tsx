@@ -47,14 +47,20 @@ export function Streams({ page }: { page: Page }) {
 
 function Row({ row }: { row: StreamRow }) {
   return (
-    <tr data-testid="stream-row" data-key={row.key} data-status={row.status} class={`is-${row.status}`}>
+    <tr
+      data-testid="stream-row"
+      data-key={row.key}
+      data-status={row.trouble ? "failing" : row.status}
+      class={`is-${row.status}`}
+    >
       <th scope="row">
         <b>{brief(row.source) || "stream"}</b>
         <small>{brief(row.client)}</small>
       </th>
       <td data-label="model">{brief(row.model)}</td>
       <td data-label="state">
-        <Status status={row.status} />
+        {row.trouble ? <Status status="failing" /> : <Status status={row.status} />}
+        {row.trouble && <small class="trouble">{brief(row.trouble)}</small>}
       </td>
       <td data-label="rate" class="number">
         {rate(row.rate)}
@@ -94,6 +100,6 @@ function chosen(page: Page): readonly StreamRow[] {
     (row) =>
       (!stream || streamName(row) === stream) &&
       (!model || row.model === model) &&
-      matches(page.filter.value, row.source, row.client, row.model, row.status),
+      matches(page.filter.value, row.source, row.client, row.model, row.status, row.trouble),
   );
 }

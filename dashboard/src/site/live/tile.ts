@@ -42,6 +42,7 @@ export class LiveTile implements Tile {
   readonly model: string;
   readonly frame: Signal<ShownFrame | null> = signal(null);
   readonly isStale = signal(false);
+  readonly cause = signal("");
   readonly rate = signal(0);
   readonly gaps = signal(0);
   readonly classes: Signal<readonly ClassInfo[]>;
@@ -138,9 +139,10 @@ export class LiveTile implements Tile {
     this.#ask();
   }
 
-  /** Update what changes with time. */
-  tick(nowMs: number): void {
+  /** Update what changes with time; `trouble`: why its stream gets no results, if anything is known. */
+  tick(nowMs: number, trouble: string): void {
     if (this.#isPaused) return;
+    this.cause.value = trouble || (this.#isGone ? "its client is gone" : "");
     const patienceMs = Math.max(STALE_MS, STALE_INTERVALS * this.#rhythm.intervalMs);
     this.isStale.value = this.#isGone || nowMs - this.lastMs > patienceMs;
     this.rate.value = Math.round(this.#results.read(nowMs) * 10) / 10;

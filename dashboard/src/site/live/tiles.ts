@@ -60,6 +60,12 @@ export class Tiles {
     return tile;
   }
 
+  /** Make a tile for a stream whose results are to come, if there is room that no other holds. */
+  expect(name: StreamName): void {
+    const own = [...this.#tiles.values()].filter((tile) => tile.client === name.client);
+    if (name.model && this.#tiles.size < MOST_TILES && own.length < MOST_TILES_EACH) this.of(name);
+  }
+
   /** Results of a client to a model came that were not read. */
   skipped(client: string, model: string): void {
     for (const tile of this.#tiles.values()) if (tile.client === client && tile.model === model) tile.skipped();
@@ -86,9 +92,10 @@ export class Tiles {
     for (const tile of this.#tiles.values()) tile.step();
   }
 
-  tick(nowMs: number): void {
+  /** Update what changes with time; `troubles`: why streams get no results, by their keys. */
+  tick(nowMs: number, troubles: ReadonlyMap<string, string>): void {
     for (const [key, tile] of this.#tiles) {
-      tile.tick(nowMs);
+      tile.tick(nowMs, troubles.get(key) ?? "");
       if (nowMs - tile.lastMs > FORGOTTEN_MS) this.#remove(key, tile);
     }
     if (!this.#isPaused) this.publish();

@@ -15,16 +15,20 @@ const LATE_MS = 150;
 export class Budget {
   #slotStart = Number.NEGATIVE_INFINITY;
   readonly #burst: number;
-  #total = MOST_A_SLOT;
-  #quota = MOST_A_SLOT;
+  readonly #most: number;
+  #total: number;
+  #quota: number;
   #counts = new Map<string, number>();
   #admitted = 0;
   /** Messages of each sender that were left out since the last one that was read. */
   #left = new Map<string, number>();
 
-  /** `burst`: how many times the budget may be read at once, of senders that have just come. */
-  constructor(burst = 2) {
+  /** `burst`: how many times the budget may be read at once, of senders that have just come; `most`: messages a slot. */
+  constructor(burst = 2, most = MOST_A_SLOT) {
     this.#burst = burst;
+    this.#most = most;
+    this.#total = most;
+    this.#quota = most;
   }
 
   /**
@@ -50,7 +54,7 @@ export class Budget {
   /** Note how late a timer came. */
   late(byMs: number): void {
     this.#total = byMs > LATE_MS ? this.#total / 2 : this.#total * 1.1 + 1;
-    this.#total = Math.min(MOST_A_SLOT, Math.max(FEWEST_A_SLOT, Math.floor(this.#total)));
+    this.#total = Math.min(this.#most, Math.max(FEWEST_A_SLOT, Math.floor(this.#total)));
   }
 
   #begin(nowMs: number): void {

@@ -23,6 +23,7 @@ export function Notices(props: {
     <div class="notices">
       <ul class="badges">
         {tile.isStale.value && <li class="badge warn">{frame ? `stale · ${age(frame)}` : "no results"}</li>}
+        {tile.cause.value && <li class="badge warn cause">{brief(tile.cause.value)}</li>}
         {frame && <StageBadges frame={frame} />}
       </ul>
       {!frame && !tile.isStale.value && <p class="waiting">waiting for the first result</p>}

@@ -30,6 +30,7 @@ export function TileCard({ page, tile }: { page: Page; tile: Tile }) {
       data-testid="tile"
       data-key={tile.key}
       data-stale={String(tile.isStale.value)}
+      data-cause={tile.cause.value}
     >
       <TileHead page={page} tile={tile} isEnlarged={isEnlarged} />
       <div class="screen">

@@ -2,6 +2,7 @@ const TONES: Readonly<Record<string, string>> = {
   ready: "good",
   draining: "warn",
   claiming: "warn",
+  failing: "warn",
   stopped: "plain",
   lost: "bad",
   crashed: "bad",

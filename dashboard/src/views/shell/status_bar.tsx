@@ -14,6 +14,7 @@ export function StatusBar({ page }: { page: Page }) {
   const { length } = site.tiles.value;
   const total = site.tiles.value.reduce((sum, tile) => sum + tile.rate.value, 0);
   const ready = site.workers.value.filter((worker) => worker.status === "ready").length;
+  const failing = site.streams.value.filter((row) => row.trouble).length;
   return (
     <footer class="status-bar">
       <span>
@@ -21,6 +22,7 @@ export function StatusBar({ page }: { page: Page }) {
       </span>
       <span class="streams">
         <b>{count(length)}</b> {length === 1 ? "stream" : "streams"}
+        {failing > 0 && <b class="failing"> · {failing} failing</b>}
       </span>
       <span>
         <b>{ready}</b> of {site.workers.value.length} {site.workers.value.length === 1 ? "worker" : "workers"} ready
