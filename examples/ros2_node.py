@@ -66,7 +66,7 @@ def main() -> None:
     node = rclpy.create_node("mqinfer")
     report = node.get_logger().warning
     model = node.declare_parameter("model", "drive_segmentation").value
-    encoding = node.declare_parameter("encoding", "lz4").value  # jpeg:90 is smaller, and needs mqinfer[edge]
+    encoding = node.declare_parameter("encoding", "lz4").value  # jpeg:90 is smaller, and needs the extra edge
     publisher = node.create_publisher(Image, "mask", 10)
     with Client.from_env() as client, client.stream(model, policy="latest", timeout=2.0) as stream:
         contract = client.card(model).image

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import lz4.frame
 
-from mqinfer.protocol.errors import MissingExtra, SourceError
+from mqinfer.extras import missing_extra
+from mqinfer.protocol.errors import SourceError
 
 if TYPE_CHECKING:
     from rosbags.rosbag1.reader import Header
@@ -129,7 +130,7 @@ def _repair_mcap(file: BinaryIO, target: Path, found: Repaired) -> None:
         from mcap.stream_reader import StreamReader, breakup_chunk
         from mcap.writer import Writer
     except ImportError as error:
-        raise MissingExtra.of("mcap", "edge") from error
+        raise missing_extra("mcap", "edge") from error
     with target.open("wb") as out:
         writer: Any = Writer(out)
         copy = _McapCopy(writer, found)
@@ -177,7 +178,7 @@ def _repair_ros1(file: BinaryIO, target: Path, found: Repaired) -> None:
     try:
         from rosbags.rosbag1 import Writer
     except ImportError as error:
-        raise MissingExtra.of("rosbags", "edge") from error
+        raise missing_extra("rosbags", "edge") from error
     from rosbags.rosbag1.reader import ReaderError
 
     connections: dict[int, Any] = {}

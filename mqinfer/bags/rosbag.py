@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from mqinfer.bags.calibration import calibration
 from mqinfer.bags.extent.advice import advise, is_compressed
+from mqinfer.extras import missing_extra
 from mqinfer.images.camera import CameraInfo
 from mqinfer.images.picture import CompressedImage, RawImage
-from mqinfer.protocol.errors import MissingExtra, MqinferError, SourceError
+from mqinfer.protocol.errors import MqinferError, SourceError
 
 __all__ = ["IMAGE_TYPES", "Rosbag", "foreign_errors", "is_bag", "message_type"]
 
@@ -214,7 +215,7 @@ def _open(path: Path, resources: ExitStack) -> AnyReader:
         from rosbags.highlevel import AnyReader
         from rosbags.typesys import Stores, get_typestore
     except ImportError as missing:
-        raise MissingExtra.of("rosbags", "edge") from missing
+        raise missing_extra("rosbags", "edge") from missing
     with foreign_errors(path):
         # Recordings of ROS 2 Humble and earlier contain no message definitions.
         reader = AnyReader(_files_to_read(path, resources), default_typestore=get_typestore(Stores.ROS2_HUMBLE))

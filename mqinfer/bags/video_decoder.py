@@ -17,7 +17,8 @@ from mqinfer.bags.extent.packets import ShownPackets
 from mqinfer.bags.extent.picture_units import PictureUnits
 from mqinfer.bags.extent.transport import TransportBreaks
 from mqinfer.codecs.probe import lfs_pointer
-from mqinfer.protocol.errors import MissingExtra, SourceError
+from mqinfer.extras import missing_extra
+from mqinfer.protocol.errors import SourceError
 
 if TYPE_CHECKING:
     from av import Packet, VideoFrame
@@ -66,7 +67,7 @@ class VideoFileDecoder:
         try:
             import av
         except ImportError as missing:
-            raise MissingExtra.of("av", "edge") from missing
+            raise missing_extra("av", "edge") from missing
         from av.video.reformatter import VideoReformatter
 
         self._path = path

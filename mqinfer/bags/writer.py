@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -10,18 +11,29 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from mqinfer.bags.calibration import CAMERA_INFO
+from mqinfer.codecs import encode_tensor
+from mqinfer.extras import missing_extra
 from mqinfer.images.camera import CameraInfo
+from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import CompressedImage, RawImage
-from mqinfer.protocol.errors import ConfigError, MissingExtra, SourceError
+from mqinfer.protocol.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["BagWriter", "Storage"]
+    from mqinfer.bags.frame import Frame, FrameSource
+
+__all__ = ["PICTURE_TOPIC", "START_NS", "BagWriter", "Storage", "write_frames"]
 
 Storage = Literal["bag", "mcap", "sqlite3"]
 
+PICTURE_TOPIC = "/camera/image_raw/compressed"
+"""Where `write_frames` puts pictures."""
+START_NS = 1_700_000_000_000_000_000
+"""First stamp of what has no clock of its own; a fixed one, so that the same recording makes the same bag."""
+
 _NS = 1_000_000_000
+_ENCODING = "jpeg:95"
 
 
 @contextmanager
@@ -57,7 +69,7 @@ class BagWriter:
         try:
             from rosbags import typesys
         except ImportError as error:
-            raise MissingExtra.of("rosbags", "edge") from error
+            raise missing_extra("rosbags", "edge") from error
         self._path = Path(path)
         self._ros1 = storage == "bag"
         store = typesys.Stores.ROS1_NOETIC if self._ros1 else typesys.Stores.ROS2_HUMBLE
@@ -235,6 +247,51 @@ class BagWriter:
         if isinstance(image, CompressedImage):
             return make(header, image.format, data)
         return make(header, image.height, image.width, image.encoding, int(image.is_bigendian), image.step, data)
+
+
+def write_frames(source: FrameSource, path: Path, report: Callable[[int], None] = lambda _: None) -> tuple[int, str]:
+    """Write the frames of a video or a folder of pictures as a new bag, one after another.
+
+    Files of pictures stay as they are; other frames become JPEGs.
+
+    Args:
+        source: Its stamps count from `START_NS` in the bag.
+        path: A new `.bag` file for ROS 1, a new folder for ROS 2.
+        report: Called with the number of frames after each.
+
+    Returns:
+        The number of frames, and what is missing behind them; empty if nothing is.
+
+    Raises:
+        SourceError: The path exists or can't be written, or there is no frame; then there is no bag either.
+        ConfigError: The path's name is wrong.
+        MissingExtra: rosbags or OpenCV is not installed.
+    """
+    missing: list[str] = []
+    pictures = ((START_NS + frame.log_time_ns, _compressed(frame.image)) for frame in _readable(source, missing))
+    first = next(pictures, None)
+    if first is None:
+        raise SourceError(missing[0] if missing else f"{source.streams()[0].source}: there is no frame in it")
+    count = 0
+    with BagWriter(path, "bag" if path.suffix == ".bag" else "mcap") as writer:
+        for count, (stamp, picture) in enumerate(chain([first], pictures), 1):
+            writer.write(PICTURE_TOPIC, picture, stamp, stamp)
+            report(count)
+    return count, "; ".join(missing)
+
+
+def _readable(source: FrameSource, missing: list[str]) -> Iterator[Frame]:
+    """Yield the frames that can be read; what is missing behind them is added to a list."""
+    try:
+        yield from source.frames()
+    except SourceError as error:
+        missing.append(str(error))
+
+
+def _compressed(image: RawImage | CompressedImage) -> CompressedImage:
+    if isinstance(image, CompressedImage):
+        return image
+    return CompressedImage("jpeg", encode_tensor("picture", to_rgb(image), _ENCODING).data)
 
 
 def _ros1(path: Path, compression: str | None) -> Any:

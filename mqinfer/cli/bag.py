@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.progress import Progress
 
+from mqinfer.cli.exit_codes import ExitCode, print_error
 from mqinfer.cli.options import plain_console, table_console
 from mqinfer.images.lens import Distortion
 from mqinfer.logs import printable
+from mqinfer.protocol.errors import ConfigError, SourceError
 
 __all__ = ["app"]
 
@@ -40,6 +43,30 @@ def repair(
     end = "" if found.stopped_at is None else f"; nothing after byte {found.stopped_at} could be read"
     whole = "" if damage or end else "; no record was damaged"
     typer.echo(f"wrote {new}: {found.messages} messages{damage}{end}{whole}")
+
+
+@app.command()
+def make(
+    video: Annotated[str, typer.Argument(help="Video or folder of pictures.")],
+    out: Annotated[Path, typer.Argument(help="New file whose name ends in .bag (ROS 1), or new folder (ROS 2).")],
+) -> None:
+    """Make a bag of a video (JPEGs on /camera/image_raw/compressed) or of a folder of pictures (as they are)."""
+    from mqinfer.bags.rosbag import is_bag
+    from mqinfer.bags.sources import is_live, open_source
+    from mqinfer.bags.writer import write_frames
+
+    if is_live(video) or is_bag(Path(video)):
+        kind = "a camera, which has no end" if is_live(video) else "a bag already"
+        raise ConfigError(f"{video} is {kind}; expected a video or a folder of pictures")
+    console = plain_console(stderr=True)
+    display = Progress(console=console, transient=True, disable=not console.is_terminal)
+    with closing(open_source(video)) as source, display:
+        task = display.add_task("writing", total=source.streams()[0].count)
+        count, missing = write_frames(source, out, lambda done: display.update(task, completed=done))
+    typer.echo(printable(f"wrote {out}: {count} frames"))
+    if missing:
+        print_error(SourceError(missing))
+        raise typer.Exit(ExitCode.INCOMPLETE)
 
 
 @app.command()

@@ -15,7 +15,7 @@ from mqinfer.bench.segmentation import measure_segmentation, print_shares
 from mqinfer.bench.workloads import WORKLOADS
 from mqinfer.cli.options import table_console
 from mqinfer.edge_agent.output_files import writing
-from mqinfer.lab.reports import as_json, print_grid
+from mqinfer.lab.reports import as_json, check_plots, print_grid
 from mqinfer.protocol.errors import ConfigError
 
 __all__ = ["app"]
@@ -72,6 +72,8 @@ def codecs(
     chosen = EncodingsOptions(
         source, repository, model, topic, tuple(encoding or ()), frames, link_mbit=link_mbit, seconds=seconds
     )
+    if plot:
+        check_plots()
     measured = measure_encodings(chosen, lambda line: typer.echo(line, err=True))
     print_grid(grid_of(measured), table_console())
     if json:

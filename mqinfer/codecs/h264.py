@@ -19,8 +19,9 @@ from xxhash import xxh3_64_intdigest
 from mqinfer.codecs.chain import ChainDecoder, ChainEncoder, StreamHalves, picture_size, sealed
 from mqinfer.codecs.codec import Encoded, Traits
 from mqinfer.codecs.h264_sps import UNIT, references
+from mqinfer.extras import missing_extra
 from mqinfer.protocol.datatypes import Array, datatype_of
-from mqinfer.protocol.errors import BadEncoding, MissingExtra
+from mqinfer.protocol.errors import BadEncoding
 from mqinfer.protocol.header import DIGEST
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import EncodedTensor
@@ -58,7 +59,7 @@ def _av() -> Any:
     try:
         av = import_module("av")
     except ImportError:
-        raise MissingExtra.of("av", "video") from None
+        raise missing_extra("av", "video") from None
     # PyAV's log stays off, as it is: with a level, FFmpeg's threads wait for the interpreter's lock to log an error
     # while a decoder that is closed holds the lock and waits for them.
     return av

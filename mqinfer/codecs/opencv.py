@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from mqinfer.protocol.errors import MissingExtra
+from mqinfer.extras import missing_extra
 
 __all__ = ["opencv"]
 
@@ -22,5 +22,5 @@ def opencv() -> Any:
     try:
         import cv2
     except ImportError as missing:
-        raise MissingExtra.of("opencv-python-headless", "edge") from missing
+        raise missing_extra("opencv-python-headless", "edge") from missing
     return cv2

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from mqinfer.extras import clone, install_command
 from mqinfer.protocol.errors import ConfigError
 
 __all__ = ["PAGE", "PageFile", "make_file", "read_page"]
@@ -77,9 +78,7 @@ def read_page(folder: Path = PAGE) -> Mapping[str, PageFile]:
         ConfigError: The page has not been built.
     """
     if not (folder / _INDEX).is_file():
-        raise ConfigError(
-            f"the dashboard's page is missing in {folder}: a source checkout has to build it; run scripts/build-page"
-        )
+        raise ConfigError(f"the dashboard's page is missing in {folder}; {_cure(folder)}")
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -88,6 +87,15 @@ def read_page(folder: Path = PAGE) -> Mapping[str, PageFile]:
             found[f"/{name}"] = make_file(path.suffix, path.read_bytes(), caching)
     found["/"] = found[f"/{_INDEX}"]
     return found
+
+
+def _cure(folder: Path) -> str:
+    """Return what brings the page: a clone has to build it, and a wheel carries it."""
+    source = clone()
+    if source is None:
+        return "a wheel carries it; install one, or from a clone in which scripts/build-page has run"
+    then = "" if folder.is_relative_to(source) else f", then: {install_command('dashboard')}"
+    return f"run: {source / 'scripts/build-page'}{then}"
 
 
 def make_file(suffix: str, content: bytes, caching: str = _REVALIDATE) -> PageFile:

@@ -22,11 +22,12 @@ from mqinfer.broker.link import Message
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.codecs import available_encodings, encode_tensor
+from mqinfer.extras import missing_extra
 from mqinfer.images.resize import fit
 from mqinfer.logs import is_logged
 from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.envelope import CONTENT_TYPE, encode_response
-from mqinfer.protocol.errors import ConfigError, MessageTooLarge, MissingExtra, NotConnected
+from mqinfer.protocol.errors import ConfigError, MessageTooLarge, NotConnected
 from mqinfer.protocol.types import Capture, InferResponse, Outcome
 
 __all__ = ["PREVIEW", "PreviewCounts", "PreviewDrop", "Previews", "check_rate"]
@@ -91,7 +92,7 @@ def check_rate(rate: float | None) -> float | None:
             "it out for none"
         )
     if "jpeg" not in available_encodings():
-        raise MissingExtra.of("cv2", "edge")
+        raise missing_extra("cv2", "edge")
     return rate
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from mqinfer.extras import import_extra
+from mqinfer.extras import import_extra, missing_extra
 from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.errors import ConfigError, MissingExtra, ModelNotLoadable
+from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
 
 _OPSET = 17
 """ONNX opset; tf2onnx 1.17 refuses 19 and above."""
@@ -114,7 +114,7 @@ def _frozen(path: Path, saved: Path, signature: str, folder: Path) -> tuple[Path
 
 def _tf2onnx(path: Path, graph: Path, card: ModelCard, tensors: Mapping[str, str]) -> Any:
     if find_spec("tf2onnx") is None:
-        raise MissingExtra.of("tf2onnx", "optimize")
+        raise missing_extra("tf2onnx", "optimize")
     inputs, outputs = ([spec.name for spec in specs] for specs in (card.inputs, card.outputs))
     ends = ["--inputs", ",".join(_shaped(tensors[spec.name], spec.shape) for spec in card.inputs)]
     ends += ["--outputs", ",".join(tensors[name] for name in outputs)]

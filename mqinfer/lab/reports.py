@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mqinfer.edge_agent.output_files import set_aside
-from mqinfer.extras import import_extra
+from mqinfer.extras import check_packages, import_extra
 from mqinfer.protocol.errors import ConfigError
 
 
@@ -77,6 +77,15 @@ def _plain(value: object) -> object:
     if is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     return sorted(value) if isinstance(value, (set, frozenset)) else str(value)
+
+
+def check_plots() -> None:
+    """Check before hours of measuring that what was measured can be drawn.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    check_packages({"matplotlib": "matplotlib"}, "profile")
 
 
 def new_figure(width: float, height: float) -> Any:

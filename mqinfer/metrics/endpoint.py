@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from mqinfer._version import __version__
+from mqinfer.extras import missing_extra
 from mqinfer.metrics.nvml import add_gpus
 from mqinfer.metrics.samples import Samples
-from mqinfer.protocol.errors import ConfigError, MissingExtra
+from mqinfer.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -58,7 +59,7 @@ def make_registry(read: Read) -> CollectorRegistry:
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector
     except ImportError as error:
-        raise MissingExtra.of("prometheus-client", "telemetry") from error
+        raise missing_extra("prometheus-client", "telemetry") from error
     registry = CollectorRegistry()
     registry.register(_Collector(read))
     ProcessCollector(registry=registry)

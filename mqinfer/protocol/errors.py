@@ -301,16 +301,6 @@ class MissingExtra(MqinferError):
 
     code = "missing_extra"
 
-    @classmethod
-    def of(cls, package: str, extra: str) -> MissingExtra:
-        """Return the error for a package that is missing, with the command that installs it.
-
-        Args:
-            package: Name of the distribution that can't be imported.
-            extra: Name of mqinfer's extra that lists it.
-        """
-        return cls(f"{package} is not installed; run: pip install 'mqinfer[{extra}]'")
-
 
 def _tree(root: type[MqinferError]) -> dict[str, type[MqinferError]]:
     codes = {root.code: root} if "code" in vars(root) else {}  # a class without a code of its own never travels

@@ -92,7 +92,8 @@ except MissingExtra as missing:
     print(missing)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
-    assert "pip install 'mqinfer[edge]'" in done.stdout
+    assert "pip install" in done.stdout
+    assert "[edge]" in done.stdout
 
 
 def test_pictures_are_not_offered_without_opencv(monkeypatch: pytest.MonkeyPatch) -> None:

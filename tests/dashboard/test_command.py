@@ -14,6 +14,7 @@ import pytest
 from mqinfer.cli.app import main
 from mqinfer.cli.exit_codes import ExitCode
 from mqinfer.dashboard.settings import DashboardSettings
+from mqinfer.extras import install_command
 from tests.dashboard.served import PATIENCE
 
 READY = r"ready: (http://127\.0\.0\.1:\d+/), broker mqtt://127\.0\.0\.1:1$"
@@ -50,7 +51,7 @@ WRONG: Mapping[str, tuple[list[str], int, str]] = {
     "websockets": (["--broker", "ws://127.0.0.1:9001"], ExitCode.USAGE, "--direct ws://127.0.0.1:9001/mqtt"),
     "open": (["--bind", "0.0.0.0"], ExitCode.USAGE, "add --tls-cert and --tls-key"),  # noqa: S104
     "direct": (["--direct", "broker.example.org"], ExitCode.USAGE, "expected wss://"),
-    "no page": ([], ExitCode.USAGE, "run scripts/build-page"),
+    "no page": ([], ExitCode.USAGE, "scripts/build-page"),
 }
 
 
@@ -87,4 +88,4 @@ def test_the_extra_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == ExitCode.REFUSED
-    assert "pip install 'mqinfer[dashboard]'" in capsys.readouterr().err
+    assert install_command("dashboard") in capsys.readouterr().err

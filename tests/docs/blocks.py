@@ -22,7 +22,18 @@ from tempfile import TemporaryDirectory
 
 from mqinfer.broker.mosquitto.server import find_mosquitto
 
-__all__ = ["DOCUMENTS", "PARTS", "ROOT", "SCRIPTS", "Block", "blocks", "part_of", "run_document", "running"]
+__all__ = [
+    "DOCUMENTS",
+    "PARTS",
+    "ROOT",
+    "SCRIPTS",
+    "Block",
+    "blocks",
+    "part_of",
+    "run_as_newcomer",
+    "run_document",
+    "running",
+]
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = {str(path.relative_to(ROOT)): path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}
@@ -35,7 +46,8 @@ _BLOCK = re.compile(
     r"(?P<comments>(?:^<!--(?:(?!-->).)*-->\n)*)^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
 _COMMENT = re.compile(r"<!-- (not run|run first):\s*(.*?) *-->", re.DOTALL)
-_GATEWAY_PORTS = {"http": "8000", "grpc": "8001", "metrics": "8002", "tfs-grpc": "8500", "tfs-rest": "8501"}
+_INSTALL = re.compile(r"^(python3 -m venv|pip install|scripts/build-page)\b.*$", re.MULTILINE)
+_GATEWAY_PORTS = {"HTTP": "8000", "GRPC": "8001", "METRICS": "8002", "TFS_GRPC": "8500", "TFS_REST": "8501"}
 _PORTS = ("1883", "8883", "8884", "9443", "8443", "9201", "8080", *_GATEWAY_PORTS.values())
 _PRELUDE = """\
 set -eu
@@ -92,11 +104,26 @@ def run_document(document: str) -> None:
         run(running(document), Path(folder))
 
 
-def run(script: list[Block], folder: Path) -> str:
+def run_as_newcomer(document: str) -> str:
+    """Run a document in a fresh clone without an environment: also the lines that install packages."""
+    find_mosquitto()
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        clone = Path(folder) / "mqinfer"
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+        return run(running(document), Path(folder), clone=clone)
+
+
+def run(script: list[Block], folder: Path, *, clone: Path | None = None) -> str:
     """Run the blocks one after another in one shell, as a reader would paste them; return what they printed.
 
     The programs that they start in the background are ended. The ports of MQTT and of a gateway are free ones here, and
-    the broker's machine is this one. Lines that install packages are left out: they have a test of their own.
+    the broker's machine is this one.
+
+    Args:
+        script: The blocks.
+        folder: For what they write.
+        clone: Where a newcomer begins, with nothing installed; None leaves out the lines that install packages.
 
     Raises:
         AssertionError: A block failed or took too long; the message is what was printed, each block after its place.
@@ -104,53 +131,71 @@ def run(script: list[Block], folder: Path) -> str:
     ports = _free_ports()
     lines = [_PRELUDE]
     for block in script:
-        lines += [f"echo '== {block}'", block.run_first, _shell(block, folder)]
+        lines += [f'echo "== {block}: after $SECONDS s"', block.run_first, _shell(block, installs=clone is not None)]
     text = "\n".join(lines)
     for port, free in ports.items():
         text = re.sub(rf"\b{port}\b", free, text)
     text = text.replace("broker.example.org", "localhost")
     (folder / "script.sh").write_text(text, encoding="utf-8")
-    return _run_to_its_end(folder, _environment(folder, ports))
+    common = _ports_as_defaults(folder, ports)
+    if clone is None:
+        return _run_to_its_end(folder, folder, _of_this_suite(folder) | common, _MOST_S)
+    return _run_to_its_end(folder, clone, _of_a_newcomer() | common, _MOST_S * 3)
 
 
-def _shell(block: Block, folder: Path) -> str:
+def _shell(block: Block, *, installs: bool) -> str:
     if block.language == "sh":
-        return re.sub(r"^pip install .*$", "", block.text, flags=re.MULTILINE)
+        return block.text if installs else _INSTALL.sub("", block.text)
     name = f"line_{block.line}.py"
-    return f"cat >{folder / name} <<'PYTHON'\n{block.text}PYTHON\npython {name}\n"
+    return f"cat >{name} <<'PYTHON'\n{block.text}PYTHON\npython {name}\n"
 
 
-def _environment(folder: Path, ports: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which `mqinfer` and Mosquitto's tools mean the free ports where none are named."""
+def _ports_as_defaults(folder: Path, ports: Mapping[str, str]) -> dict[str, str]:
+    """Return variables by which `mqinfer` and Mosquitto's tools mean the free ports where none are named."""
     port = ports["1883"]
     (folder / ".config").mkdir()
     for tool in ("mosquitto_pub", "mosquitto_sub", "mosquitto_rr"):
         (folder / ".config" / tool).write_text(f"-p {port}\n", encoding="utf-8")
-    (folder / "bin").mkdir()
-    command = folder / "bin" / "mqinfer"
-    gateway = " ".join(f"--{name}-port {ports[usual]}" for name, usual in _GATEWAY_PORTS.items())
-    command.write_text(
-        f'#!/bin/sh\n[ "$1" != gateway ] || {{ shift; set -- gateway {gateway} "$@"; }}\n'
-        f'exec {sys.executable} -m mqinfer "$@"\n',
-        encoding="utf-8",
-    )
-    command.chmod(0o755)
-    (folder / "examples").symlink_to(ROOT / "examples")
-    return os.environ | {
-        "PATH": f"{folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin",
-        "PYTHONPATH": str(ROOT),
+    gateway = {f"MQINFER_GATEWAY_{name}_PORT": ports[usual] for name, usual in _GATEWAY_PORTS.items()}
+    return gateway | {
         "XDG_CONFIG_HOME": str(folder / ".config"),
         "MQINFER_BROKER": f"mqtt://127.0.0.1:{port}",
         "LOG": str(folder / "log"),
     }
 
 
-def _run_to_its_end(folder: Path, environment: dict[str, str]) -> str:
+def _of_this_suite(folder: Path) -> dict[str, str]:
+    """Return an environment in which `mqinfer` is this tree."""
+    (folder / "bin").mkdir()
+    command = folder / "bin" / "mqinfer"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m mqinfer "$@"\n', encoding="utf-8")
+    command.chmod(0o755)
+    (folder / "examples").symlink_to(ROOT / "examples")
+    path = f"{folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin"
+    return os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}
+
+
+def _of_a_newcomer() -> dict[str, str]:
+    """Return an environment without this suite's: a Python that has no packages, and versions that are known to do."""
+    strange = ("PYTHON", "VIRTUAL_ENV", "MQINFER")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
+    own = Path(sys.prefix)
+    path = [each for each in os.environ["PATH"].split(":") if not Path(each).is_relative_to(own)]
+    python = str(Path(sys._base_executable).resolve().parent)  # type: ignore[attr-defined]
+    return kept | {
+        "PATH": ":".join([python, *path, "/usr/sbin"]),
+        "PIP_CONSTRAINT": str(ROOT / "constraints.txt"),
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_QUIET": "1",
+    }
+
+
+def _run_to_its_end(folder: Path, place: Path, environment: dict[str, str], most_s: float) -> str:
     log = folder / "log"
     with log.open("w", encoding="utf-8") as output:
         shell = subprocess.Popen(
-            ["bash", "script.sh"],
-            cwd=folder,
+            ["bash", str(folder / "script.sh")],
+            cwd=place,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -158,7 +203,7 @@ def _run_to_its_end(folder: Path, environment: dict[str, str]) -> str:
             start_new_session=True,
         )
         try:
-            code = shell.wait(_MOST_S)
+            code = shell.wait(most_s)
         except subprocess.TimeoutExpired:
             code = None
         finally:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from mqinfer.judging.settings import read_settings
 from mqinfer.models.repository.config_files import read_layer
 from mqinfer.protocol.states import read_worker_state
 from mqinfer.protocol.topics import Topics
-from tests.docs.blocks import DOCUMENTS, PARTS, ROOT, SCRIPTS, Block, blocks, part_of, running
+from tests.docs.blocks import DOCUMENTS, PARTS, SCRIPTS, Block, blocks, part_of, run_as_newcomer, running
 
 BLOCKS = [block for document in DOCUMENTS for block in blocks(document)]
 HERE = Path(__file__).parent
@@ -30,6 +28,8 @@ ELSEWHERE = {
 }
 IN_SHELL = re.compile(r"(?:^|[;&|(=] *|bin/)mqinfer ([^;&#|)\n]*)", re.MULTILINE)
 IN_A_SENTENCE = re.compile(r"(?<!`)`mqinfer ([^`]*)`(?!`)")
+NEWCOMERS = ["README.md"]
+"""Documents that install all that they use."""
 NOT_RUN = 11
 """Blocks that no test can run: measurements of minutes, root's own commands, and the suite itself."""
 
@@ -114,28 +114,10 @@ def test_each_document_is_run() -> None:
 
 
 @pytest.mark.slow
-def test_the_install_line(tmp_path: Path) -> None:
-    """README, in a clone: mqinfer is installed, and each extra exists (scripts/check-wheel installs them)."""
-    (line,) = (
-        line for line in DOCUMENTS["README.md"].read_text("utf-8").splitlines() if line.startswith("pip install")
-    )
-    clone = tmp_path / "clone"
-    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
-    offline = {
-        "PIP_NO_DEPS": "1",
-        "PIP_NO_INDEX": "1",
-        "PIP_NO_BUILD_ISOLATION": "0",
-        "PIP_TARGET": str(tmp_path / "site"),
-    }
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-c", line],
-        cwd=clone,
-        env=os.environ | offline | {"PATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "does not provide the extra" not in done.stdout + done.stderr
-    assert (tmp_path / "site" / "mqinfer" / "py.typed").is_file()
+@pytest.mark.timeout(2000)
+@pytest.mark.parametrize("document", NEWCOMERS)
+def test_in_a_clean_environment(document: str, record_property: Callable[[str, object], None]) -> None:
+    """What a newcomer reads first, in a fresh clone with exactly its own install lines; needs the package registry."""
+    printed = run_as_newcomer(document)
+    assert "does not provide the extra" not in printed
+    record_property("steps", re.findall("^== .*", printed, re.MULTILINE))  # with how long each took

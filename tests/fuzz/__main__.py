@@ -1,6 +1,6 @@
 """`python -m tests.fuzz [--seconds N | --runs N] [TARGET]...`: fuzz decoders, guided by coverage.
 
-Without atheris (`pip install 'mqinfer[fuzz]'`) the Hypothesis tests run instead: the same decoders, without guidance.
+Without atheris (`pip install '.[fuzz]'`) the Hypothesis tests run instead: the same decoders, without guidance.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ def main() -> int:
     """Run; 1 where anything was found."""
     options = _options()
     if find_spec("atheris") is None:
-        sys.stdout.write(
-            "atheris is not installed (pip install 'mqinfer[fuzz]'): running the Hypothesis tests instead\n"
-        )
+        sys.stdout.write("atheris is not installed (pip install '.[fuzz]'): running the Hypothesis tests instead\n")
         sys.stdout.flush()
         return int(pytest.main(list(_TESTS)))
     from tests.fuzz.campaign import run_all

@@ -17,6 +17,7 @@ import pytest
 
 from mqinfer.cli.app import main
 from mqinfer.cli.exit_codes import ExitCode
+from mqinfer.extras import install_command
 from mqinfer.gateway.serving.fronts import check_ports
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.errors import MqinferError
@@ -133,4 +134,5 @@ def test_a_missing_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     monkeypatch.setattr(sys, "argv", ["mqinfer", "gateway", "--name", "gw"])
     with pytest.raises(SystemExit):
         main()
-    assert "orjson is not installed; run: pip install 'mqinfer[gateway]'" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert f"orjson is not installed; run: {install_command('gateway')}" in printed

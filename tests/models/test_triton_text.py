@@ -192,9 +192,7 @@ def test_zero_is_not_the_same_as_absent(tmp_path: Path) -> None:
 def test_without_tritonclient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the package and the command that installs it."""
     monkeypatch.setitem(sys.modules, "tritonclient.grpc", None)
-    with pytest.raises(
-        MissingExtra, match=r"tritonclient\[grpc\] is not installed; run: pip install 'mqinfer\[worker\]'"
-    ):
+    with pytest.raises(MissingExtra, match=r"tritonclient\[grpc\] is not installed; run: .*pip install .*\[worker\]"):
         read(tmp_path, 'name: "m"')
 
 

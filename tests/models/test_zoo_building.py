@@ -13,6 +13,7 @@ import pytest
 from mqinfer.lab.drives.lessons import lesson_drive, lessons_key
 from mqinfer.lab.drives.synthetic import CLASSES as DRIVE_CLASSES
 from mqinfer.lab.zoo import Lessons, building, catalogue
+from mqinfer.lab.zoo.small_models import small_16
 from mqinfer.lab.zoo.training import TrainingPlan
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import Repository
@@ -51,6 +52,14 @@ def drives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         built = building.build(path, DRIVES, lessons=LESSONS, again=True)
         assert [model.fresh for model in built] == [True] * 3
         yield path
+
+
+def test_the_shipped_model_is_what_its_code_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest one, which is built without the onnx package."""
+    small_16().write(tmp_path / "model.onnx")
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    (built,) = building.build(tmp_path / "models", ["small_16"])
+    assert (built.path / "1" / "model.onnx").read_bytes() == (tmp_path / "model.onnx").read_bytes()
 
 
 @pytest.mark.slow
@@ -178,7 +187,7 @@ def test_without_tensorflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """The error names the extra; an interrupted build does not count as built."""
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     for _ in range(2):
-        with pytest.raises(MissingExtra, match=r"mqinfer\[tensorflow\]"):
+        with pytest.raises(MissingExtra, match=r"install .*\[tensorflow\]"):
             building.build(tmp_path, ["encoder_decoder_2048_1024"])
 
 

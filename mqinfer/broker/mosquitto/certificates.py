@@ -15,7 +15,8 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from mqinfer.broker.mosquitto.register import Issued
-from mqinfer.protocol.errors import ConfigError, MissingExtra
+from mqinfer.extras import missing_extra
+from mqinfer.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -234,7 +235,7 @@ def _require() -> None:
     try:
         import cryptography  # noqa: F401 - whether it is there
     except ImportError as error:
-        raise MissingExtra.of("cryptography", "security") from error
+        raise missing_extra("cryptography", "security") from error
 
 
 def _is_address(host: str) -> bool:

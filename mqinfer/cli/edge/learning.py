@@ -125,11 +125,15 @@ class GoalOptions:
 
         Raises:
             ConfigError: It can't be, or there can't be so many blocks.
+            MissingExtra: It can't be drawn, since matplotlib is not installed.
         """
         from mqinfer.lab.cascade import calibration
         from mqinfer.lab.cascade.settings import check_blocks
+        from mqinfer.lab.reports import check_plots
 
         check_blocks(self.blocks)
+        if self.plot is not None:
+            check_plots()
         return calibration.Goal(self.accuracy, self.tolerance, self.confidence)
 
     def choose(self, scores: Scores) -> Calibration:
@@ -164,6 +168,7 @@ def train(
     """
     from mqinfer.lab.cascade import training
 
+    training.check_training()
     console = plain_console(stderr=True)
     answered, answers = asked.ask(connection, asked.settings(), source, skip, frames)
     classes = answers.reference.classes if asked.target is None else ()

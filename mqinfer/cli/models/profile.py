@@ -41,10 +41,12 @@ def profile(
     from mqinfer.lab.profiling.child import Plan
     from mqinfer.lab.profiling.inputs import RandomInputs
     from mqinfer.lab.profiling.report import as_grids
-    from mqinfer.lab.reports import print_grid
+    from mqinfer.lab.reports import check_plots, print_grid
 
     plan = Plan(_sizes("--batch", batch), rounds, seconds)
     inputs = RandomInputs(dict(map(_named_shape, shape or ())))
+    if output:
+        check_plots()
     console = plain_console(stderr=True)
     found = run.profile(
         _version(repository, model, version),

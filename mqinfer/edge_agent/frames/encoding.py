@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from mqinfer.codecs import available_encodings, parse_encoding, traits_of
 from mqinfer.codecs.chain import StreamHalves
+from mqinfer.extras import missing_extra
 from mqinfer.protocol.card import BAYER
-from mqinfer.protocol.errors import BadEncoding, MissingExtra
+from mqinfer.protocol.errors import BadEncoding
 from mqinfer.value_object import value_object
 
 __all__ = ["AUTO", "SMALLEST", "FrameEncoding"]
@@ -55,7 +56,7 @@ class FrameEncoding:
             raise BadEncoding(f"{error}, {BAYER} and {AUTO}") from error
         traits = traits_of(text)
         if traits.stream and name not in available_encodings():
-            raise MissingExtra.of(traits.package, "edge")
+            raise missing_extra(traits.package, "edge")
         quality = (parse_encoding(text).level or traits.default_level) if name == "jpeg" else None
         return cls(text, text, stream=traits.stream, quality=quality)
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqinfer.codecs.opencv import opencv
+from mqinfer.extras import check_packages
 from mqinfer.lab.zoo.classes import class_tables
 from mqinfer.lab.zoo.export import Input, Network
 from mqinfer.lab.zoo.layers import keras, tensorflow
@@ -52,6 +53,15 @@ class TrainedNetwork:
     size: tuple[int, int]
     frames: int
     accuracy: float
+
+
+def check_training() -> None:
+    """Check before the reference is asked that a network can be trained and written.
+
+    Raises:
+        MissingExtra: TensorFlow or tf2onnx is not installed.
+    """
+    check_packages({"tensorflow": "tensorflow-cpu", "tf2onnx": "tf2onnx"}, "tensorflow")
 
 
 def train_presence(

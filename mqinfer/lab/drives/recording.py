@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from mqinfer.bags.writer import BagWriter, Storage
+from mqinfer.bags.writer import START_NS, BagWriter, Storage
 from mqinfer.images.camera import CameraInfo
 from mqinfer.images.lens import Distortion
 from mqinfer.images.rectification import rectification
@@ -21,7 +21,6 @@ IMAGE_TOPIC = "/camera/image_raw"
 TRUTH_TOPIC = "/camera/labels"
 CAMERA_TOPIC = "/camera/camera_info"
 
-_START_NS = 1_700_000_000_000_000_000  # a fixed time keeps bags reproducible
 _NS = 1_000_000_000
 _LENSES = {
     Distortion.PLUMB_BOB: (-0.3, 0.08, 0.0005, -0.0004, 0.0),
@@ -86,7 +85,7 @@ def write_drive(  # noqa: PLR0913  the options of one command
     with BagWriter(path, chosen, compression) as writer:
         for index in range(frames):
             scene = drive.scene(index)
-            capture = _START_NS + seed % 1000 * 1000 * _NS + round(index * _NS / rate)
+            capture = START_NS + seed % 1000 * 1000 * _NS + round(index * _NS / rate)
             log = capture + int(delays[index])
             if lens is not None and camera is not None:
                 scene = _through(lens, scene)

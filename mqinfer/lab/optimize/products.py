@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mqinfer.extras import import_extra
+from mqinfer.extras import check_packages, import_extra
 from mqinfer.lab.optimize.fusing import Fused
 from mqinfer.lab.optimize.override import override_toml, version_folder
 from mqinfer.lab.optimize.quantise import Calibration, failing, half_onnx, int8_onnx, int8_openvino, no_telemetry
@@ -23,6 +23,7 @@ _BACKENDS = {"onnx": "onnxruntime", "openvino": "openvino"}
 _FILES = {"onnx": "model.onnx", "openvino": "model.xml"}
 _IMPOSSIBLE = {("onnx", "bf16")}
 """ONNX Runtime's CPU kernels have no bfloat16."""
+_BY_NNCF = ("openvino", "int8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ def plan(engines: Sequence[str], precisions: Sequence[str], *, early: bool, cali
 
     Raises:
         ConfigError: An engine or precision is unknown, or nothing is left.
+        MissingExtra: A package that makes one of them is not installed.
     """
     _check(engines, ENGINES)
     _check(precisions, PRECISIONS)
@@ -72,7 +74,17 @@ def plan(engines: Sequence[str], precisions: Sequence[str], *, early: bool, cali
             f"nothing to make for {', '.join(engines)} in {', '.join(precisions)}: int8 needs --calibrate or "
             "--samples, bf16 needs openvino"
         )
+    _check_packages(recipes)
     return recipes
+
+
+def _check_packages(recipes: Sequence[Recipe]) -> None:
+    names = ["onnx", "onnxruntime"]
+    if any(each.engine == "openvino" for each in recipes):
+        names.append("openvino")
+    if any((each.engine, each.precision) == _BY_NNCF for each in recipes):
+        names.append("nncf")
+    check_packages({name: name for name in names}, "optimize")
 
 
 def _check(given: Sequence[str], known: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ _PLAN = TrainingPlan()
 _KEY_FILE = "zoo.key"
 _SHIPPED = Path(__file__).parent / "shipped"
 """What `mqinfer models build --train` made from the seeds in `.training`: the weights, and an ONNX file of them, which
-can be served without TensorFlow."""
+can be served without TensorFlow; and the smallest model, for whom the onnx package would be much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def _build_one(
     shutil.rmtree(version, ignore_errors=True)
     version.mkdir(parents=True)
     product = _SHIPPED / f"{name}.onnx"
-    if needed and not again and product.is_file():
+    if not again and product.is_file():
         shutil.copy(product, version / "model.onnx")
     else:
         entry.make(trained).write(version / entry.file)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from mqinfer.extras import missing_extra
 from mqinfer.logs import log_once
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.onnx_binding import run_bound
@@ -22,7 +23,7 @@ from mqinfer.models.backends.onnx_providers import Attempt, attempts, describe_n
 from mqinfer.models.load_options import LoadOptions, default_threads, with_configured_shapes
 from mqinfer.models.repository.files import describe
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of, nbytes
-from mqinfer.protocol.errors import BadTensor, MissingExtra, ModelFailed, ModelNotLoadable
+from mqinfer.protocol.errors import BadTensor, ModelFailed, ModelNotLoadable
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.types import TensorSpec
 
@@ -74,7 +75,7 @@ def load(path: Path, options: LoadOptions) -> Backend:
     try:
         import onnxruntime
     except ImportError as error:
-        raise MissingExtra.of("onnxruntime", "worker") from error
+        raise missing_extra("onnxruntime", "worker") from error
     onnxruntime.set_default_logger_severity(_FATAL)  # errors come as exceptions
     session, attempt = _open(onnxruntime, path, options)
     is_stated = _THREADS in options.parameters or options.threads != default_threads()

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mqinfer.extras import missing_extra
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.openvino_reading import (
     input_specs,
@@ -23,7 +24,7 @@ from mqinfer.models.backends.openvino_settings import choose_device, properties
 from mqinfer.models.engines import platform_of
 from mqinfer.models.load_options import LoadOptions
 from mqinfer.protocol.datatypes import Array, datatype_of
-from mqinfer.protocol.errors import MissingExtra, ModelFailed, ModelNotLoadable
+from mqinfer.protocol.errors import ModelFailed, ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec
 
 _HEAVY = frozenset({"Convolution", "Deconvolution", "FullyConnected", "MatMul"})
@@ -41,7 +42,7 @@ def load(path: Path, options: LoadOptions) -> Backend:
     try:
         import openvino
     except ImportError as error:
-        raise MissingExtra.of("openvino", "openvino") from error
+        raise missing_extra("openvino", "openvino") from error
     core = openvino.Core()
     device = choose_device(options.device, core.available_devices)
     settings = properties(options, device)

@@ -24,11 +24,12 @@ from typing import Any
 
 import numpy as np
 
+from mqinfer.extras import missing_extra
 from mqinfer.models.backend import Backend
 from mqinfer.models.load_options import LoadOptions, TensorOptions, with_configured_shapes
 from mqinfer.models.repository.files import describe
 from mqinfer.protocol.datatypes import BY_NAME, Array, Datatype, dtype_of
-from mqinfer.protocol.errors import ConfigError, MissingExtra, ModelFailed, ModelNotLoadable
+from mqinfer.protocol.errors import ConfigError, ModelFailed, ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec
 
 _PRECISIONS = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
@@ -56,7 +57,7 @@ def load(path: Path, options: LoadOptions) -> Backend:
     try:
         import torch
     except ImportError as error:
-        raise MissingExtra.of("torch", "torch") from error
+        raise missing_extra("torch", "torch") from error
     torch.set_num_threads(options.threads)
     device = options.device.choose(torch.cuda.device_count(), "PyTorch")
     module = _read(torch, path, device)

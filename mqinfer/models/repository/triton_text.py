@@ -8,8 +8,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from mqinfer.extras import missing_extra
 from mqinfer.models.repository.tables import Place
-from mqinfer.protocol.errors import ConfigError, MissingExtra
+from mqinfer.protocol.errors import ConfigError
 
 _LARGEST = 1 << 18  # bytes; the longest that were seen have some 20,000
 _UNKNOWN = re.compile(r'type "(\S+)" has no field named "(\w+)"')
@@ -62,7 +63,7 @@ def _message_class() -> Any:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
         from tritonclient.grpc import model_config_pb2
     except (ImportError, RuntimeError) as error:  # tritonclient raises the latter where grpcio is missing
-        raise MissingExtra.of("tritonclient[grpc]", "worker") from error
+        raise missing_extra("tritonclient[grpc]", "worker") from error
     file = descriptor_pb2.FileDescriptorProto()
     model_config_pb2.DESCRIPTOR.CopyToProto(file)
     file.syntax = "proto2"

@@ -19,8 +19,8 @@ from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.edge_agent.sinks.drawing.overlay import draw_result
 from mqinfer.edge_agent.sinks.sink import StreamNames
+from mqinfer.extras import missing_extra
 from mqinfer.protocol.card import ClassInfo
-from mqinfer.protocol.errors import MissingExtra
 
 __all__ = ["VideoSink"]
 
@@ -55,7 +55,7 @@ class VideoSink:
         try:
             import av
         except ImportError as error:
-            raise MissingExtra.of("av", "edge") from error
+            raise missing_extra("av", "edge") from error
         self._av = av
         self._directory = directory
         self._classes = tuple(classes)

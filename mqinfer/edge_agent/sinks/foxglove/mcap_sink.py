@@ -29,9 +29,10 @@ from mqinfer.edge_agent.sinks.foxglove import messages as foxglove
 from mqinfer.edge_agent.sinks.foxglove.layout import LAYOUT_FILE, make_layout, result_topic
 from mqinfer.edge_agent.sinks.jsonl_sink import describe_result, describe_times
 from mqinfer.edge_agent.sinks.sink import repair_earlier
+from mqinfer.extras import missing_extra
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import datatype_of
-from mqinfer.protocol.errors import ConfigError, MissingExtra
+from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Buffer
 
 __all__ = ["McapSink"]
@@ -76,7 +77,7 @@ class McapSink:
         try:
             from mcap.writer import CompressionType, Writer
         except ImportError as error:
-            raise MissingExtra.of("mcap", "edge") from error
+            raise missing_extra("mcap", "edge") from error
         self._path = directory / "results.mcap"
         self._layout = directory / LAYOUT_FILE
         self._card = card

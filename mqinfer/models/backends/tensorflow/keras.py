@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mqinfer.extras import missing_extra
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.tensorflow.backend import TensorFlowBackend, TensorFlowModel, input_specs, output_specs
 from mqinfer.models.backends.tensorflow.keras_archive import check_keras
 from mqinfer.models.backends.tensorflow.runtime import choose_device, import_tensorflow, loading
 from mqinfer.models.load_options import LoadOptions
-from mqinfer.protocol.errors import MissingExtra, ModelNotLoadable
+from mqinfer.protocol.errors import ModelNotLoadable
 
 _PRECISIONS = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 
@@ -58,7 +59,7 @@ def _import_keras() -> Any:
     try:
         import keras
     except ImportError as error:
-        raise MissingExtra.of("keras", "tensorflow") from error
+        raise missing_extra("keras", "tensorflow") from error
     if keras.config.backend() != "tensorflow":
         raise ModelNotLoadable(f"KERAS_BACKEND is {keras.config.backend()!r}: expected 'tensorflow'")
     return keras

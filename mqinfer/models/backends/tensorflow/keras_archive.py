@@ -19,8 +19,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from mqinfer.extras import missing_extra
 from mqinfer.models.repository.files import describe
-from mqinfer.protocol.errors import MissingExtra, ModelNotLoadable
+from mqinfer.protocol.errors import ModelNotLoadable
 
 _CONFIG = "config.json"
 _WEIGHTS = "model.weights.h5"
@@ -115,7 +116,7 @@ def _check_weights(file: Path | io.BytesIO, path: Path) -> dict[str, Any]:
     try:
         import h5py  # type: ignore[import-untyped]
     except ImportError as error:
-        raise MissingExtra.of("keras", "tensorflow") from error
+        raise missing_extra("keras", "tensorflow") from error
     with h5py.File(file, "r") as weights:
         outside = [name for name, where in _members(h5py, weights) if where]
         if outside:

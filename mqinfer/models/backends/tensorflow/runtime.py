@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mqinfer.extras import missing_extra
 from mqinfer.logs import log_once
 from mqinfer.models.load_options import RequestedDevice
 from mqinfer.models.repository.files import describe
-from mqinfer.protocol.errors import MissingExtra, ModelFailed, ModelNotLoadable, MqinferError
+from mqinfer.protocol.errors import ModelFailed, ModelNotLoadable, MqinferError
 
 log = logging.getLogger("mqinfer.models")
 
@@ -35,7 +36,7 @@ def import_tensorflow() -> Any:
         with _without_keras():
             import tensorflow as tf
     except ImportError as error:
-        raise MissingExtra.of("tensorflow", "tensorflow") from error
+        raise missing_extra("tensorflow", "tensorflow") from error
     for name in ("tensorflow", "absl"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # as above; some errors would come with a traceback
     return tf
