@@ -67,12 +67,8 @@ def to_rgb(
     return colours_to_rgb(to_8_bits(array, depth), pixels)
 
 
-def to_array(image: RawImage | CompressedImage, *, limits: Limits = DEFAULT_LIMITS) -> NDArray[Any]:
+def to_array(image: RawImage | CompressedImage) -> NDArray[Any]:
     """Return an image's samples as they are: no demosaicing, no scaling, in native byte order.
-
-    Args:
-        image: As recorded.
-        limits: Bounds that are checked before memory is allocated.
 
     Returns:
         `[H, W]` or `[H, W, C]` of the encoding's sample type and channel order (a compressed colour image is RGB or
@@ -82,7 +78,7 @@ def to_array(image: RawImage | CompressedImage, *, limits: Limits = DEFAULT_LIMI
     Raises:
         BadImage: Unknown encoding, too few bytes, or sizes that contradict each other.
     """
-    return _native(image, limits)[0]
+    return _native(image, DEFAULT_LIMITS)[0]
 
 
 def is_mosaic(image: RawImage | CompressedImage) -> bool:
@@ -90,12 +86,8 @@ def is_mosaic(image: RawImage | CompressedImage) -> bool:
     return "bayer" in (image.encoding if isinstance(image, RawImage) else image.format)
 
 
-def to_mosaic(image: RawImage | CompressedImage, *, limits: Limits = DEFAULT_LIMITS) -> tuple[NDArray[Any], str] | None:
+def to_mosaic(image: RawImage | CompressedImage) -> tuple[NDArray[Any], str] | None:
     """Return the samples of a Bayer mosaic as recorded, and their encoding; None where the picture is something else.
-
-    Args:
-        image: As recorded.
-        limits: Bounds that are checked before memory is allocated.
 
     Returns:
         `[H, W]`, uint8 or uint16, and a name such as `bayer_rggb8`.
@@ -105,7 +97,7 @@ def to_mosaic(image: RawImage | CompressedImage, *, limits: Limits = DEFAULT_LIM
     """
     if not is_mosaic(image):  # nothing is decoded for that
         return None
-    array, pixels = _native(image, limits)
+    array, pixels = _native(image, DEFAULT_LIMITS)
     return (array, pixels.name) if pixels.kind is ColourModel.BAYER else None
 
 

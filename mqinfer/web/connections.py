@@ -18,15 +18,21 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from mqinfer.logs import log_dropped
-from mqinfer.web.masked import MaskedReader
 
-__all__ = ["BoundedRunner", "allow_many_connections", "log_each_kind"]
+__all__ = ["BoundedRunner", "MaskedReader", "allow_many_connections", "log_each_kind"]
 
 _MOST_WHY = 200
 """Characters of what aiohttp found wrong."""
 _IDLE_S = 120.0
 """A connection without a request, or whose headers have not come, is closed after this; as long as gRPC's handshake."""
 _OPTIONS: Mapping[str, Any] = {"auto_decompress": False, "access_log": None, "keepalive_timeout": _IDLE_S}
+
+_MASKED = 0x80
+_LONGER = {126: 2, 127: 8}
+"""Bytes that hold a frame's size, where its first 7 bits say so."""
+_MASK_BYTES = 4
+_RESERVED = b"\xff"
+"""First byte of a frame that each reader refuses: it has the reserved bits."""
 
 
 def log_each_kind(log: logging.Logger) -> None:
@@ -124,3 +130,36 @@ def _too_many(who: str) -> bytes:
 def _is_own_fault(record: logging.LogRecord) -> bool:
     """Return False for what aiohttp logs when it has refused what is no HTTP: that is the caller's fault."""
     return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
+
+
+class MaskedReader:
+    """A reader of a browser's WebSocket before another, which gets an unmasked frame as one that it refuses.
+
+    All frames of a browser are masked, which RFC 6455 demands and aiohttp's reader does not look at.
+
+    Args:
+        reader: The other one, of aiohttp.
+    """
+
+    def __init__(self, reader: Any) -> None:
+        self._feed: Callable[[bytes], tuple[bool, bytes]] = reader.feed_data
+        self._head = b""  # of a frame, of which not all has come
+        self._left = 0  # bytes of the current frame that have not come
+        self.feed_eof = reader.feed_eof
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        """Take bytes; returns whether the connection has to end, and what is left."""
+        if self._head:
+            data, self._head = self._head + data, b""
+        at = self._left
+        while at + 2 <= len(data):
+            if not data[at + 1] & _MASKED:
+                return self._feed(data[:at] + _RESERVED + data[at + 1 :])
+            size, longer = data[at + 1] & 0x7F, _LONGER.get(data[at + 1] & 0x7F, 0)
+            if at + 2 + longer > len(data):
+                break
+            at += 2 + longer + _MASK_BYTES + (int.from_bytes(data[at + 2 : at + 2 + longer]) if longer else size)
+        if at < len(data):
+            data, self._head = data[:at], data[at:]
+        self._left = at - len(data)
+        return self._feed(data)

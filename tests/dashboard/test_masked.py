@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqinfer.web.masked import MaskedReader
+from mqinfer.web.connections import MaskedReader
 
 
 class Reader:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mqinfer.client.result import InferResult
 from mqinfer.gateway import varints
 from mqinfer.gateway.grpc.contents import raw_contents
-from mqinfer.gateway.grpc.replies import response
+from mqinfer.gateway.grpc.infer import response
 from mqinfer.gateway.grpc.requests import LARGE, read_call, read_request
 from mqinfer.gateway.grpc_calls import GrpcCaller
 from mqinfer.gateway.messages import message_class

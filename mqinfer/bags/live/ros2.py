@@ -28,16 +28,13 @@ class Ros2Source:
     Args:
         topic: Topic of `sensor_msgs/Image` or `CompressedImage`, such as `/camera/image_raw`.
         is_stopped: Asked while there is no frame; True ends the frames.
-        clock: Nanoseconds since the epoch.
 
     Raises:
         SourceError: Nobody publishes the topic, or it has no pictures; the message lists the topics that have.
         MissingExtra: rclpy can't be imported.
     """
 
-    def __init__(
-        self, topic: str, *, is_stopped: Callable[[], bool] = lambda: False, clock: Callable[[], int] = time.time_ns
-    ) -> None:
+    def __init__(self, topic: str, *, is_stopped: Callable[[], bool] = lambda: False) -> None:
         try:
             import rclpy
             from rclpy.executors import SingleThreadedExecutor
@@ -47,7 +44,7 @@ class Ros2Source:
             raise MissingExtra(
                 f"ros2:{topic}: rclpy can't be imported ({error}); run this where ROS 2 is, after its setup.bash"
             ) from error
-        self._topic, self._is_stopped, self._clock = topic, is_stopped, clock
+        self._topic, self._is_stopped = topic, is_stopped
         self._frames: deque[tuple[int, Any]] = deque()  # of one turn; ROS 2 drops what is not taken in time
         self._context = rclpy.Context()
         rclpy.init(context=self._context)
@@ -92,7 +89,7 @@ class Ros2Source:
         self._context.try_shutdown()
 
     def _receive(self, message: Any) -> None:
-        self._frames.append((self._clock(), message))
+        self._frames.append((time.time_ns(), message))
 
     def _find_kind(self) -> str:
         """Return the type of the topic's messages, once somebody publishes it."""

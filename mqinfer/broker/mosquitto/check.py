@@ -26,6 +26,7 @@ from mqinfer.protocol.topics import Topics
 
 __all__ = ["Checker", "Finding", "Result", "check_certificate", "enter_without_login"]
 
+_TIMEOUT_S = 10.0
 _PATIENCE_S = 2.0
 """How long to wait for a message that may not come, where no later one shows that it will not."""
 _TURNS = 64
@@ -64,12 +65,11 @@ class Finding:
     advice: str = _RULES
 
 
-def enter_without_login(address: BrokerAddress, timeout: float = 10.0) -> Finding:
+def enter_without_login(address: BrokerAddress) -> Finding:
     """Try to connect to a broker with neither certificate nor password.
 
     Args:
         address: With the login that is left out.
-        timeout: In seconds.
 
     Raises:
         BrokerUnreachable: No broker answers.
@@ -77,7 +77,7 @@ def enter_without_login(address: BrokerAddress, timeout: float = 10.0) -> Findin
     tls = address.tls and TlsOptions(address.tls.ca_file)
     link = make_link(replace(address, username=None, password=None, tls=tls), client_id=f"check~{secrets.token_hex(8)}")
     try:
-        link.open(timeout)
+        link.open(_TIMEOUT_S)
     except NotAuthorized:
         result = Result(False, "refused")
     else:
@@ -89,12 +89,11 @@ def enter_without_login(address: BrokerAddress, timeout: float = 10.0) -> Findin
     )
 
 
-def check_certificate(address: BrokerAddress, timeout: float = 10.0) -> Finding:
+def check_certificate(address: BrokerAddress) -> Finding:
     """Look whether a broker's certificate fails the strict check (RFC 5280), which Python 3.13 has made its default.
 
     Args:
         address: With TLS, and the CA file to check against.
-        timeout: In seconds.
 
     Raises:
         ConfigError: A TLS file is missing or is no certificate or key.
@@ -104,7 +103,7 @@ def check_certificate(address: BrokerAddress, timeout: float = 10.0) -> Finding:
     result = Result(False, "it passes")
     try:
         with (
-            socket.create_connection((address.host, address.port), timeout) as plain,
+            socket.create_connection((address.host, address.port), _TIMEOUT_S) as plain,
             context.wrap_socket(plain, server_hostname=address.host),
         ):
             pass

@@ -8,15 +8,19 @@ import grpc
 
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.core import Core
-from mqinfer.gateway.grpc.health import make_health
 from mqinfer.gateway.grpc.infer import make_infer, make_stream
 from mqinfer.gateway.grpc.service import METHODS, make_work
-from mqinfer.gateway.grpc_calls import unary
+from mqinfer.gateway.grpc_calls import GrpcCaller, unary
+from mqinfer.gateway.messages import message_class, parse
 from mqinfer.gateway.settings import GatewaySettings
+from mqinfer.protocol.errors import ModelNotFound
 
 __all__ = ["make_handlers"]
 
 _SERVICE = "inference.GRPCInferenceService"
+_HEALTH_REQUEST, _HEALTH_RESPONSE = (
+    message_class(f"grpc.health.v1.HealthCheck{each}") for each in ("Request", "Response")
+)
 
 
 def make_handlers(core: Core, access: Access, settings: GatewaySettings) -> list[Any]:
@@ -35,5 +39,23 @@ def make_handlers(core: Core, access: Access, settings: GatewaySettings) -> list
     methods["ModelStreamInfer"] = make_stream(core, access)
     return [
         grpc.method_handlers_generic_handler(_SERVICE, methods),
-        make_health(core, access, [_SERVICE]),
+        _make_health(core, access),
     ]
+
+
+def _make_health(core: Core, access: Access) -> Any:
+    """Return the handler of `grpc.health.v1.Health`, which load balancers and Kubernetes ask.
+
+    Its `Watch` is unimplemented, as the protocol allows; the empty name stands for the whole server. See
+    https://github.com/grpc/grpc/blob/master/doc/health-checking.md
+    """
+
+    async def check(data: bytes, _: GrpcCaller) -> bytes:
+        service = parse(_HEALTH_REQUEST, data).service
+        if service not in {"", _SERVICE}:
+            raise ModelNotFound(f"unknown service {service[:100]!r}; known are {_SERVICE}")
+        reply: bytes = _HEALTH_RESPONSE(status=1 if core.ready() else 2).SerializeToString()
+        return reply
+
+    handler = unary(access, Right.HEALTH, check, core)
+    return grpc.method_handlers_generic_handler("grpc.health.v1.Health", {"Check": handler})

@@ -6,9 +6,12 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+import numpy as np
+import orjson
 from aiohttp import web
 from msgspec import Struct
 
+from mqinfer.client.result import InferResult
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.calls import InferCall, outputs_size
 from mqinfer.gateway.core import Core
@@ -23,11 +26,12 @@ from mqinfer.gateway.protocol_answers import (
     log_settings,
     trace_settings,
 )
-from mqinfer.gateway.rest.reply import write_reply
-from mqinfer.gateway.rest.request import expand_raw, header_length, read_json, read_request
+from mqinfer.gateway.rest.request import RestRequest, expand_raw, header_length, read_json, read_request
 from mqinfer.gateway.settings import GatewaySettings
+from mqinfer.protocol.datatypes import Array, Buffer, Datatype, datatype_of, little_endian, raw_bytes
 from mqinfer.protocol.decoding import prepare
-from mqinfer.protocol.oip_json import HEADER_LENGTH
+from mqinfer.protocol.errors import BadTensor
+from mqinfer.protocol.oip_json import HEADER_LENGTH, data_of_array
 
 __all__ = ["make_app"]
 
@@ -148,7 +152,7 @@ class _Front:
                     **call.trace,
                 )
             )
-        content, head = await self.bodies.run(outputs_size(result.outputs), write_reply, request, result)
+        content, head = await self.bodies.run(outputs_size(result.outputs), _write_reply, request, result)
         binary = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(head)}
         return await self.bodies.reply(call.request, content, None if head is None else binary)
 
@@ -231,3 +235,41 @@ async def _no_shared_memory(_: AdmittedCall) -> web.Response:
 
 async def _log_settings(_: AdmittedCall) -> web.Response:
     return json_reply(log_settings())
+
+
+def _write_reply(request: RestRequest, result: InferResult) -> tuple[bytes, int | None]:
+    """Return the body of a reply, and the length of its JSON where the bytes of binary outputs follow.
+
+    Raises:
+        BadTensor: An output can't be written as JSON: FP16, or strings that are not UTF-8.
+    """
+    tail: list[Buffer] = []
+    outputs = [
+        _output(name, array, tail if name in request.binary or (request.all_binary and not request.outputs) else None)
+        for name, array in result.outputs.items()
+    ]
+    body: dict[str, Any] = {"id": request.id} if request.id else {}
+    body |= {"model_name": result.model_name, "model_version": result.model_version, "outputs": outputs}
+    # 28 times as fast as `json` for an array of floats.
+    head = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+    return (b"".join((head, *tail)), len(head)) if tail else (head, None)
+
+
+def _output(name: str, array: Array, tail: list[Buffer] | None) -> dict[str, Any]:
+    datatype = datatype_of(array.dtype)
+    entry: dict[str, Any] = {"name": name, "datatype": str(datatype), "shape": array.shape}
+    if tail is None:
+        return entry | {"data": _data(name, datatype, array)}
+    data = raw_bytes(name, little_endian(array))
+    tail.append(data)
+    return entry | {"parameters": {"binary_data_size": memoryview(data).nbytes}}
+
+
+def _data(name: str, datatype: Datatype, array: Array) -> Any:
+    if datatype is Datatype.FP16:
+        raise BadTensor(
+            f"sending FP16 data via JSON is not supported. Please use the binary data format for output {name}"
+        )
+    if datatype is Datatype.BYTES or (array.dtype.kind == "f" and not np.isfinite(array).all()):
+        return data_of_array(name, array)
+    return np.ascontiguousarray(array).reshape(-1)

@@ -15,7 +15,7 @@ from mqinfer.gateway.grpc.wire import read_varint
 from mqinfer.gateway.varints import count_varints, pack_varints, unpack_varints
 from mqinfer.protocol.datatypes import Array, Datatype, array_bytes, dtype_of, from_raw, little_endian
 from mqinfer.protocol.errors import BadTensor, LimitExceeded
-from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
+from mqinfer.protocol.limits import DEFAULT_LIMITS
 
 __all__ = ["NUMBERS", "read_tensor", "read_tensors", "write_tensor"]
 
@@ -35,28 +35,27 @@ _SMALL_INTEGERS = "int_val"
 _FLOATS = frozenset(("float_val", "double_val"))
 
 
-def read_tensors(tensors: Mapping[str, Any], most: int, limits: Limits = DEFAULT_LIMITS) -> dict[str, Array]:
+def read_tensors(tensors: Mapping[str, Any], most: int) -> dict[str, Array]:
     """Return the arrays of TensorProtos; numbers are views of the message where possible.
 
     Args:
         tensors: By name.
         most: Bytes that they may take together.
-        limits: Bounds for each.
 
     Raises:
         BadTensor: A tensor is not what its type and shape say.
         LimitExceeded: They take more than a limit.
     """
-    if len(tensors) > limits.tensors:
-        raise LimitExceeded(f"{len(tensors)} inputs; at most {limits.tensors} are accepted")
+    if len(tensors) > DEFAULT_LIMITS.tensors:
+        raise LimitExceeded(f"{len(tensors)} inputs; at most {DEFAULT_LIMITS.tensors} are accepted")
     arrays: dict[str, Array] = {}
     for name, tensor in tensors.items():
-        arrays[name], size = read_tensor(name, tensor, most, limits)
+        arrays[name], size = read_tensor(name, tensor, most)
         most -= size
     return arrays
 
 
-def read_tensor(name: str, tensor: Any, most: int, limits: Limits = DEFAULT_LIMITS) -> tuple[Array, int]:
+def read_tensor(name: str, tensor: Any, most: int) -> tuple[Array, int]:
     """Return the array of a TensorProto, and its bytes; arguments and errors as for `read_tensors`."""
     datatype = _DATATYPES.get(tensor.dtype)
     if datatype is None:
@@ -66,8 +65,8 @@ def read_tensor(name: str, tensor: Any, most: int, limits: Limits = DEFAULT_LIMI
         )
     if tensor.tensor_shape.unknown_rank:
         raise BadTensor(f"input {name!r}: its shape has unknown_rank; state every axis")
-    shape = tuple([axis.size for axis in tensor.tensor_shape.dim[: limits.dimensions + 1]])
-    size = array_bytes(name, datatype, shape, limits)
+    shape = tuple([axis.size for axis in tensor.tensor_shape.dim[: DEFAULT_LIMITS.dimensions + 1]])
+    size = array_bytes(name, datatype, shape, DEFAULT_LIMITS)
     _check_size(name, size, most)
     elements = int(np.prod(shape, dtype=np.int64)) if size else 0
     if datatype is Datatype.BYTES:
