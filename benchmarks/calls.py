@@ -48,8 +48,8 @@ __all__ = [
 _WARM_UP, _REQUESTS = 50, 200
 _FRAMES = 20
 _REGULAR = 0.5
-"""A function belongs to the path if `(its calls + its calls of C functions) / requests` is at least this; a heartbeat's
-functions do not."""
+"""A function belongs to the path if `its calls / requests` is at least this, or, of a loop that was entered before,
+`its calls of C functions / requests`; a heartbeat's functions do not."""
 _SLOWER = 10
 """A worker takes about this many times as long under the profile; its bound for short work is raised by as much, so
 that a request takes the same way as without it."""
@@ -174,7 +174,9 @@ def _count_frames(workload: Workload, sinks: Sequence[Sequence[str]]) -> list[Co
     found: list[CountedCalls] = []
     with MosquittoServer() as broker, TemporaryDirectory(prefix="mqinfer-bench-") as name, ExitStack() as stack:
         folder = Path(name)
-        bags = [write_drive(folder / f"drive-{n}", ros=2, frames=n * _FRAMES, seed=1) for n in (1, 2)]
+        bags = [  # of one stream: with the topic of class masks each moment would be two frames, and two requests
+            write_drive(folder / f"drive-{n}", ros=2, frames=n * _FRAMES, seed=1, truth_topic=False) for n in (1, 2)
+        ]
         worker = _start(stack, "worker", broker.url, workload.path.parents[2], workload.model)
         edge = _start(stack, "replays", "--broker", broker.url, "--model", workload.model)
         for each in sinks:
@@ -226,10 +228,12 @@ def _calls_by_room(ours: Mapping[tuple[str, str, str, str], int]) -> Counter[str
 
 def _regular(tally: Tally, times: int) -> Tally:
     """Return the events of functions that belong to the path."""
-    often: Counter[tuple[str, str]] = Counter()
-    for (_, file, function, _), count in tally.items():
-        often[file, function] += count
-    return Counter({key: count for key, count in tally.items() if often[key[1:3]] >= _REGULAR * times})
+    often: dict[str, Counter[tuple[str, str]]] = {"call": Counter(), "c_call": Counter()}
+    for (event, file, function, _), count in tally.items():
+        often[event][file, function] += count
+    entered, inside = often["call"], often["c_call"]
+    often_enough = {each for each in entered | inside if (entered[each] or inside[each]) >= _REGULAR * times}
+    return Counter({key: count for key, count in tally.items() if key[1:3] in often_enough})
 
 
 def calls_grid(passages: Iterable[CountedCalls]) -> Grid:

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from mqinfer.bags.calibration import calibration
-from mqinfer.bags.extent.advice import advise, is_compressed
+from mqinfer.bags.extent.advice import ZSTD_MAGIC, advise
 from mqinfer.extras import missing_extra
 from mqinfer.images.camera import CameraInfo
 from mqinfer.images.picture import CompressedImage, RawImage
@@ -140,7 +140,7 @@ class Rosbag:
                 if any(_state(file) != state for file, state in self._states.items()):  # its pages don't fit together
                     raise SourceError(f"{self.path} was written to while it was read; stop its recorder first")
                 connection, log_time_ns, raw = message
-                if self._reader.is2 and is_compressed(raw):  # a file without the folder's metadata.yaml
+                if self._reader.is2 and bytes(raw[:4]) == ZSTD_MAGIC:  # a file without the folder's metadata.yaml
                     raw = _zstd().ZstdDecompressor().decompress(raw, _LARGEST)
                 log_time_ns = int(log_time_ns)  # a damaged SQLite file may hold anything in any column
             yield connection, log_time_ns, raw
@@ -177,7 +177,7 @@ class Rosbag:
             SourceError: The bytes are not such a message.
         """
         with foreign_errors(self.path, connection.topic):
-            message = self.decode(connection, raw)
+            message: Any = self._reader.deserialize(raw, message_type(connection))
             stamp = message.header.stamp
             capture_time_ns = stamp.sec * 1_000_000_000 + stamp.nanosec
             return StampedImage(capture_time_ns, message.header.frame_id, _image(message))

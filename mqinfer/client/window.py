@@ -65,6 +65,8 @@ class DelayWindow:
             most: Upper bound of the window.
             share: Share of the model's time that a request may wait: 1 for throughput, less for freshness.
         """
+        self.limit = 1
+        """Number of frames that may be in flight now."""
         self._most = most
         self._share = share
         self._window = 1.0
@@ -73,11 +75,6 @@ class DelayWindow:
         self._decreased_at = -1e9
         self._answered_at = -1e9
         self._interval = 0.0
-
-    @property
-    def limit(self) -> int:
-        """Number of frames that may be in flight now."""
-        return max(1, min(self._most, int(self._window)))
 
     def on_reply(self, timings: Timings, now: float) -> None:
         """Adapt the window to a reply.
@@ -110,10 +107,11 @@ class DelayWindow:
             # Of three the third one waits; the other two keep a thin link busy, so one decrease leaves them.
             least = 2.0 if self._window >= 3.0 else 1.0
             self._window = max(least, self._window * max(1 - _BETA * (delay - target) / delay, _LEAST_FACTOR))
+        self.limit = max(1, min(self._most, int(self._window)))
 
     def on_timeout(self) -> None:
         """Start again from one: a request expired or was rejected."""
-        self._window, self._slow_start = 1.0, True
+        self._window, self._slow_start, self.limit = 1.0, True, 1
 
 
 class StreamWindow(Generic[T]):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mqinfer.bags.frame import Frame
 from mqinfer.bags.joining import Miss
+from mqinfer.bags.pacing import Pacer
 from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.requester import Requester
 from mqinfer.codecs import available_encodings
@@ -59,7 +60,7 @@ class SessionParts:
         stop: Set by a signal, or when the connection has failed for good.
         is_endless: Whether the source ends only by a signal.
         streams: Number of image streams of the source.
-        waited: Returns how long the source has waited until frames were due, in nanoseconds.
+        pacer: Holds the frames back until they are due.
         missed: Frames of joined topics that were left out; None where no topics are joined.
         observe: Makes a further sink for a model from its settings and its card; None for none.
     """
@@ -70,7 +71,7 @@ class SessionParts:
     stop: threading.Event
     is_endless: bool
     streams: int
-    waited: Callable[[], int]
+    pacer: Pacer
     missed: Callable[[], Mapping[Miss, int]] | None = None
     observe: Callable[[ReplaySettings, ModelCard], Sink] | None = None
 
@@ -184,7 +185,7 @@ class ModelRun:
             sink,
             spool=self._spool,
             streams=site.streams,
-            waited=site.waited,
+            pacer=site.pacer,
             cascade=self._make_cascade(card, preparer),
             previews=self._previews,
         )

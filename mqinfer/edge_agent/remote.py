@@ -12,69 +12,210 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 
+from mqinfer.bags.frame import Frame
 from mqinfer.client.request import InferOptions, make_request, names_label, with_labelled_version
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import NEWER_FRAME, StreamWindow
 from mqinfer.edge_agent.frames.chain import Settle
-from mqinfer.edge_agent.frames.pending import PendingFrame, failed_frame
-from mqinfer.edge_agent.frames.prepared import PreparedFrame
-from mqinfer.edge_agent.frames.reach import was_there
+from mqinfer.edge_agent.frames.pending import PendingFrame, PreparedFrame, failed_frame
+from mqinfer.edge_agent.frames.retries import Again, Patience, Retries, with_earlier
 from mqinfer.edge_agent.frames.table import FrameTable
-from mqinfer.edge_agent.preparation import Preparation
+from mqinfer.edge_agent.frames.times import EdgeStage
+from mqinfer.edge_agent.preparing.one_at_a_time import OneAtATime
+from mqinfer.edge_agent.preparing.preparer import Preparer
+from mqinfer.edge_agent.preparing.quality_ladder import FULL_QUALITY, QualityLadder, QualityStep
 from mqinfer.edge_agent.previews import PreviewDrop, Previews
+from mqinfer.edge_agent.results import FirstResults
 from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.logs import is_logged
-from mqinfer.protocol.errors import Cancelled, LinkError, MessageTooLarge, MqinferError, NoWorker, Superseded
-from mqinfer.protocol.types import ErrorInfo, InferRequest, Outcome
+from mqinfer.protocol.errors import Cancelled, LinkError, MessageTooLarge, MqinferError, Superseded
+from mqinfer.protocol.types import InferRequest, Outcome
+from mqinfer.telemetry.around import Around
 
-__all__ = ["RemoteStage"]
+__all__ = ["PREPARERS", "Preparation", "RemoteStage", "StageParts"]
 
 log = logging.getLogger("mqinfer.edge_agent")
-_LEAST_TIMEOUT_S = 0.001
-"""A frame that is sent again after its time is over expires in the regular way."""
+PREPARERS = 2
+"""Frames are prepared on so many threads."""
+_BUSY_S = 3.0
+"""A frame for which no file can be opened, or no memory is free, is tried again so long after the last such one."""
+
+
+class Preparation:
+    """Prepares the frames of one model. Thread-safe, as far as each frame is at one thread at a time."""
+
+    def __init__(self, preparer: Preparer, options: ReplayOptions, first: FirstResults, previews: Previews) -> None:
+        """Prepare.
+
+        Args:
+            preparer: Of the model's image input.
+            options: How frames are sent.
+            first: Whether any frame can succeed.
+            previews: Says which frames get a small picture.
+        """
+        self.preparer = preparer
+        self.pool = ThreadPoolExecutor(PREPARERS, thread_name_prefix="mqinfer-replay-prepare")
+        self.adapts = options.quality.min_rate > 0
+        """Whether quality and size depend on how many results come back."""
+        self.is_told = self.adapts or previews.is_wanted or preparer.encoder.is_told
+        """Whether anything depends on what becomes of the requests."""
+        self.previews = previews
+        self._options = options
+        self._first = first
+        self._patience = Patience(_BUSY_S)
+        self._lock = threading.Lock()
+        self._ladders: dict[str, QualityLadder] = {}
+        self._in_order: dict[str, OneAtATime] = {}
+
+    def on_frame(self, source: str) -> None:
+        """Count a frame that goes to the model, where `adapts`."""
+        with self._lock:
+            if source not in self._ladders:
+                self._ladders[source] = QualityLadder(self._options.quality, self.preparer.encoder.quality)
+            self._ladders[source].on_frame(time.monotonic())
+
+    def on_result(self, frame: Frame, prepared: PreparedFrame | None, result: InferResult) -> None:
+        """Learn from the outcome of a request, where `is_told`; called on any thread."""
+        if self.previews.is_wanted:
+            self.previews.on_result(result)
+        if self.preparer.encoder.is_told:
+            self.preparer.on_result(frame, prepared, result)
+        if self.adapts and result.outcome is Outcome.OK:
+            with self._lock:
+                if frame.source in self._ladders:  # else a frame of an earlier run
+                    self._ladders[frame.source].on_result()
+
+    def run(self, pending: PendingFrame, work: Callable[[PendingFrame], None]) -> None:
+        """Work on a frame on a thread: where the encoding needs the frames before, behind them."""
+        if not self.preparer.encoder.is_in_order:
+            self.pool.submit(work, pending)
+            return
+        source = pending.frame.source
+        if source not in self._in_order:
+            self._in_order[source] = OneAtATime(self.pool)
+        self._in_order[source].submit(partial(work, pending))
+
+    def prepare(self, pending: PendingFrame) -> PreparedFrame | InferResult:
+        """Demosaic, resize and encode a frame; return its outcome if that fails, since there is no request then."""
+        frame, laps = pending.frame, pending.laps
+        if self._first.refusal:
+            return self._failed(pending, Cancelled("not sent: the frames before it were refused, and it would be too"))
+        ladder = self._ladders.get(frame.source)
+        step = FULL_QUALITY if ladder is None else ladder.step
+        laps.begin(EdgeStage.OTHER, time.monotonic_ns())
+        tap = pending.keep_picture if self.previews.is_wanted and self._is_previewed(pending, step) else None
+        record = laps.measured if pending.spans is None else partial(_record, pending, pending.spans)
+        try:
+            prepared = self.preparer.prepare(frame, record, step, whole=pending.is_whole, tap=tap)
+        except Exception as error:  # noqa: BLE001 - the frame gets its outcome, or the run would wait for it
+            return self._unprepared(pending, error, is_previewed=tap is not None)
+        if pending.spans is not None:
+            pending.spans.prepared()
+        laps.begin(EdgeStage.SPOOL, time.monotonic_ns())
+        return prepared
+
+    def _unprepared(
+        self, pending: PendingFrame, error: Exception, *, is_previewed: bool
+    ) -> PreparedFrame | InferResult:
+        """Return the outcome of a frame that could not be prepared; without files or memory, try again for a moment."""
+        frame = pending.frame
+        if isinstance(error, OSError | MemoryError) and self._patience.pause():
+            again = self.prepare(pending)
+            if isinstance(again, PreparedFrame):
+                self._patience.renew()
+            return again
+        if isinstance(error, MqinferError):  # this frame's fault
+            log.warning("%s, frame %d: %s", frame.source, frame.sequence, error)
+        else:  # a defect
+            log.error("%s, frame %d", frame.source, frame.sequence, exc_info=error)
+        if is_previewed:
+            self.previews.drop(frame.source, PreviewDrop.NOT_SENT)
+        pending.picture = None
+        return self._failed(pending, _failure(error))
+
+    def _is_previewed(self, pending: PendingFrame, step: QualityStep) -> bool:
+        """Return whether a frame gets a preview: not one that comes from the disk, or that is sent once more."""
+        if pending.spooled_as or pending.earlier is not None:
+            return False
+        source, has_room = pending.frame.source, pending.stream.has_room
+        return self.previews.wants(source, has_room=has_room, is_full_quality=step is FULL_QUALITY)
+
+    def forgo_preview(self, pending: PendingFrame, why: PreviewDrop) -> None:
+        """Drop the preview of a frame that is not sent now, and its pixels."""
+        if pending.picture is not None:
+            pending.picture = None
+            self.previews.drop(pending.frame.source, why)
+
+    def _failed(self, pending: PendingFrame, error: MqinferError) -> InferResult:
+        return failed_frame(self._options.model, pending, error)
+
+    def close(self) -> None:
+        """End the threads."""
+        self.pool.shutdown()
+
+
+def _failure(error: Exception) -> MqinferError:
+    """Return how a frame ends that could not be prepared; without memory the spool and `--resume` send it again."""
+    if isinstance(error, MqinferError):
+        return error
+    if isinstance(error, MemoryError):
+        return Cancelled("not sent: no memory was free to prepare the frame; free some, and replay this part again")
+    return MqinferError(f"preparing the frame failed: {error!r}")
+
+
+def _record(pending: PendingFrame, spans: Around, stage: EdgeStage, nanoseconds: int) -> None:
+    pending.laps.measured(stage, nanoseconds)
+    spans.measured(stage.removeprefix("edge_"), nanoseconds)
+
+
+log = logging.getLogger("mqinfer.edge_agent")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageParts:
+    """What the stages of one run share.
+
+    Attributes:
+        requester: Sends the requests, and reports connections and their loss.
+        options: How frames are sent.
+        preparation: Prepares the frames.
+        table: The frames of the run.
+        changed: Guards the table, and is notified when a stream has room.
+        retries: Which frames are sent once more.
+    """
+
+    requester: Requester
+    options: ReplayOptions
+    preparation: Preparation
+    table: FrameTable
+    changed: threading.Condition
+    retries: Retries
 
 
 class RemoteStage:
     """Sends the frames of one model, a `FrameStage`. Thread-safe."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - its parts, each made by the replay
-        self,
-        requester: Requester,
-        preparation: Preparation,
-        options: ReplayOptions,
-        table: FrameTable,
-        changed: threading.Condition,
-        previews: Previews,
-        *,
-        waits: bool,
-    ) -> None:
+    def __init__(self, parts: StageParts) -> None:
         """Prepare; `start` before the first frame.
 
         Args:
-            requester: Sends the requests.
-            preparation: Prepares the frames; closed with this stage.
-            options: How frames are sent.
-            table: The frames of the run.
-            changed: Guards the table, and is notified when a stream has room.
-            previews: Publishes small pictures of the frames.
-            waits: Whether frames that the edge can't answer wait for a worker.
+            parts: Of the run; the preparation is closed with this stage.
         """
         self.left: Sequence[PendingFrame] = ()
-        self._requester = requester
-        self._preparation = preparation
-        self._options = options
-        self._table = table
-        self._changed = changed
-        self._previews = previews
-        self._waits = waits
-        self._unserved = 0  # how often a frame was sent again for want of a worker
-        self._failed = partial(failed_frame, options.model)
+        self._requester = parts.requester
+        self._options = parts.options
+        self._preparation = parts.preparation
+        self._table = parts.table
+        self._changed = parts.changed
+        self._retries = parts.retries
+        self._failed = partial(failed_frame, parts.options.model)
 
     def start(self, settle: Settle) -> None:
         """Follow the connection from now on."""
@@ -85,7 +226,7 @@ class RemoteStage:
     def take(self, pending: PendingFrame, prepared: PreparedFrame | None = None) -> None:
         """Queue a frame, where with `latest` it takes the place of an older one; send one that was prepared."""
         if prepared is not None:
-            pending.ends_at = 0.0  # from the disk, where it had no time limit
+            pending.earlier, pending.ends_at = None, 0.0  # from the disk, where it had no time limit
             self._submit(pending, prepared)
             return
         stream = pending.stream
@@ -107,7 +248,7 @@ class RemoteStage:
 
     def leave(self) -> None:
         """Have every frame end by itself: its request has its time, and is not sent again."""
-        self._waits = False
+        self._retries.waits = False
 
     def close(self) -> None:
         """End the threads."""
@@ -136,8 +277,7 @@ class RemoteStage:
         settle = partial(self._settled, pending, prepared)
         try:
             request = self._request(pending, prepared)
-            is_first = pending.lost is None and not pending.ends_at
-            timeout = self._options.timeout if is_first else self._time_left(pending)
+            timeout = self._retries.time_left(pending) if pending.ends_at else self._options.timeout
             pending.request_id = self._requester.submit(request, timeout, settle, worker=prepared.worker)
         except MqinferError as error:  # it can't be carried or sent, or the client was closed; there is no request
             self._preparation.forgo_preview(pending, PreviewDrop.NOT_SENT)
@@ -147,7 +287,7 @@ class RemoteStage:
             self._on_connection()
         picture, pending.picture = pending.picture, None
         if picture is not None:
-            self._previews.publish(pending.request_id, pending.capture, picture, prepared.placement.picture)
+            self._preparation.previews.publish(pending.request_id, pending.capture, picture, prepared.placement.picture)
 
     def _request(self, pending: PendingFrame, prepared: PreparedFrame) -> InferRequest:
         options = self._options
@@ -165,12 +305,6 @@ class RemoteStage:
             request = with_labelled_version(request, card)
         return request
 
-    def _time_left(self, pending: PendingFrame) -> float:
-        """Return how much of its time is left to a frame that was sent before, in seconds."""
-        if pending.ends_at or pending.lost is None:
-            return max(_LEAST_TIMEOUT_S, pending.ends_at - time.monotonic())
-        return max(_LEAST_TIMEOUT_S, self._options.timeout - pending.lost.timings.total / 1e9)
-
     def _unsubmitted(self, pending: PendingFrame, error: MqinferError) -> InferResult:
         if isinstance(error, LinkError) and not isinstance(error, MessageTooLarge):
             # The connection failed for good: the spool, if there is one, keeps the frame.
@@ -180,45 +314,27 @@ class RemoteStage:
 
     def _settled(self, pending: PendingFrame, prepared: PreparedFrame | None, result: InferResult) -> None:
         """Remove a frame with its outcome from the window, which makes room for queued ones."""
-        if result.error is not None and self._waits_for_worker(pending, prepared, result.error, result):
+        again = None if result.error is None else self._retries.again(pending, result, is_prepared=prepared is not None)
+        if again is Again.AS_IT_IS and prepared is not None:
+            self._log_unserved(result)
+            self._preparation.pool.submit(self._submit, pending, prepared)
             return
-        if pending.unserved is not None:
-            result, pending.unserved = _after(pending.unserved, result), None
-        if self._previews.is_wanted:
-            self._previews.on_result(result)
-        preparer = self._preparation.preparer
-        if preparer.encoder.is_told:
-            preparer.on_result(pending.frame, prepared, result)
-            if self._table.is_again(pending, result):
-                self._preparation.pool.submit(self._prepare_and_submit, pending)
-                return
-            result = result if pending.lost is None else _after(pending.lost, result)
-        if self._preparation.adapts and result.outcome is Outcome.OK:
-            self._preparation.on_result(pending.frame.source)
+        if self._preparation.is_told:
+            self._preparation.on_result(pending.frame, prepared, result)
+        if again is Again.WHOLE:
+            self._preparation.pool.submit(self._prepare_and_submit, pending)
+            return
+        result = result if pending.earlier is None else with_earlier(pending.earlier, result)
         with self._changed:
             self._table.leave(pending, result)
             self._advance(pending.stream)
             self._changed.notify_all()
         self._end(pending, result, prepared)
 
-    def _waits_for_worker(
-        self, pending: PendingFrame, prepared: PreparedFrame | None, error: ErrorInfo, result: InferResult
-    ) -> bool:
-        """Send a frame again that no worker took, on another thread; return False where it does not wait for one."""
-        if error.code != NoWorker.code or not self._waits or pending.edge_answers:
-            return False
-        if prepared is None or not was_there(self._requester.registry, self._options.model, self._options.version):
-            return False
-        if not pending.ends_at:
-            pending.ends_at = time.monotonic() + self._options.timeout - result.timings.total / 1e9
-        elif time.monotonic() >= pending.ends_at:
-            return False
-        pending.unserved = result if pending.unserved is None else _after(pending.unserved, result)
-        self._unserved += 1
-        if is_logged(self._unserved):
-            log.warning("%s; frames wait for one, at most %g s each", error.message, self._options.timeout)
-        self._preparation.pool.submit(self._submit, pending, prepared)
-        return True
+    def _log_unserved(self, result: InferResult) -> None:
+        if is_logged(self._retries.unserved) and result.error is not None:
+            limit = self._options.timeout
+            log.warning("%s; frames wait for one, at most %g s each", result.error.message, limit)
 
     def _end(self, pending: PendingFrame, result: InferResult, prepared: PreparedFrame | None = None) -> None:
         """Hand a frame with its outcome back to the stage before, which may answer it while the model is silent."""
@@ -241,9 +357,3 @@ class RemoteStage:
     def _recall(self, requests: Sequence[str]) -> None:
         for request_id in requests:
             self._requester.cancel(request_id, Cancelled("there is no connection; the edge answers alone"))
-
-
-def _after(lost: InferResult, result: InferResult) -> InferResult:
-    """Return the result of a frame that was sent twice, with the attempts and bytes of both."""
-    attempts, sent = lost.attempts + result.attempts, lost.bytes_sent + result.bytes_sent
-    return replace(result, attempts=attempts, bytes_sent=sent)

@@ -12,28 +12,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-
-from msgspec import structs
+from functools import partial
 
 from mqinfer.bags.frame import Frame
+from mqinfer.bags.pacing import Pacer
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import Policy
 from mqinfer.edge_agent.cascade.cascade import Cascade
-from mqinfer.edge_agent.engines import Engines
 from mqinfer.edge_agent.frames.chain import FrameStage
-from mqinfer.edge_agent.frames.clocks import Clocks
-from mqinfer.edge_agent.frames.pending import FinishedFrame, PendingFrame
-from mqinfer.edge_agent.frames.prepared import PreparedFrame
+from mqinfer.edge_agent.frames.pending import FinishedFrame, PendingFrame, PreparedFrame
+from mqinfer.edge_agent.frames.retries import Retries, was_there
 from mqinfer.edge_agent.frames.table import FrameTable
-from mqinfer.edge_agent.frames.times import Laps
-from mqinfer.edge_agent.preparation import PREPARERS, Preparation
+from mqinfer.edge_agent.frames.times import Clocks, Laps
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.previews import Previews
-from mqinfer.edge_agent.remote import RemoteStage
+from mqinfer.edge_agent.remote import PREPARERS, Preparation, RemoteStage, StageParts
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics
-from mqinfer.edge_agent.results import FirstResults, Results
+from mqinfer.edge_agent.results import Engines, FirstResults, Results
 from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.edge_agent.spooling.backlog import Backlog
@@ -61,7 +57,7 @@ class Replay:
         *,
         spool: Spool | None = None,
         streams: int = 1,
-        waited: Callable[[], int] = lambda: 0,
+        pacer: Pacer | None = None,
         cascade: Cascade | None = None,
         previews: Previews | None = None,
     ) -> None:
@@ -75,7 +71,7 @@ class Replay:
             sink: Receives every frame with its outcome, in the order of reading; None to drop them.
             spool: Keeps frames while there is no connection; what an earlier run left goes first.
             streams: How many the source has: with several, the others are tried before one that fails ends the run.
-            waited: Returns how long the source has waited until frames were due, in nanoseconds: not a part of reading.
+            pacer: Holds the frames back until they are due, which is no part of reading; None where nothing does.
             cascade: Answers frames on the edge where it can; None to send all of them.
             previews: Publishes small pictures of the frames that are sent; None for none.
         """
@@ -83,7 +79,7 @@ class Replay:
         """The workers' clocks against this one."""
         self.is_complete = False
         """Whether the source was read to its end."""
-        self._waited = waited
+        self._pacer = pacer or Pacer(0)
         self._requester = requester
         self._options = options
         self._statistics = statistics
@@ -100,13 +96,14 @@ class Replay:
         self, preparer: Preparer, previews: Previews, spool: Spool | None, cascade: Cascade | None
     ) -> list[FrameStage]:
         """Return the stages, the last one first."""
-        options, requester, shared = self._options, self._requester, (self._table, self._changed)
+        options, requester = self._options, self._requester
+        known = partial(was_there, requester.registry, options.model, options.version)
+        retries = Retries(options.timeout, known, waits=options.policy is Policy.ALL)
         preparation = Preparation(preparer, options, self._first, previews)
-        waits = options.policy is Policy.ALL
-        stages: list[FrameStage] = [RemoteStage(requester, preparation, options, *shared, previews, waits=waits)]
+        parts = StageParts(requester, options, preparation, self._table, self._changed, retries)
+        stages: list[FrameStage] = [RemoteStage(parts)]
         if spool is not None:
-            on_left = self._statistics.frame_read
-            stages.append(Backlog(spool, stages[-1], requester, preparation, options, *shared, on_left=on_left))
+            stages.append(Backlog(spool, stages[-1], parts, on_left=self._statistics.frame_read))
         if cascade is not None:
             cascade.attach(stages[-1])
             stages.append(cascade)
@@ -178,13 +175,13 @@ class Replay:
         """Yield each frame with how long it took to read; read one only when there is room, so that each is sent."""
         source = iter(frames)
         while self._wait_for_room(is_stopped):
-            started, waited = time.monotonic_ns(), self._waited()
+            started, waited = time.monotonic_ns(), self._pacer.waited_ns
             frame = next(source, None)
             if frame is None:
                 self.is_complete = not is_stopped()
                 return
             self._statistics.frame_read(frame.source)
-            read = time.monotonic_ns() - started - (self._waited() - waited)
+            read = time.monotonic_ns() - started - (self._pacer.waited_ns - waited)
             yield frame, max(0, read)
 
     def _wait_for_room(self, is_stopped: Callable[[], bool]) -> bool:
@@ -210,8 +207,7 @@ class Replay:
 
     def _conclude(self, pending: PendingFrame, prepared: PreparedFrame | None, result: InferResult) -> None:
         """End a frame by its outcome."""
-        last = result if pending.lost is None else _without(pending.lost, result)
-        times = pending.laps.end(last, time.monotonic_ns(), self.clocks)
+        times = pending.laps.end(result, time.monotonic_ns(), self.clocks)
         self._statistics.finished(result, bytes_raw=prepared.bytes_raw if prepared else 0, stages=times.stages)
         if pending.spans is not None:
             pending.spans.end(result.outcome, result.error)
@@ -226,9 +222,3 @@ class Replay:
         with self._changed:
             self._table.written(finished.pending)
             self._changed.notify_all()
-
-
-def _without(lost: InferResult, result: InferResult) -> InferResult:
-    """Return the second of the two requests that make such a result, with its own time."""
-    queued = max(0, result.timings.client_queue - lost.timings.total)
-    return replace(result, timings=structs.replace(result.timings, client_queue=queued))

@@ -79,9 +79,7 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
         is_endless = settings.source.loop or settings.source.is_live
         filled = sum(stream.count != 0 for stream in streams)
         pacer = Pacer(_rate(settings), wait=stop.wait)
-        site = SessionParts(
-            requester, shelf, broker, stop, is_endless, max(filled, 1), lambda: pacer.waited_ns, missed, observe
-        )
+        site = SessionParts(requester, shelf, broker, stop, is_endless, max(filled, 1), pacer, missed, observe)
         is_one = len(models) == 1
         runs = [stack.enter_context(closing(ModelRun(settings.of_model(each, is_one=is_one), site))) for each in models]
         on_runs(runs)

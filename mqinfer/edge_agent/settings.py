@@ -10,8 +10,7 @@ from mqinfer.bags.joining import PREVIOUS, Join
 from mqinfer.bags.live.camera import without_login
 from mqinfer.bags.sources import is_live
 from mqinfer.client.window import Policy
-from mqinfer.edge_agent.preparing.bit_depths import BitDepths
-from mqinfer.edge_agent.preparing.framing import Framing
+from mqinfer.edge_agent.preparing.framing import BitDepths, Framing
 from mqinfer.edge_agent.preparing.quality_ladder import QualityBounds
 from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS
 from mqinfer.images.demosaic import Demosaic

@@ -12,9 +12,9 @@ from msgspec import structs
 from mqinfer.bags.frame import Frame
 from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.codecs import encode_tensor
-from mqinfer.edge_agent.frames.prepared import PreparedFrame
-from mqinfer.edge_agent.preparing.bit_depths import BitDepths
+from mqinfer.edge_agent.frames.pending import PreparedFrame
 from mqinfer.edge_agent.preparing.choices import choose_encoding
+from mqinfer.edge_agent.preparing.framing import BitDepths
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.preparing.quality_ladder import QualityStep
 from mqinfer.images.demosaic import Demosaic

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqinfer import InferResult, Outcome
-from mqinfer.edge_agent.frames.clocks import Clocks, Exchange
+from mqinfer.edge_agent.frames.times import Clocks, Exchange
 from mqinfer.protocol.types import Scalar
 
 MS, SECOND = 1_000_000, 1_000_000_000

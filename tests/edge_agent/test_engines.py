@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.engines import Engines
 from mqinfer.edge_agent.frames.view import NO_VIEW, FrameView
+from mqinfer.edge_agent.results import Engines
 from mqinfer.protocol.states import ServedModel
 from mqinfer.protocol.types import Outcome
 

@@ -16,8 +16,8 @@ import pytest
 from mqinfer.answers.outputs import describe_outputs
 from mqinfer.bags.frame import Frame, StreamInfo
 from mqinfer.codecs import decode_tensor, encode_tensor
-from mqinfer.edge_agent.frames.prepared import PreparedFrame
-from mqinfer.edge_agent.frames.stages import EdgeStage
+from mqinfer.edge_agent.frames.pending import PreparedFrame
+from mqinfer.edge_agent.frames.times import EdgeStage
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.framing import Framing
 from mqinfer.edge_agent.preparing.preparer import Preparer

@@ -11,9 +11,9 @@ from msgspec import structs
 
 from mqinfer.bags.frame import Frame
 from mqinfer.codecs import decode_tensor, encode_tensor
-from mqinfer.edge_agent.frames.stages import EdgeStage
-from mqinfer.edge_agent.preparing.bit_depths import BitDepths
+from mqinfer.edge_agent.frames.times import EdgeStage
 from mqinfer.edge_agent.preparing.choices import choose_encoding, choose_output_encoding
+from mqinfer.edge_agent.preparing.framing import BitDepths
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.preparing.quality_ladder import QualityStep
 from mqinfer.edge_agent.spooling.backlog import _frame_in, _with_pixels

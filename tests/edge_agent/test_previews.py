@@ -22,7 +22,7 @@ from mqinfer.client.options import ClientOptions
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.codecs import decode_tensor, encode_tensor
-from mqinfer.edge_agent.frames.stages import EdgeStage
+from mqinfer.edge_agent.frames.times import EdgeStage
 from mqinfer.edge_agent.model_run import ModelRun
 from mqinfer.edge_agent.preparing.framing import Framing
 from mqinfer.edge_agent.preparing.preparer import Preparer

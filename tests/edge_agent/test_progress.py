@@ -4,7 +4,7 @@ import threading
 from rich.console import Console
 
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.frames.stages import EdgeStage
+from mqinfer.edge_agent.frames.times import EdgeStage
 from mqinfer.edge_agent.reporting.report import RunExtent, plain_line, progress, render
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics
 from mqinfer.protocol.types import Capture, Outcome, Timings

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.frames.order import ReadingOrder
+from mqinfer.edge_agent.frames.table import ReadingOrder
 from mqinfer.edge_agent.results import FirstResults
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, NotAuthorized, NoWorker, error_from_code
 from mqinfer.protocol.types import Capture, ErrorInfo, Outcome

@@ -13,9 +13,7 @@ import numpy as np
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.frames.clocks import Offset
-from mqinfer.edge_agent.frames.stages import STAGES
-from mqinfer.edge_agent.frames.times import FrameTimes
+from mqinfer.edge_agent.frames.times import STAGES, FrameTimes, Offset
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.sinks.csv_sink import CsvSink
 from mqinfer.edge_agent.sinks.factory import SinkSet

@@ -16,7 +16,7 @@ from mcap.reader import make_reader
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.codecs import encode_tensor
-from mqinfer.edge_agent.frames.stages import EdgeStage
+from mqinfer.edge_agent.frames.times import EdgeStage
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.sinks import McapSink

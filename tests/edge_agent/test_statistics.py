@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.frames.stages import STAGES, EdgeStage, LinkStage
+from mqinfer.edge_agent.frames.times import STAGES, EdgeStage, LinkStage
 from mqinfer.edge_agent.reporting.statistics import Failure, ReplayStatistics
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.types import Capture, ErrorInfo, Outcome, Timings

@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.frames.stages import EdgeStage
+from mqinfer.edge_agent.frames.times import EdgeStage
 from mqinfer.edge_agent.reporting.report import (
     RunExtent,
     RunInfo,

@@ -17,9 +17,7 @@ from mqinfer.bags.pacing import Pacer
 from mqinfer.client.connection import LiveRegistry, connect
 from mqinfer.client.requester import Requester
 from mqinfer.cloud_worker.serving.worker import Worker
-from mqinfer.edge_agent.frames.clocks import Clocks
-from mqinfer.edge_agent.frames.stages import EdgeStage, LinkStage
-from mqinfer.edge_agent.frames.times import Laps
+from mqinfer.edge_agent.frames.times import Clocks, EdgeStage, Laps, LinkStage
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.replay import Replay
@@ -165,16 +163,16 @@ def test_waiting_until_a_frame_is_due_is_no_reading() -> None:
 
 def test_what_a_source_waited_is_no_reading(requester: Requester) -> None:
     """The replay takes it off the time of reading."""
-    waited = [0]
+    pacer = Pacer(0)
 
     def paced() -> Iterator[Frame]:
         for frame in Watched().frames(3):
-            waited[0] += 10**12
+            pacer.waited_ns += 10**12
             yield frame
 
     sink = Watched()
     preparer, options = Preparer(ImageContract("image", 16, 12), "lz4"), ReplayOptions("echo")
-    Replay(requester, preparer, options, ReplayStatistics(), sink, waited=lambda: waited[0]).run(paced())
+    Replay(requester, preparer, options, ReplayStatistics(), sink, pacer=pacer).run(paced())
     assert len(sink.found) == 3
     assert all("edge_read" not in view.times.stages for view, _ in sink.found)
 

@@ -18,8 +18,8 @@ from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import Policy
 from mqinfer.edge_agent.frames.pending import PendingFrame
-from mqinfer.edge_agent.frames.reach import absence
-from mqinfer.edge_agent.frames.table import FrameTable
+from mqinfer.edge_agent.frames.retries import Retries
+from mqinfer.edge_agent.frames.table import FrameTable, absence
 from mqinfer.images.picture import RawImage
 from mqinfer.protocol.errors import Cancelled, Expired, ReferenceLost, Rejected, Superseded
 from mqinfer.protocol.types import ErrorInfo, Outcome, Timings
@@ -68,6 +68,7 @@ class _World:
         # With `all` everything fits, or the reader would wait.
         self.disk = 1 << 30 if self.policy is Policy.ALL else random.randint(1, 20)
         self.table = FrameTable(self.policy, self.window, lambda: self.now)
+        self.retries = Retries(_TIMEOUT_S, lambda: False, clock=lambda: self.now)
         self.reach = self.table.reach
         self.spooled: list[PendingFrame] = []
         self.requests: dict[str, PendingFrame] = {}
@@ -164,7 +165,7 @@ class _World:
 
     def _settle(self, frame: PendingFrame, outcome: Outcome) -> None:
         result = _result(outcome)
-        if outcome is Outcome.ERROR and self.table.is_again(frame, result):
+        if self.retries.again(frame, result):
             self.at(0.0, partial(self._prepared, frame))
             return
         self.table.leave(frame, result)

@@ -10,8 +10,8 @@ import pytest
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import DelayWindow, StreamWindow
 from mqinfer.edge_agent.frames.pending import PendingFrame
-from mqinfer.edge_agent.frames.reach import Reach
-from mqinfer.edge_agent.frames.table import FrameTable
+from mqinfer.edge_agent.frames.retries import Again, Retries
+from mqinfer.edge_agent.frames.table import FrameTable, Reach
 from tests.simulation.frames import simulate_frames
 
 _RUNS, _ENOUGH = 600, 300
@@ -61,13 +61,13 @@ def _silent_for_ever(self: Reach, number: int, result: InferResult) -> Any:
 RULES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "the newest frame takes the place of the one that waits": lambda: patch.object(StreamWindow, "put", _put_behind),
     "a frame waits in its queue": lambda: patch.object(StreamWindow, "put", _nobody_queues),
-    "no more is in flight than the window": lambda: patch.object(DelayWindow, "limit", new=1 << 30),
+    "no more is in flight than the window": lambda: patch.object(
+        DelayWindow, "limit", new=property(lambda _: 1 << 30, lambda *_: None), create=True
+    ),
     "a frame that ended leaves the window": lambda: patch.object(FrameTable, "leave", lambda *_: None),
     "a frame that ended leaves the table": lambda: patch.object(FrameTable, "settle", lambda *_: None),
-    "a frame whose worker lost what it needs is sent again": lambda: patch.object(
-        FrameTable, "is_again", lambda *_: False
-    ),
-    "it is sent again once": lambda: patch.object(FrameTable, "is_again", lambda *_: True),
+    "a frame whose worker lost what it needs is sent again": lambda: patch.object(Retries, "again", lambda *_: None),
+    "it is sent again once": lambda: patch.object(Retries, "again", lambda *_: Again.WHOLE),
     "a silence outlasts the reconnect": lambda: patch.object(Reach, "on_connection", _forget),
     "one frame at a time tries a silent model": lambda: patch.object(Reach, "why_not", _everybody_tries),
     "another one tries after it": lambda: patch.object(Reach, "ended", _never_ended),

@@ -7,16 +7,17 @@ from pathlib import Path
 
 from mqinfer.codecs.probe import lfs_pointer
 
-__all__ = ["advise", "is_compressed"]
+__all__ = ["ZSTD_MAGIC", "advise"]
 
 _MCAP_MAGIC = b"\x89MCAP0\r\n"
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+"""Begins what zstd compressed; a message of ROS 2 that is not begins with a zero."""
 _MAGIC = {
     ".bag": (b"#ROSBAG V2.0\n", "a ROS 1 bag"),
     ".mcap": (_MCAP_MAGIC, "an MCAP file"),
     ".db3": (b"SQLite format 3\0", "an SQLite file"),
-    ".zst": (_ZSTD_MAGIC, "a file that zstd compressed"),
-    ".zstd": (_ZSTD_MAGIC, "a file that zstd compressed"),
+    ".zst": (ZSTD_MAGIC, "a file that zstd compressed"),
+    ".zstd": (ZSTD_MAGIC, "a file that zstd compressed"),
 }
 _HEAD = 32
 """Bytes that tell what a file is."""
@@ -29,11 +30,6 @@ _PACKED = (
     "copy it again, or unpack it: zstd -dc FILE > PART; an MCAP file is then read after: mqinfer bag repair PART NEW"
 )
 _DATABASE = "it is damaged or still grows; what is left is found by: sqlite3 FILE .recover | sqlite3 NEW.db3"
-
-
-def is_compressed(message: bytes | memoryview) -> bool:
-    """Return whether zstd compressed a message; one of ROS 2 that is not begins with a zero."""
-    return bytes(message[: len(_ZSTD_MAGIC)]) == _ZSTD_MAGIC
 
 
 def advise(path: Path) -> str:
@@ -49,7 +45,7 @@ def advise(path: Path) -> str:
         return _about_foreign(kind, head)
     if magic == tail == _MCAP_MAGIC:
         return _about_whole(path)
-    if magic == _ZSTD_MAGIC:
+    if magic == ZSTD_MAGIC:
         return _PACKED
     return _DATABASE if path.suffix == ".db3" else _UNCLOSED.format(kind)
 

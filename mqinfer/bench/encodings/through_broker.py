@@ -18,7 +18,7 @@ from mqinfer.bench.thin_link import ThinLink
 from mqinfer.client.connection import connect, random_name
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import Policy
-from mqinfer.edge_agent.frames.stages import EdgeStage
+from mqinfer.edge_agent.frames.times import EdgeStage
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.choices import choose_output_encoding
 from mqinfer.edge_agent.preparing.preparer import Preparer

@@ -13,8 +13,7 @@ import typer
 from mqinfer.bags.joining import Join
 from mqinfer.cli.options import MetricsBind, MetricsPort, OtlpEndpoint, TakeOver, with_group
 from mqinfer.client.window import Policy
-from mqinfer.edge_agent.preparing.bit_depths import BitDepths
-from mqinfer.edge_agent.preparing.framing import Framing
+from mqinfer.edge_agent.preparing.framing import BitDepths, Framing
 from mqinfer.edge_agent.preparing.quality_ladder import QualityBounds
 from mqinfer.edge_agent.previews import check_rate
 from mqinfer.edge_agent.settings import (

@@ -24,11 +24,9 @@ from mqinfer.client.window import NEWER_FRAME, Policy, StreamWindow
 from mqinfer.edge_agent.cascade.small import shown_as, size_of
 from mqinfer.edge_agent.cascade.stage import CascadeFrame, SmallAnswer, SmallStage
 from mqinfer.edge_agent.frames.chain import FrameStage, Settle
-from mqinfer.edge_agent.frames.order import ReadingOrder
-from mqinfer.edge_agent.frames.pending import PendingFrame, failed_frame
-from mqinfer.edge_agent.frames.prepared import PreparedFrame
-from mqinfer.edge_agent.frames.reach import absence
-from mqinfer.edge_agent.frames.stages import EdgeStage
+from mqinfer.edge_agent.frames.pending import PendingFrame, PreparedFrame, failed_frame
+from mqinfer.edge_agent.frames.table import ReadingOrder, absence
+from mqinfer.edge_agent.frames.times import EdgeStage
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.judging.detector import Detector, read_picture

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 
 from mqinfer.bags.frame import Frame
 from mqinfer.codecs import decode_tensor, encode_tensor
-from mqinfer.edge_agent.frames.prepared import PreparedFrame
+from mqinfer.edge_agent.frames.pending import PreparedFrame
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.images.compressed import picture_size
 from mqinfer.images.decode import to_rgb

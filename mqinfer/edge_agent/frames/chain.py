@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.frames.pending import PendingFrame
-from mqinfer.edge_agent.frames.prepared import PreparedFrame
+from mqinfer.edge_agent.frames.pending import PendingFrame, PreparedFrame
 
 __all__ = ["FrameStage", "Settle"]
 

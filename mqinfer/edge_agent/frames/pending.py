@@ -10,14 +10,39 @@ from mqinfer.answers.outputs import Picture
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import StreamWindow
-from mqinfer.edge_agent.frames.prepared import PreparedFrame
+from mqinfer.edge_agent.frames.encoding import FrameEncoding
 from mqinfer.edge_agent.frames.times import NO_TIMES, FrameTimes, Laps
+from mqinfer.images.placement import Placement
 from mqinfer.protocol.errors import MqinferError
-from mqinfer.protocol.types import Capture, ErrorInfo
+from mqinfer.protocol.types import Capture, EncodedTensor, ErrorInfo
 from mqinfer.telemetry.around import Around
 from mqinfer.value_object import value_object
 
-__all__ = ["FinishedFrame", "PendingFrame", "capture_of", "failed_frame"]
+__all__ = ["FinishedFrame", "PendingFrame", "PreparedFrame", "capture_of", "failed_frame"]
+
+
+@value_object(eq=False)
+class PreparedFrame:
+    """A frame as it will be sent.
+
+    Attributes:
+        tensors: The model's image inputs, which one request carries; the first is the main picture.
+        placement: Where the recorded frame lies in what the model will see.
+        picture: Returns the recorded frame as RGB, for the sinks. One that was resized is decoded again by this call,
+            so that waiting frames take no memory for their pixels; so is an untouched JPEG.
+        bytes_raw: Size of the pixels before encoding.
+        worker: The one that has what the tensors are encoded against; empty where any can decode them.
+        encoding: How they were encoded; None where the quality ladder, or an earlier run, chose that.
+        joined: The parts of it that the frames are which go with it.
+    """
+
+    tensors: tuple[EncodedTensor, ...]
+    placement: Placement
+    picture: Callable[[], Picture]
+    bytes_raw: int
+    worker: str = ""
+    encoding: FrameEncoding | None = None
+    joined: tuple[PreparedFrame, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -35,11 +60,9 @@ class PendingFrame:
         edge_answers: Of the cascade: whether it can answer the frame while the model is silent.
         spooled_as: Of the spool: its number there; 0 if it is not there.
         request_id: Of the last stage: of its latest request; empty before the first one.
-        lost: Of the last stage: the reply of a worker that could not decode it without frames before; it is sent
-            again, on its own.
-        unserved: Of the last stage: its outcomes so far for want of a worker, as one; it is sent again while it has
-            time.
-        ends_at: Of the last stage: when that time is over, in seconds of the monotonic clock; 0 before the first one.
+        earlier: Of the retries: the outcomes of its requests before the present one, as one; None before the second.
+        is_whole: Of the retries: whether any worker must be able to decode it on its own.
+        ends_at: Of the retries: when its time is over, in seconds of the monotonic clock; 0 before the second request.
         picture: Of its preparation: returns what the model gets, where that is to be previewed; held until the request
             was sent.
     """
@@ -53,8 +76,8 @@ class PendingFrame:
     spans: Around | None = None
     edge_answers: bool = False
     request_id: str = ""
-    lost: InferResult | None = None
-    unserved: InferResult | None = None
+    earlier: InferResult | None = None
+    is_whole: bool = False
     ends_at: float = 0.0
     picture: Callable[[], Picture] | None = None
 

@@ -7,15 +7,128 @@ once, whatever happens. The stages share the table; they guard it by one lock, a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Generic, TypeVar
 
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import Policy, StreamWindow
 from mqinfer.edge_agent.frames.pending import PendingFrame
-from mqinfer.edge_agent.frames.reach import Reach, because
-from mqinfer.protocol.errors import MqinferError, ReferenceLost
+from mqinfer.protocol.errors import (
+    Corrupted,
+    Expired,
+    LinkError,
+    MessageTooLarge,
+    MqinferError,
+    NotAuthorized,
+    NotConnected,
+    NoWorker,
+    Rejected,
+    error_from_code,
+)
+from mqinfer.protocol.types import ErrorInfo, Outcome
 
-__all__ = ["FrameTable"]
+__all__ = ["FrameTable", "Reach", "ReadingOrder", "absence", "because"]
+
+T = TypeVar("T")
+
+
+class ReadingOrder(Generic[T]):
+    """Yields items by their number, without gaps. Not thread-safe; its owner bounds how far numbers run ahead."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._early: dict[int, T] = {}
+
+    def put(self, number: int, item: T) -> Iterator[T]:
+        """Add an item, and yield every item that has no gap before it.
+
+        Args:
+            number: From 0, each number once.
+            item: To be yielded.
+        """
+        self._early[number] = item
+        while self._next in self._early:
+            item = self._early.pop(self._next)
+            self._next += 1
+            yield item
+
+
+_ABSENT = (Expired, Rejected, Corrupted, NoWorker, LinkError)
+_PRESENT = (MessageTooLarge, NotAuthorized)
+"""Errors of a link that are no sign of a model that is gone."""
+
+
+def absence(result: InferResult) -> MqinferError | None:
+    """Return why a model can't be reached, by the error of an outcome; None for any other outcome."""
+    if result.error is None:
+        return None
+    error = error_from_code(result.error.code, result.error.message)
+    return error if isinstance(error, _ABSENT) and not isinstance(error, _PRESENT) else None
+
+
+class Reach:
+    """Whether one model answers, as the connection and the outcomes of requests show it. Not thread-safe.
+
+    A model is silent from a lost connection or a request without a reply until its next reply, so also in the seconds
+    of a reconnect. Meanwhile one frame at a time tries it all the same, the probe; the edge answers the others where it
+    can.
+
+    Attributes:
+        silence: Why the model did not answer the last time; None while it answers.
+        is_connected: Whether there is a connection.
+    """
+
+    def __init__(self, *, is_connected: bool = True) -> None:
+        """Start with a model of which nothing is known, so that every frame may try it."""
+        self.silence: MqinferError | None = None
+        self.is_connected = is_connected
+        self._probe: int | None = None
+
+    def on_connection(self, *, is_connected: bool) -> None:
+        """Follow the connection: once it was lost, only a reply ends the silence."""
+        if not is_connected:
+            self.silence = _not_connected()
+        self.is_connected = is_connected
+
+    def why_not(self, number: int) -> MqinferError | None:
+        """Return why a frame is not to be sent; None if it may try the model, which makes it the probe in a silence."""
+        if not self.is_connected:
+            return _not_connected()
+        if self.silence is None:
+            self._probe = None
+        elif self._probe is None:
+            self._probe = number
+        elif self._probe != number:
+            return self.silence
+        return None
+
+    def ended(self, number: int, result: InferResult) -> MqinferError | None:
+        """Learn from the outcome of a frame, and have the next one try the model if this one was the probe.
+
+        Returns:
+            The silence that the outcome is owed to; None where the model, or the frame itself, is its reason.
+        """
+        if self._probe == number:
+            self._probe = None
+        if result.outcome is Outcome.OK:
+            self.silence = None
+            return None
+        if result.outcome is Outcome.SUPERSEDED:  # of a model that answers nothing, the edge makes more
+            return self.silence
+        is_cut_off = result.outcome is Outcome.CANCELLED and not self.is_connected
+        why = _not_connected() if is_cut_off else absence(result)
+        self.silence = why or self.silence
+        return why
+
+
+def because(result: InferResult, why: MqinferError) -> InferResult:
+    """Return an outcome with the silence that it is owed to as its error."""
+    return replace(result, error=ErrorInfo(why.code, str(why)))
+
+
+def _not_connected() -> NotConnected:
+    return NotConnected("there is no connection to the broker")
 
 
 class FrameTable:
@@ -78,13 +191,6 @@ class FrameTable:
     def why_not(self, frame: PendingFrame) -> MqinferError | None:
         """Return why a frame is not to be sent: the model is silent, and the edge can answer it."""
         return self.reach.why_not(frame.number) if frame.edge_answers else None
-
-    def is_again(self, frame: PendingFrame, result: InferResult) -> bool:
-        """Return whether a frame is sent once more, for any worker: the one that had what it needs has started anew."""
-        if result.error is None or result.error.code != ReferenceLost.code or frame.lost is not None:
-            return False
-        frame.lost = result
-        return True
 
     def leave(self, frame: PendingFrame, result: InferResult) -> None:
         """Make the room of a frame in the window free, and adapt the window to its outcome."""

@@ -15,11 +15,10 @@ from mqinfer.bags.frame import Frame
 from mqinfer.broker.packets import buffer_size
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.encoding import FrameEncoding
-from mqinfer.edge_agent.frames.prepared import PreparedFrame
-from mqinfer.edge_agent.frames.stages import EdgeStage
-from mqinfer.edge_agent.preparing.bit_depths import BitDepths
+from mqinfer.edge_agent.frames.pending import PreparedFrame
+from mqinfer.edge_agent.frames.times import EdgeStage
 from mqinfer.edge_agent.preparing.encoding import COLOURS, FrameEncoder
-from mqinfer.edge_agent.preparing.framing import Framing
+from mqinfer.edge_agent.preparing.framing import BitDepths, Framing
 from mqinfer.edge_agent.preparing.quality_ladder import FULL_QUALITY, QualityStep
 from mqinfer.images.decode import as_image, depth_name, is_depth, is_mosaic, to_depth, to_mosaic, to_rgb
 from mqinfer.images.demosaic import Demosaic
@@ -90,7 +89,7 @@ class Preparer:
         is_whole = self.framing.is_whole(frame)
         can_be_mosaic = is_whole and step.scale == 1.0 and not self.contract.takes_depth
         how = self.encoder.choose(frame.source, is_mosaic=can_be_mosaic and is_mosaic(frame.image))
-        main = self._pass_through(how, frame, step, tap)
+        main = self._pass_through(how, frame, step, tap) if is_whole else None
         if main is None and how.is_mosaic and can_be_mosaic:
             main = self._mosaic(how, frame, record, tap, whole=whole)
         main = main or self._converted(how, frame, record, step, tap, whole=whole)
@@ -211,7 +210,7 @@ class Preparer:
     ) -> PreparedFrame | None:
         """Return the recorded JPEG bytes if their size fits and JPEG is the codec asked for, else None."""
         image, contract = frame.image, self.contract
-        if not isinstance(image, CompressedImage) or step is not FULL_QUALITY or not self.framing.is_whole(frame):
+        if not isinstance(image, CompressedImage) or step is not FULL_QUALITY:
             return None
         tensor = self.encoder.untouched(how, contract.input, image, (contract.width, contract.height))
         if tensor is None:

@@ -16,7 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from mqinfer._version import __version__
-from mqinfer.edge_agent.frames.stages import EdgeStage, LinkStage
+from mqinfer.edge_agent.frames.times import EdgeStage, LinkStage
 from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.edge_agent.reporting.charts import stacked
 from mqinfer.edge_agent.reporting.recorder import RunRecorder

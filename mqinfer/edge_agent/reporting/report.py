@@ -19,7 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mqinfer.edge_agent.frames.clocks import Offset
+from mqinfer.edge_agent.frames.times import Offset
 from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.edge_agent.previews import PreviewCounts
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot

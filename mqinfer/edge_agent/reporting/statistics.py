@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.frames.stages import REQUEST_STAGES, STAGES, EdgeStage
+from mqinfer.edge_agent.frames.times import REQUEST_STAGES, STAGES, EdgeStage
 from mqinfer.metrics.histogram import Histogram, Percentiles
 from mqinfer.protocol.errors import Cancelled, MqinferError
 from mqinfer.protocol.types import Outcome, Stage, Timings

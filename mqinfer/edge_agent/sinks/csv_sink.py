@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.frames.stages import STAGES
+from mqinfer.edge_agent.frames.times import STAGES
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.edge_agent.sinks.jsonl_sink import describe_result, describe_times

@@ -15,19 +15,14 @@ from itertools import takewhile
 
 from mqinfer.answers.outputs import Picture
 from mqinfer.bags.frame import Frame
-from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import Policy
 from mqinfer.codecs import decode_tensor
 from mqinfer.edge_agent.frames.chain import FrameStage, Settle
-from mqinfer.edge_agent.frames.patience import PAUSE_S, Patience
-from mqinfer.edge_agent.frames.pending import PendingFrame, failed_frame
-from mqinfer.edge_agent.frames.prepared import PreparedFrame
-from mqinfer.edge_agent.frames.reach import was_there
-from mqinfer.edge_agent.frames.table import FrameTable
-from mqinfer.edge_agent.preparation import PREPARERS, Preparation
+from mqinfer.edge_agent.frames.pending import PendingFrame, PreparedFrame, failed_frame
+from mqinfer.edge_agent.frames.retries import PAUSE_S, Patience
 from mqinfer.edge_agent.previews import PreviewDrop
-from mqinfer.edge_agent.settings import ReplayOptions
+from mqinfer.edge_agent.remote import PREPARERS, StageParts
 from mqinfer.edge_agent.spooling.spool import FULL_CHECK_S, Spool, SpoolBusy, SpooledFrame
 from mqinfer.images.decode import as_image, to_rgb
 from mqinfer.images.demosaic import Demosaic
@@ -35,7 +30,7 @@ from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.images.placement import Placement
 from mqinfer.images.resize import fit
 from mqinfer.protocol.card import BAYER
-from mqinfer.protocol.errors import BadImage, Cancelled, NoWorker, Superseded
+from mqinfer.protocol.errors import BadImage, Cancelled, Superseded
 from mqinfer.protocol.header import BIT_DEPTH, DEMOSAIC, IMAGE_ENCODING
 from mqinfer.protocol.types import Capture, EncodedTensor, ErrorInfo, Outcome
 
@@ -62,39 +57,25 @@ class Backlog:
     the oldest one on the disk makes room where nothing more fits.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - its parts, each made by the replay
-        self,
-        spool: Spool,
-        behind: FrameStage,
-        requester: Requester,
-        preparation: Preparation,
-        options: ReplayOptions,
-        table: FrameTable,
-        changed: threading.Condition,
-        *,
-        on_left: Callable[[str], None],
-    ) -> None:
+    def __init__(self, spool: Spool, behind: FrameStage, parts: StageParts, *, on_left: Callable[[str], None]) -> None:
         """Adopt the frames that are in the spool; they go first.
 
         Args:
             spool: Stores the frames.
             behind: The next stage.
-            requester: Reports connections and their loss.
-            preparation: Prepares the frames.
-            options: How frames are sent.
-            table: The frames of the run.
-            changed: Guards the table, and is notified when a stream has room.
+            parts: Of the run.
             on_left: Receives the stream of each frame that an earlier run has left, not this one before it had a card.
         """
         self._spool = spool
         self._behind = behind
-        self._requester = requester
-        self._preparation = preparation
-        self._options = options
-        self._table = table
-        self._changed = changed
-        self._failed = partial(failed_frame, options.model)
-        self._up_since = -math.inf if requester.connected else math.inf
+        self._requester = parts.requester
+        self._options = parts.options
+        self._preparation = parts.preparation
+        self._table = parts.table
+        self._changed = parts.changed
+        self._retries = parts.retries
+        self._failed = partial(failed_frame, parts.options.model)
+        self._up_since = -math.inf if parts.requester.connected else math.inf
         self._reading, self._leaving = Patience(_BUSY_S), Patience(_LEAVING_S)
         self._spooled: dict[int, PendingFrame] = {}
         self._storing = 0  # frames that are on their way to the disk
@@ -241,23 +222,16 @@ class Backlog:
 
     def _left(self, pending: PendingFrame, result: InferResult) -> InferResult:
         """Return the outcome of a frame: one that found no worker stays in the spool where the run ends."""
-        return self._failed(pending, Cancelled(KEPT)) if self._is_leaving and self._is_unserved(result) else result
-
-    def _is_unserved(self, result: InferResult) -> bool:
-        """Return whether a frame found no worker of a model that was there; then the disk keeps it for the next one."""
-        options, error = self._options, result.error
-        if error is None:
-            return False
-        return error.code == NoWorker.code and was_there(self._requester.registry, options.model, options.version)
+        return (
+            self._failed(pending, Cancelled(KEPT)) if self._is_leaving and self._retries.is_unserved(result) else result
+        )
 
     def _is_taken_back(self, pending: PendingFrame, prepared: PreparedFrame, result: InferResult) -> bool:
         """Keep a frame that expired because the connection was lost, or that found no worker; it is sent again."""
-        is_unserved = self._is_unserved(result)
-        if result.outcome is not Outcome.EXPIRED and not is_unserved:
+        if not self._retries.is_for_later(result, self._up_since):
             return False
         with self._changed:
-            was_up = not is_unserved and self._up_since <= time.monotonic() - self._options.timeout
-            return not (was_up or self._is_leaving) and self._keep(pending, prepared)
+            return not self._is_leaving and self._keep(pending, prepared)
 
     def _put_at_last(self, pending: PendingFrame, prepared: PreparedFrame) -> bool:
         """Store a frame that the run leaves; try again for a moment where that is not for want of room."""
