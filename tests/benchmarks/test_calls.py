@@ -108,6 +108,7 @@ def test_wake_ups_have_a_wider_bound() -> None:
     assert differences(figures(90), figures(80))
 
 
+@pytest.mark.full
 @pytest.mark.broker
 @pytest.mark.slow
 def test_a_request_and_a_frame_take_their_golden_number_of_calls(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ def small(repository: Path) -> Workload:
     return workload
 
 
+@pytest.mark.full
 @pytest.mark.broker
 @pytest.mark.slow
 def test_all_contestants_are_measured(repository: Path) -> None:

@@ -11,6 +11,7 @@ from benchmarks.relay import measure_relay
 SHORT = SoakOptions(seconds=6.0, every=1.0, rate=30.0, seed=0)
 
 
+@pytest.mark.full
 @pytest.mark.broker
 @pytest.mark.slow
 def test_a_short_soak_has_an_outcome_for_every_request() -> None:
@@ -75,6 +76,7 @@ def test_growth_is_the_slope_of_the_best_line() -> None:
     assert soak._slope([(0, 1), (1, 9)]) == 0.0
 
 
+@pytest.mark.full
 @pytest.mark.broker
 @pytest.mark.slow
 def test_results_pass_the_relay_one_by_one() -> None:

@@ -112,6 +112,7 @@ def test_a_stream_with_zeros_in_it(tmp_path: Path, replay: Callable[[Path, Path]
     assert "damaged" in written["reason"]
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bag", "sqlite3", "mcap", "video"])
 def test_no_damage_passes_for_a_success(

@@ -109,6 +109,7 @@ def lines_until(process: subprocess.Popen[str], line: str) -> None:
     pytest.fail(f"the program ended before it printed {line!r}: {process.stderr and process.stderr.read()[-4000:]}")
 
 
+@pytest.mark.full
 def test_a_thousand_answers_while_worker_and_broker_are_killed(
     programs: Path, write_echo: Callable[..., Path], unique: Callable[[str], str], tmp_path: Path
 ) -> None:

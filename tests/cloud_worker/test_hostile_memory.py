@@ -30,7 +30,7 @@ from tests.fuzz import seeds
 from tests.fuzz.mutation import in_envelope
 from tests.patience import PATIENCE_S, PATIENT, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600), pytest.mark.full]
 
 MIB = 1 << 20
 ADDRESS_SPACE, DESCRIPTORS = 2048 * MIB, 60

@@ -13,7 +13,7 @@ from tests.dashboard.numbered import CLASSES
 from tests.dashboard.publishing import Load, Publisher, Stream, loaded
 from tests.dashboard.running import QuietSite
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow]  # processes
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.full]  # processes
 
 _STREAMS = [Stream(f"car-{number}", "front", "numbers") for number in range(8)]
 _FULL = os.environ.get("MQINFER_FAULTS") == "full"

@@ -65,6 +65,7 @@ def goes_on(watched: Watched) -> None:
     )
 
 
+@pytest.mark.full
 def test_a_flood(quiet_site: QuietSite, page_of: PageOf, figure: Figure) -> None:
     """500 results a second: views still open, what is not drawn is counted, and the heap stays where it was."""
     quiet_site.forget()

@@ -20,6 +20,7 @@ _SIDE = 1448
 """Pixels of a square mask of 2 MB."""
 
 
+@pytest.mark.full
 def test_results_of_2_megabytes(quiet_site: QuietSite, page_of: PageOf, figure: Figure) -> None:
     """The tile goes on, and a bare client in the page gets them as fast as they are published."""
     noise = np.random.default_rng(3).integers(0, 9, (_SIDE, _SIDE), dtype=np.uint8)

@@ -10,7 +10,7 @@ from tests.dashboard.numbered import CLASSES, mask_of, picture_of
 from tests.dashboard.publishing import Frames, Load, Publisher, Stream, loaded
 from tests.dashboard.running import QuietSite
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow]  # processes
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.full]  # processes
 
 _STREAMS = [Stream(f"car-{number}", "front", "numbers") for number in range(8)]
 _RATE, _LARGER, _SLOWER = 20, 8, 4

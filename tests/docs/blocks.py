@@ -20,6 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
+from _pytest.mark import ParameterSet
+
 from mqinfer.broker.mosquitto.server import find_mosquitto
 
 __all__ = [
@@ -90,10 +93,14 @@ def running(document: str) -> list[Block]:
     return [block for block in blocks(document) if block.language in SCRIPTS and not block.not_run]
 
 
-def part_of(number: int) -> list[str]:
-    """Return the documents that one of the test files runs: those with most commands are dealt out first."""
+def part_of(number: int) -> list[ParameterSet]:
+    """Return the documents that one of the test files runs: those with most commands are dealt out first.
+
+    The reference is marked as long.
+    """
     lines = {document: sum(block.text.count("\n") for block in running(document)) for document in DOCUMENTS}
-    return sorted((document for document in lines if lines[document]), key=lambda each: -lines[each])[number::PARTS]
+    found = sorted((document for document in lines if lines[document]), key=lambda each: -lines[each])[number::PARTS]
+    return [pytest.param(each, marks=[pytest.mark.full] * ("reference" in each)) for each in found]
 
 
 def run_document(document: str) -> None:

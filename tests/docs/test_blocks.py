@@ -107,9 +107,8 @@ def test_json(block: Block) -> None:
 
 def test_each_document_is_run() -> None:
     """By one of the files `test_run_….py`."""
-    assert sorted(document for part in range(PARTS) for document in part_of(part)) == sorted(
-        document for document in DOCUMENTS if running(document)
-    )
+    run = [parameters.values for part in range(PARTS) for parameters in part_of(part)]
+    assert sorted(run) == sorted((document,) for document in DOCUMENTS if running(document))
     assert sorted(path.name for path in HERE.glob("test_run_*.py")) == [f"test_run_{part}.py" for part in range(PARTS)]
 
 

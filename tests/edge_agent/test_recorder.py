@@ -167,6 +167,7 @@ def test_so_many_models(tmp_path: Path) -> None:
     assert recorder.dropped() == {"models": 100 - 64}
 
 
+@pytest.mark.full
 def test_so_many_streams(recorder: Recorder) -> None:
     """Above a bound of streams their results are counted, not recorded."""
     for number in range(1100):

@@ -19,7 +19,7 @@ from mqinfer.protocol.topics import Topics
 from tests.patience import LONG_SILENCE
 
 FULL = os.environ.get("MQINFER_FAULTS") == "full"
-"""Whether this run is for the table: with the full counts, on a machine that does nothing else."""
+"""Whether this run is with the full counts, which take minutes."""
 _MARK = "<!-- figures -->"
 """The table replaces what follows this mark in a document."""
 _figures = pytest.StashKey[Figures]()
@@ -42,11 +42,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test here as slow and as needing a broker; extend the timeout of the full counts."""
+    """Mark every test here as long and as needing a broker; extend the timeout of the full counts."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.broker)
+            item.add_marker(pytest.mark.full)
             if FULL:
                 item.add_marker(pytest.mark.timeout(900))
 
@@ -74,9 +75,9 @@ def figure(request: pytest.FixtureRequest) -> Figures:
 
 
 @pytest.fixture(scope="session")
-def silence() -> Silence:
+def silence(request: pytest.FixtureRequest) -> Silence:
     """When a worker is silent: as by default for the table, which an idle machine measures, else after long."""
-    return Silence() if FULL else LONG_SILENCE
+    return Silence() if request.config.getoption("--faults-report", default=None) else LONG_SILENCE
 
 
 @pytest.fixture

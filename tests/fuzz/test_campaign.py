@@ -26,6 +26,7 @@ def fuzz(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_short_run_finds_nothing(tmp_path: Path) -> None:
     """Each target gets its share, reaches code, and breaks no rule; what once was found is tried again."""

@@ -25,7 +25,7 @@ from tests.gateway.conftest import Fleet, serve_repository
 from tests.gateway.models import build_repository
 from tests.gateway.test_process import PATIENCE, Running, running, settings_of
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.full]
 
 CALLERS = 16
 """Of each front."""

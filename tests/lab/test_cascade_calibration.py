@@ -30,6 +30,7 @@ def street(seed: int, frames: int) -> Scores:
     return Scores(pictures, confidences, present[:, None].astype(np.uint8), costs=Costs(0.03, 2.0, 600.0))
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_promise_holds_on_other_frames_in_19_of_20_seeds() -> None:
     """Calibrated on 800 frames, the accuracy on the 800 after them is at most 1 % below the target.

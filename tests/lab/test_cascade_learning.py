@@ -15,6 +15,8 @@ from mqinfer.lab.cascade import training
 from mqinfer.protocol.errors import MqinferError
 from tests.lab.watchers import SIDE, write_frames, write_watcher
 
+pytestmark = pytest.mark.full
+
 TRAINED, CALIBRATED, KEPT = 120, 300, 80
 
 

@@ -25,7 +25,7 @@ from mqinfer.models.repository.content_hash import model_hash
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ModelNotLoadable
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 HEIGHT, WIDTH, CLASSES = 8, 12, 3
 CONFIG = f"""

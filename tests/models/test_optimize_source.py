@@ -18,7 +18,7 @@ from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 
 def frozen_graph(folder: Path) -> None:

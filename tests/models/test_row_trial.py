@@ -101,7 +101,8 @@ _SAME = "rows of unlike values made the same results in a trial"
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in _SMALL else pytest.param(name, marks=pytest.mark.slow) for name in _SHARING]
+    "name",
+    [name if name in _SMALL else pytest.param(name, marks=[pytest.mark.slow, pytest.mark.full]) for name in _SHARING],
 )
 def test_networks_of_the_zoo_with_strangers(tmp_path: Path, name: str) -> None:
     """Rows of each network whose requests may share a run come out as each alone."""

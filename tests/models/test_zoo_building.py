@@ -62,6 +62,7 @@ def test_the_shipped_model_is_what_its_code_makes(tmp_path: Path, monkeypatch: p
     assert (built.path / "1" / "model.onnx").read_bytes() == (tmp_path / "model.onnx").read_bytes()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_three_formats_agree(drives: Path) -> None:
     """Frozen graph, SavedModel and ONNX return the same, correct mask."""
@@ -85,6 +86,7 @@ def test_three_formats_agree(drives: Path) -> None:
         assert (mask == first).mean() > 0.9999
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_weights_are_trained_once(drives: Path) -> None:
     """A second build does nothing; a missing model is exported from the same weights."""
@@ -119,6 +121,7 @@ def test_the_trained_network_ships(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (masks[0] == truth).mean() > 0.9
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_other_lessons_other_network(drives: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lessons with another key cause a new training."""
@@ -128,6 +131,7 @@ def test_other_lessons_other_network(drives: Path, monkeypatch: pytest.MonkeyPat
         building.build(drives, DRIVES[:1], lessons=other, again=True)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "megabytes", "given", "logits"),

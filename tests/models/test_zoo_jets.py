@@ -125,6 +125,7 @@ def test_scores_against_numpy() -> None:
     np.testing.assert_allclose(squared_error(jets, jets[::-1]), ((jets - jets[::-1]) ** 2).sum(axis=(1, 2)), rtol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_published_layers(conv: Autoencoder) -> None:
     """Layers, outputs and parameters are those published; 160,796 and 161,893 in all."""
@@ -133,6 +134,7 @@ def test_the_published_layers(conv: Autoencoder) -> None:
     assert (conv.encoder.count_params(), conv.decoder.count_params()) == (160_796 + 264, 161_893)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_outputs_of_the_conv_vae(conv: Autoencoder) -> None:
     """The latent means are decoded; loss is squared error plus beta times divergence; units are the input's."""
@@ -148,6 +150,7 @@ def test_outputs_of_the_conv_vae(conv: Autoencoder) -> None:
     np.testing.assert_allclose(results["chamfer"], reference_chamfer(normal(jets), rebuilt), rtol=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_filters_of_the_graph_vae(graph: Autoencoder) -> None:
     """The encoder's layers are tanh(A' (X W + b)) with A' = D^-1/2 (A + I) D^-1/2, written out here."""
@@ -167,6 +170,7 @@ def test_filters_of_the_graph_vae(graph: Autoencoder) -> None:
     assert results["reconstruction"].shape == jets.shape
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_anomalies_stand_out() -> None:
     """A few steps of training lower the loss, and jets with two cores get higher scores."""
@@ -194,6 +198,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         make.cache_clear()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["conv_vae", "graph_vae"])
 def test_formats_agree(repository: Path, name: str) -> None:

@@ -110,6 +110,7 @@ def trainable(model: Any) -> int:
     return sum(int(np.prod(variable.shape)) for variable in model.trainable_variables)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "count"), [("small", 927_008), ("large", 2_971_952)])
 def test_backbone_has_the_published_number_of_weights(keras: Any, size: Size, count: int) -> None:
@@ -140,6 +141,7 @@ def test_narrow_tail(keras: Any) -> None:
     assert last.shape[-1] == 480
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "megabytes"),
@@ -163,6 +165,7 @@ def test_segmentation_networks(keras: Any, build: Build, megabytes: float) -> No
     assert isinstance(model, keras.Model)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_same_weights_each_time() -> None:
     """They come from one seed."""

@@ -96,6 +96,7 @@ def test_suppression_against_numpy() -> None:
     assert not found["scores"][count:].any()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_noscope_formats_agree(tmp_path: Path) -> None:
     """A picture of 50x50 in, a confidence of 0 to 1 out, the same in three formats."""
@@ -115,6 +116,7 @@ def test_noscope_formats_agree(tmp_path: Path) -> None:
         np.testing.assert_allclose(other, answers[0], rtol=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_mobilenet_is_served(tmp_path: Path) -> None:
     """Two pictures in, probabilities of a thousand labelled classes out."""
@@ -129,6 +131,7 @@ def test_mobilenet_is_served(tmp_path: Path) -> None:
     model.backend.close()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_yolo_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Candidates, and the best of them, with few filters, since the full network has 200 MB."""

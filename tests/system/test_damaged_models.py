@@ -180,6 +180,7 @@ def outcome(server: Server, control: ControlClient, client: Client, model: str) 
     return ended
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", BUILDERS)
 def test_each_copy_is_ready_or_has_failed_with_a_reason(
     server: Server, trial: Callable[[str], str], tmp_path: Path, kind: str

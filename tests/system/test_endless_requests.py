@@ -108,6 +108,7 @@ def await_end(pids: list[int], seconds: float = 90.0) -> list[int]:
     return [pid for pid in pids if not has_ended(pid)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [PATIENT, None], ids=["patient", "default"])
 def test_a_request_that_never_ends_ends_two_workers_and_is_poison(
     loop_model: Path, managed: Callable[..., Any], broker_url: str, options: ClientOptions | None
@@ -231,6 +232,7 @@ def program(
         process.communicate(timeout=30)
 
 
+@pytest.mark.full
 def test_no_orphan_lives_on(
     may_hang: None,  # noqa: ARG001 - a fixture's effect
     program: Callable[..., tuple[subprocess.Popen[str], str, list[int]]],

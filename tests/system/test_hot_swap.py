@@ -143,6 +143,7 @@ def write_long(write_echo: WriteEcho, version: int) -> None:
     (folder / "model.toml").write_text(LONG, encoding="utf-8")
 
 
+@pytest.mark.full
 def test_a_swap_in_the_middle_of_a_long_load(
     write_echo: WriteEcho, managed: Callable[..., Any], broker_url: str
 ) -> None:

@@ -101,6 +101,7 @@ def streamed_messages(path: Path) -> int:
     return count
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_kills_leave_readable_files(tmp_path: Path, start: Callable[..., subprocess.Popen[bytes]]) -> None:
     """Each file of each killed run can be read at once, and the next run into the folder overwrites nothing."""

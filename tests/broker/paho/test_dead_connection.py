@@ -232,6 +232,7 @@ def test_packets_that_vanish(far: Far, unique: Unique, closing: Closing) -> None
     link.close()
 
 
+@pytest.mark.full
 @pytest.mark.broker
 @pytest.mark.slow
 def test_a_thin_link(far: Far, unique: Unique, closing: Closing) -> None:

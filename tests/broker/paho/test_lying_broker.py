@@ -222,6 +222,7 @@ def test_closing_waits_for_no_acknowledgement_that_cannot_come(unique: Unique) -
         assert not closing.is_alive()
 
 
+@pytest.mark.full
 def test_garbage(unique: Unique) -> None:
     """Twelve connections in a row bring random bytes behind their CONNACK, of all packet types."""
     chance, client_id = random.Random(9), unique("c")  # noqa: S311 - no secret depends on it

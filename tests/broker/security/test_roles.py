@@ -187,6 +187,7 @@ def test_taking_a_client_id(secured: Any, unique: Unique) -> None:
     victim.close()
 
 
+@pytest.mark.full
 def test_a_flood_of_subscriptions(small: Any, unique: Unique) -> None:
     """Mosquitto counts no subscriptions: they fill its memory, it disconnects who wants more, and others go on.
 
@@ -212,6 +213,7 @@ def flood(small: Any, who: str, client_id: str) -> int:
     return made
 
 
+@pytest.mark.full
 def test_many_groups(secured: Any, links: Links, unique: Unique) -> None:
     """Mosquitto grants ever more share groups, and looks at each for each request: it gets slower, but loses none.
 
