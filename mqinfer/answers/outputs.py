@@ -167,11 +167,13 @@ class DetectedBox:
         box: Left, top, right and bottom, in pixels; 0 is the outer edge of the first pixel.
         score: Of the class, usually 0 to 1.
         number: Of the class; None if the model has no classes.
+        name: Of the class, where whoever found the box knew the model's card.
     """
 
     box: tuple[float, float, float, float]
     score: float
     number: int | None = None
+    name: str = ""
 
 
 def find_boxes(outputs: Mapping[str, Array]) -> tuple[DetectedBox, ...]:
@@ -216,6 +218,22 @@ def label(box: DetectedBox, classes: Sequence[ClassInfo]) -> str:
     """Return the label of a box: `car 0.87`."""
     name = "" if box.number is None else class_name(box.number, classes)
     return f"{name} {box.score:.2f}".strip()
+
+
+def describe_boxes(boxes: Sequence[DetectedBox], classes: Sequence[ClassInfo]) -> dict[str, object]:
+    """Describe boxes for JSON: empty without any, otherwise the key `detections`."""
+    if not boxes:
+        return {}
+    return {
+        "detections": [
+            {
+                "class": None if each.number is None else class_name(each.number, classes),
+                "score": round(each.score, 6),
+                "box": [round(side, 2) for side in each.box],
+            }
+            for each in boxes
+        ]
+    }
 
 
 def _unbatched(output: Array | None, axes: int) -> Array:

@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from msgspec.structs import replace
 from rich import box
 from rich.table import Table
 
-from mqinfer.answers.outputs import DetectedBox, class_name, find_boxes
+from mqinfer.answers.outputs import describe_boxes, describe_outputs
+from mqinfer.answers.top_classes import describe_top, find_top
 from mqinfer.cli.options import ConnectionOptions, table_console, with_connection
 from mqinfer.client import Client, InferResult
 from mqinfer.client.request import Input
-from mqinfer.codecs import encode_tensor, encoded_image
-from mqinfer.edge_agent.output_files import set_aside
+from mqinfer.edge_agent.frames.view import FrameView
+from mqinfer.edge_agent.output_files import set_aside, write_npz, writing
+from mqinfer.edge_agent.sinks.drawing.overlay import draw_answer, encode_picture
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import CompressedImage
 from mqinfer.images.placement import Placement
+from mqinfer.images.sending import encoded_picture, offer_contract
 from mqinfer.logs import printable
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadEncoding, BadImage, ConfigError
-from mqinfer.protocol.header import IMAGE_ENCODING
 from mqinfer.protocol.types import EncodedTensor
-
-__all__ = ["infer"]
 
 _PICTURES = (".jpg", ".jpeg", ".png")
 _FLOATS = (Datatype.FP16, Datatype.FP32, Datatype.FP64)
@@ -43,8 +43,8 @@ def infer(
         list[str],
         typer.Option(
             "--input",
-            help="Input tensor as NAME=FILE: an .npy array, or a .jpg or .png picture. NAME=@FILE sends the bytes of "
-            "any file as one string.",
+            help="Input tensor as NAME=FILE, or as FILE for the model's picture or only input: an .npy array, or a "
+            ".jpg or .png picture. NAME=@FILE sends the bytes of any file as one string.",
         ),
     ],
     version: Annotated[
@@ -60,28 +60,88 @@ def infer(
         Path | None,
         typer.Option(help="File to write the outputs to, in .npz format; one that is there is kept under a number."),
     ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="File to write the picture with the answer drawn in to, .png or .jpg; kept likewise."),
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the result.", min=0.001, max=1e6)] = 10,
 ) -> None:
     """Send one request to a model and print the result.
 
-    Boxes found in a picture are listed under `detections`, in the picture's own pixels.
+    What is found in a picture is in the picture's own pixels: boxes (`detections`), shares of the classes of a mask.
     """
-    given = dict(_read(text) for text in input_)
-    detections: dict[str, Any] = {}
+    given = [_read(text) for text in input_]
     with Client(connection.address(), name=connection.name, root=connection.root) as client:
-        inputs = _with_strings(given, client.card(model) if any(map(_is_string, given.values())) else None)
-        classification = _classification(client.card(model), top) if top else {}
+        card = client.card(model)
+        inputs = _named(given, card)
+        view = _view(inputs, card)
+        if picture and not view:
+            raise ConfigError(f"--picture {picture}: no --input is a picture")
+        classification = _classification(card, top) if top else {}
         result = client.infer(
             model, inputs, version=version, encoding=encoding, classification=classification, timeout=timeout
         )
-        if find_boxes(result.outputs):
-            detections = _detections(client.card(model), inputs, result)
+    view = replace(view, outputs=result.outputs) if view else None
     if output:
-        _write(output, result)
+        with writing(output):
+            set_aside(output)
+        write_npz(output, result.outputs)
+    if picture and view:
+        _draw(picture, view, result, card)
     if top:
         table_console().print(_table(result))
     else:
-        typer.echo(json.dumps(_describe(result, output) | detections, indent=2))
+        typer.echo(json.dumps(_describe(result, view, card, (output, picture)), indent=2))
+
+
+def _named(given: Sequence[tuple[str, Input | bytes]], card: ModelCard) -> dict[str, Input]:
+    """Return the inputs by name: pictures without one go to the model's pictures in order, others to its only input."""
+    names = {name for name, _ in given}
+    pictures = (each.input for each in card.pictures if each.input not in names)
+    known = [spec.name for spec in card.inputs]
+    named: dict[str, Input] = {}
+    for name, each in given:
+        chosen = name or _default(each, pictures, known)
+        if not chosen:
+            raise ConfigError(f"--input: name each as NAME=FILE; the inputs of {card.name!r} are {', '.join(known)}")
+        if isinstance(each, EncodedTensor) and not card.pictures:
+            raise ConfigError(offer_contract(card))
+        named[chosen] = _string(each, chosen, card) if isinstance(each, bytes) else each
+    return named
+
+
+def _default(given: Input | bytes, pictures: Iterator[str], known: Sequence[str]) -> str:
+    found = next(pictures, "") if isinstance(given, EncodedTensor) else ""
+    return found or (known[0] if len(known) == 1 else "")
+
+
+def _string(given: bytes, name: str, card: ModelCard) -> Input:
+    """Make an array of a string, with as many axes of 1 as the model's input has."""
+    axes = {spec.name: len(spec.shape) for spec in card.inputs}
+    array = np.empty((1,) * axes.get(name, 1), np.object_)
+    array[...] = given
+    return array
+
+
+def _view(inputs: Mapping[str, Input], card: ModelCard) -> FrameView | None:
+    """Return the picture that goes to a model, still without an answer; None if none does."""
+    contract = card.image
+    picture = inputs.get(contract.input) if contract else None
+    if contract is None or not isinstance(picture, EncodedTensor):
+        return None
+    pixels = to_rgb(CompressedImage("16UC1; png" if contract.takes_depth else "", picture.data))
+    height, width = pixels.shape[:2]
+    size = contract.width or width, contract.height or height
+    return FrameView(pixels, Placement.of((width, height), size, contract.resize))
+
+
+def _draw(path: Path, view: FrameView, result: InferResult, card: ModelCard) -> None:
+    suffix = ".jpg" if path.suffix.lower() in {".jpg", ".jpeg"} else ".png"
+    line = f"{result.model_name} {result.model_version} | {result.timings.total / 1e6:.1f} ms"
+    data = encode_picture(draw_answer(view, card.classes, line), suffix)
+    with writing(path):
+        set_aside(path)
+        path.write_bytes(data)
 
 
 def _classification(card: ModelCard, top: int) -> dict[str, int]:
@@ -91,26 +151,6 @@ def _classification(card: ModelCard, top: int) -> dict[str, int]:
         outputs = ", ".join(f"{spec.name} {spec.datatype}" for spec in card.outputs)
         raise ConfigError(f"--top: model {card.name!r} has no floating-point output; its outputs are {outputs}")
     return scores
-
-
-def _detections(card: ModelCard, inputs: Mapping[str, Input], result: InferResult) -> dict[str, Any]:
-    """Describe boxes in pixels of the picture that they were found in; empty without one."""
-    contract = card.image
-    picture = inputs.get(contract.input) if contract else None
-    if contract is None or not isinstance(picture, EncodedTensor) or IMAGE_ENCODING not in picture.parameters:
-        return {}
-    height, width = picture.shape[1:3]
-    size = contract.width or width, contract.height or height
-    found = find_boxes(result.outputs)
-    placement = Placement.of((width, height), size, contract.resize)
-    boxes = placement.boxes_to_frame(np.array([each.box for each in found])).tolist()
-    placed = zip(found, boxes, strict=True)
-    return {"detections": [_detection(each, sides, card) for each, sides in placed]}
-
-
-def _detection(found: DetectedBox, sides: list[float], card: ModelCard) -> dict[str, Any]:
-    name = None if found.number is None else class_name(found.number, card.classes)
-    return {"class": name, "score": round(found.score, 6), "box": [round(side, 2) for side in sides]}
 
 
 def _table(result: InferResult) -> Table:
@@ -125,37 +165,20 @@ def _table(result: InferResult) -> Table:
     return table
 
 
-def _is_string(given: Input | bytes) -> bool:
-    return isinstance(given, bytes)
-
-
-def _with_strings(given: Mapping[str, Input | bytes], card: ModelCard | None) -> dict[str, Input]:
-    """Make an array of each string, with as many axes of 1 as the model's input has."""
-    axes = {spec.name: len(spec.shape) for spec in card.inputs} if card else {}
-    inputs: dict[str, Input] = {}
-    for name, each in given.items():
-        if isinstance(each, bytes):
-            array = np.empty((1,) * axes.get(name, 1), np.object_)
-            array[...] = each
-            inputs[name] = array
-        else:
-            inputs[name] = each
-    return inputs
-
-
 def _read(text: str) -> tuple[str, Input | bytes]:
     name, equals, file = text.partition("=")
+    name, file = (name, file) if equals else ("", text)
     path = Path(file.removeprefix("@"))
-    if not equals or not name or not file:
-        raise ConfigError(f"--input {text!r}: expected NAME=FILE, such as input=frame.npy")
+    if not file or bool(equals) > bool(name):
+        raise ConfigError(f"--input {text!r}: expected FILE or NAME=FILE, such as input=frame.npy")
     try:
         if file.startswith("@"):
             return name, path.read_bytes()
-        return name, _picture(name, path) if path.suffix.lower() in _PICTURES else _array(path)
+        return name, encoded_picture(name, path.read_bytes()) if path.suffix.lower() in _PICTURES else _array(path)
     except (OSError, ValueError, EOFError, BadEncoding, BadImage) as error:
         raise ConfigError(
-            f"--input {text!r}: can't read {path}: {error}; expected an .npy array, a .jpg or .png picture, or @FILE "
-            "for the bytes of any file"
+            f"--input {text!r}: can't read {path}: {error}; expected FILE or NAME=FILE with an .npy array, a .jpg or "
+            ".png picture, or @FILE for the bytes of any file"
         ) from error
 
 
@@ -169,47 +192,21 @@ def _array(path: Path) -> np.ndarray[Any, Any]:
     ).reshape(array.shape)
 
 
-def _picture(name: str, path: Path) -> EncodedTensor:
-    data = path.read_bytes()
-    try:
-        tensor = encoded_image(name, data)
-    except BadEncoding:  # of a kind that does not travel, such as one with transparency
-        pixels = to_rgb(CompressedImage(path.suffix, data))
-        return encode_tensor(name, pixels[np.newaxis], "png", {IMAGE_ENCODING: "rgb8"})
-    channels = "rgb" if len(tensor.shape) == 4 else "mono"
-    bits = 16 if tensor.datatype is Datatype.UINT16 else 8
-    return replace(tensor, parameters={IMAGE_ENCODING: f"{channels}{bits}"})
-
-
-def _write(output: Path, result: InferResult) -> None:
-    try:
-        set_aside(output)
-        with output.open("wb") as file:
-            np.savez(file, allow_pickle=False, **{name: _plain(array) for name, array in result.outputs.items()})
-    except OSError as error:
-        raise ConfigError(f"--output {output}: can't be written: {error.strerror or error}") from error
-
-
-def _plain(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Convert strings to a dtype that is stored without pickle."""
-    return array.astype(np.bytes_) if array.dtype == np.object_ else array
-
-
-def _describe(result: InferResult, output: Path | None) -> dict[str, Any]:
+def _describe(
+    result: InferResult, view: FrameView | None, card: ModelCard, written: Sequence[Path | None]
+) -> dict[str, Any]:
     milliseconds = {stage: round(getattr(result.timings, stage) / 1e6, 3) for stage in result.timings.__struct_fields__}
+    placed = (view.mask, view.seen, view.placement.picture) if view else ()
+    files = [str(path) for path in written if path]
     return {
         "model": result.model_name,
         "version": result.model_version,
         "model_hash": result.model_hash,
         "worker": result.worker,
         "outcome": result.outcome,
-        "outputs": {name: _preview(array) for name, array in result.outputs.items()},
+        "outputs": describe_outputs(result.outputs, card.classes, *placed),
+        **(describe_boxes(view.boxes, card.classes) if view else {}),
+        **describe_top(find_top(result.outputs, card.classes)),
         "timings_ms": milliseconds,
-        **({"written": str(output)} if output else {}),
+        **({"written": ", ".join(files)} if files else {}),
     }
-
-
-def _preview(array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    few = array.size <= 16
-    values = [value.decode(errors="replace") if isinstance(value, bytes) else value for value in array.ravel().tolist()]
-    return {"shape": list(array.shape), "dtype": str(array.dtype), **({"values": values} if few else {})}

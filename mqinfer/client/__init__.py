@@ -4,7 +4,7 @@ from mqinfer.client.aio import AsyncClient
 from mqinfer.client.client import Client
 from mqinfer.client.control import ControlClient
 from mqinfer.client.options import ClientOptions
-from mqinfer.client.result import InferResult
+from mqinfer.client.result import InferResult, PictureResult
 from mqinfer.client.stream import AsyncStream, Stream
 from mqinfer.client.watching import AsyncWatch, DropReason, SeenPreview, SeenResult, Watch, WatchCounters
 from mqinfer.client.window import Policy
@@ -18,6 +18,7 @@ __all__ = [
     "ControlClient",
     "DropReason",
     "InferResult",
+    "PictureResult",
     "Policy",
     "SeenPreview",
     "SeenResult",

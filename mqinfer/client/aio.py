@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Literal, Self, Unpack, overload
 
@@ -15,13 +15,14 @@ from mqinfer.client.closing import AsyncWithBlock
 from mqinfer.client.connection import LiveRegistry, address_of, connect, default_name, read_environment
 from mqinfer.client.feed import Feeds
 from mqinfer.client.options import ClientOptions, check_timeout
-from mqinfer.client.request import InferOptions, Input, make_request, names_label, with_labelled_version
+from mqinfer.client.request import InferOptions, Input, make_request, names_label, picture_inputs, with_labelled_version
 from mqinfer.client.requester import Requester
-from mqinfer.client.result import Counters, InferResult
+from mqinfer.client.result import Counters, InferResult, PictureResult
 from mqinfer.client.stream import AsyncStream
 from mqinfer.client.watching import AsyncWatch, SeenPreview, SeenResult, Watches, WatchOptions
 from mqinfer.client.watching.feed import WatchSettings
 from mqinfer.client.window import Policy
+from mqinfer.images.sending import PictureInput
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import Expired
 from mqinfer.protocol.topics import DEFAULT_ROOT, Topics
@@ -118,6 +119,19 @@ class AsyncClient(AsyncWithBlock):
     ) -> InferResult:
         """Send a request and wait for its result; cancelling the task cancels it. As `Client.infer` otherwise."""
         return await self.connection.send(make_request(model, inputs, options), timeout)
+
+    async def infer_picture(
+        self,
+        model: str,
+        picture: PictureInput | Sequence[PictureInput],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109  the deadline travels with the request to the worker
+        **options: Unpack[InferOptions],
+    ) -> PictureResult:
+        """Send a picture, and return what the model found in it; as `Client.infer_picture`."""
+        card = self.connection.registry.known.card(model) or await self.card(model, timeout)
+        inputs, placement = await asyncio.to_thread(picture_inputs, card, picture, options)
+        return PictureResult(await self.infer(model, inputs, timeout=timeout, **options), placement, card.classes)
 
     def submit(
         self,

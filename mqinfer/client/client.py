@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Literal, Self, Unpack, overload
@@ -15,13 +15,14 @@ from mqinfer.client.closing import WithBlock
 from mqinfer.client.connection import LiveRegistry, address_of, connect, default_name, read_environment
 from mqinfer.client.feed import Feeds
 from mqinfer.client.options import ClientOptions, check_timeout
-from mqinfer.client.request import InferOptions, Input, make_request, names_label, with_labelled_version
-from mqinfer.client.result import Counters, InferResult
+from mqinfer.client.request import InferOptions, Input, make_request, names_label, picture_inputs, with_labelled_version
+from mqinfer.client.result import Counters, InferResult, PictureResult
 from mqinfer.client.stream import Stream
 from mqinfer.client.watching import SeenPreview, SeenResult, Watch, Watches, WatchOptions
 from mqinfer.client.watching.absence import Absence
 from mqinfer.client.watching.feed import WatchSettings
 from mqinfer.client.window import Policy
+from mqinfer.images.sending import PictureInput
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ModelNotFound, NoWorker
 from mqinfer.protocol.topics import DEFAULT_ROOT, Topics
@@ -141,6 +142,33 @@ class Client(WithBlock):
             limit = self._requester.options.timeout if timeout is None else timeout
             raise self._absence.explained(error, model, limit - result.timings.total / 1e9) from None
         return result
+
+    def infer_picture(
+        self,
+        model: str,
+        picture: PictureInput | Sequence[PictureInput],
+        *,
+        timeout: float | None = None,
+        **options: Unpack[InferOptions],
+    ) -> PictureResult:
+        """Send a picture, and return what the model found in it, in the picture's own pixels.
+
+        Args:
+            model: Name of the model; its card says how a picture becomes its input.
+            picture: Path of a JPEG or PNG, the bytes of one, or pixels `[height, width, 3]` in RGB order; for a model
+                with several `[[image]]` a list of as many in their order, of which the first is the one that counts.
+            timeout: Of the request, in seconds, as for `infer`; the first request to a model waits for its card before.
+            **options: As for `infer`; `encoding` is that of pixels, files travel as they are.
+
+        Raises:
+            ModelNotFound: No worker has published the model's card.
+            BadTensor: The model takes no pictures or another number of them, or something is none.
+            OSError: A file can't be read.
+            MqinferError: As for `infer`.
+        """
+        card = self._cards.known.card(model) or self.card(model, timeout)
+        inputs, placement = picture_inputs(card, picture, options)
+        return PictureResult(self.infer(model, inputs, timeout=timeout, **options), placement, card.classes)
 
     def submit(
         self,

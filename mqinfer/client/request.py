@@ -16,11 +16,13 @@ from mqinfer.broker.link import Message
 from mqinfer.broker.packets import buffer_size
 from mqinfer.client.dispatch.pending import EncodedMessage, PendingRequest
 from mqinfer.codecs import encode_tensor
+from mqinfer.images.placement import Placement
+from mqinfer.images.sending import PictureInput, offer_contract, picture_tensor
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.control import Cancellation
 from mqinfer.protocol.envelope import CONTENT_TYPE, request_pieces
-from mqinfer.protocol.errors import Cancelled, ModelNotFound, Superseded
+from mqinfer.protocol.errors import BadTensor, Cancelled, ModelNotFound, Superseded
 from mqinfer.protocol.header import OUTPUT_ENCODING, SIGNATURE, TIMESTAMPS
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.topics import Topics
@@ -100,6 +102,27 @@ def make_request(model: str, inputs: Mapping[str, Input], options: InferOptions)
         parameters=_parameters(options) if options.keys() & _PARAMETERS else {},
         trace=read_trace(parent, options.get("tracestate", "")) if parent else None,
     )
+
+
+def picture_inputs(
+    card: ModelCard, picture: PictureInput | Sequence[PictureInput], options: InferOptions
+) -> tuple[dict[str, Input], Placement]:
+    """Return the inputs of a request with a picture, or with one for each `[[image]]`, and where the first one lies.
+
+    Raises:
+        BadTensor: The model takes no pictures or another number of them, or something is none.
+        OSError: A file can't be read.
+    """
+    contracts = card.pictures
+    given = picture if isinstance(picture, list | tuple) else [picture]
+    if not contracts:
+        raise BadTensor(offer_contract(card))
+    if len(given) != len(contracts):
+        names = ", ".join(each.input for each in contracts)
+        raise BadTensor(f"{len(given)} pictures: model {card.name!r} takes {len(contracts)} in one request: {names}")
+    encoding = options.get("encoding", "raw")
+    sent = [picture_tensor(each, contract, encoding) for each, contract in zip(given, contracts, strict=True)]
+    return {tensor.name: tensor for tensor, _ in sent}, sent[0][1]
 
 
 def with_labelled_version(request: InferRequest, card: ModelCard) -> InferRequest:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
+from mqinfer.answers.depth import find_depth
+from mqinfer.answers.outputs import DetectedBox, Mask, class_shares
+from mqinfer.answers.placed import placed_boxes, placed_mask
+from mqinfer.answers.top_classes import TopClass, find_top
 from mqinfer.broker.link import Message
 from mqinfer.codecs import decode_tensor
+from mqinfer.images.placement import UNKNOWN, Placement
+from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array, Buffer
 from mqinfer.protocol.errors import BadEncoding, MqinferError, error_from_code
 from mqinfer.protocol.limits import Limits
@@ -69,6 +80,49 @@ class InferResult:
         if self.outcome is not Outcome.OK:
             error = self.error or ErrorInfo(self.outcome.value, f"the request ended as {self.outcome}")
             raise error_from_code(error.code, error.message)
+
+
+@dataclass(frozen=True, eq=False)
+class PictureResult:
+    """What a model found in a picture, in the pixels of the picture itself; each is worked out once.
+
+    Attributes:
+        result: As `infer` returns it.
+        placement: Where the picture lies in what the model saw.
+        classes: Of the model's card.
+    """
+
+    result: InferResult
+    placement: Placement
+    classes: tuple[ClassInfo, ...] = ()
+
+    @cached_property
+    def detections(self) -> tuple[DetectedBox, ...]:
+        """The boxes, the best first, with the names of their classes."""
+        return placed_boxes(self.result.outputs, self.placement, self.classes)
+
+    @cached_property
+    def mask(self) -> Mask | None:
+        """The class number of each pixel, `[height, width]`, 255 where the model did not see it; None without."""
+        return placed_mask(self.result.outputs, self.placement)
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """The share of each class in the pixels of the mask, 0 to 1; empty without a mask."""
+        if self.mask is None:
+            return {}
+        return class_shares(self.mask, self.classes, None if self.placement.is_whole else self.mask != UNKNOWN)
+
+    @cached_property
+    def top(self) -> tuple[TopClass, ...]:
+        """The best classes of a classifier, each with name, number and score."""
+        return find_top(self.result.outputs, self.classes)
+
+    @cached_property
+    def depth(self) -> npt.NDArray[np.float64] | None:
+        """A number for each pixel, `[height, width]`, NaN where the model did not see it; None without."""
+        found = find_depth(self.result.outputs, self.placement.picture)
+        return None if found is None else self.placement.mask_to_frame(found.values.astype(np.float64), math.nan)
 
 
 @dataclass(frozen=True, slots=True)

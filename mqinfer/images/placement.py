@@ -116,7 +116,7 @@ class Placement:
             moved = rectification(self.camera, *self.frame).boxes_to_recorded(moved)
         return np.clip(moved, 0.0, np.array([*self.frame, *self.frame], np.float64))
 
-    def mask_to_frame(self, mask: npt.NDArray[Any], outside: int = UNKNOWN) -> npt.NDArray[Any]:
+    def mask_to_frame(self, mask: npt.NDArray[Any], outside: float = UNKNOWN) -> npt.NDArray[Any]:
         """Map a mask to the frame, each pixel from its nearest neighbour.
 
         Args:
@@ -131,7 +131,7 @@ class Placement:
         columns = _nearest(width, self.left, self.width, self.picture[0], mask.shape[1])
         return self.region_to_frame(mask[rows[:, np.newaxis], columns], outside)
 
-    def region_to_frame(self, pixels: npt.NDArray[Any], outside: int = 0) -> npt.NDArray[Any]:
+    def region_to_frame(self, pixels: npt.NDArray[Any], outside: float = 0) -> npt.NDArray[Any]:
         """Lay the pixels of the region, `[height, width, ...]` of its size, where they were recorded in the frame."""
         if self.region is not None:
             canvas = np.full((self.frame[1], self.frame[0], *pixels.shape[2:]), outside, pixels.dtype)

@@ -92,7 +92,7 @@ class Rectification:
         )
         return rectified
 
-    def to_recorded(self, pixels: npt.NDArray[Any], outside: int) -> npt.NDArray[Any]:
+    def to_recorded(self, pixels: npt.NDArray[Any], outside: float) -> npt.NDArray[Any]:
         """Lay rectified pixels where they were recorded, each from its nearest neighbour.
 
         Args:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from mqinfer.answers.depth import Depth, find_depth
-from mqinfer.answers.outputs import DetectedBox, Mask, Picture, find_boxes, find_mask
+from mqinfer.answers.outputs import DetectedBox, Mask, Picture
+from mqinfer.answers.placed import placed_boxes, placed_mask
 from mqinfer.codecs import probe_image
 from mqinfer.edge_agent.frames.times import NO_TIMES, FrameTimes
 from mqinfer.images.compressed import parse_format
@@ -50,11 +51,7 @@ class FrameView:
     @cached_property
     def boxes(self) -> tuple[DetectedBox, ...]:
         """The boxes among the outputs, in pixels of the frame, the best first."""
-        found = find_boxes(self.outputs)
-        if not found:
-            return ()
-        moved = self.placement.boxes_to_frame(np.array([each.box for each in found])).tolist()
-        return tuple(replace(each, box=tuple(sides)) for each, sides in zip(found, moved, strict=True))
+        return placed_boxes(self.outputs, self.placement)
 
     @cached_property
     def mask(self) -> Mask | None:
@@ -62,8 +59,7 @@ class FrameView:
 
         Pixels that the model did not see, outside the region or the sight of the lens, are `UNKNOWN`, 255.
         """
-        found = find_mask(self.outputs, self.placement.picture)
-        return self.placement.mask_to_frame(found[1]) if found else None
+        return placed_mask(self.outputs, self.placement)
 
     @cached_property
     def depth(self) -> Depth | None:

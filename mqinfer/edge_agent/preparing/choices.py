@@ -9,6 +9,7 @@ from mqinfer.bags.joining import Join
 from mqinfer.codecs import LOSSY, available_encodings, parse_encoding, traits_of
 from mqinfer.edge_agent.frames.encoding import AUTO, FrameEncoding
 from mqinfer.edge_agent.preparing.encoding import LOSSLESS, listed_encodings
+from mqinfer.images.sending import offer_contract
 from mqinfer.protocol.card import ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadEncoding, ConfigError, MissingExtra
@@ -115,8 +116,7 @@ def choose_contracts(card: ModelCard, join: Join | None) -> tuple[ImageContract,
     """
     pictures = card.pictures
     if not pictures:
-        inputs = ", ".join(f"{spec.name} {spec.datatype}{list(spec.shape)}" for spec in card.inputs)
-        raise ConfigError(f"model {card.name!r} takes no pictures; its inputs are {inputs}")
+        raise ConfigError(offer_contract(card))
     if join is not None:
         return _joined(card, join)
     if len(pictures) == 1:

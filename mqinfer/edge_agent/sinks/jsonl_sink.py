@@ -10,7 +10,7 @@ from typing import TextIO
 
 from msgspec.structs import asdict
 
-from mqinfer.answers.outputs import DetectedBox, class_name, describe_outputs
+from mqinfer.answers.outputs import describe_boxes, describe_outputs
 from mqinfer.answers.top_classes import describe_top, find_top
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
@@ -136,7 +136,7 @@ def describe_result(
         "stage": result.stage,
         **({FALLBACK: result.parameters[FALLBACK]} if FALLBACK in result.parameters else {}),
         "outputs": describe_outputs(result.outputs, classes, view.mask, view.seen, view.placement.picture),
-        **_detections(view.boxes, classes),
+        **describe_boxes(view.boxes, classes),
         **describe_top(find_top(view.outputs, classes)),
         "error": {"code": result.error.code} if result.error else None,
     }
@@ -151,18 +151,3 @@ def _joined(frame: Frame) -> dict[str, object]:
         missed.setdefault(source, {})[why] = count
     joined = [{key: getattr(each, key) for key in keys} for each in frame.joined]
     return {"joined": joined, **({"missed": missed} if missed else {})}
-
-
-def _detections(boxes: Sequence[DetectedBox], classes: Sequence[ClassInfo]) -> dict[str, object]:
-    if not boxes:
-        return {}
-    return {
-        "detections": [
-            {
-                "class": None if each.number is None else class_name(each.number, classes),
-                "score": round(each.score, 6),
-                "box": [round(side, 2) for side in each.box],
-            }
-            for each in boxes
-        ]
-    }

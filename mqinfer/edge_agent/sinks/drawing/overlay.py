@@ -30,6 +30,7 @@ __all__ = [
     "add_strip",
     "caption",
     "colour_mask",
+    "draw_answer",
     "draw_areas",
     "draw_boxes",
     "draw_depth",
@@ -205,13 +206,18 @@ def add_strip(picture: Picture, line: str, classes: Sequence[ClassInfo] = ()) ->
 
 
 def draw_result(frame: Frame, view: FrameView, result: InferResult, classes: Sequence[ClassInfo]) -> Picture:
-    """Draw a result: mask and boxes over the recorded frame, the legend, and a caption whatever the outcome."""
+    """Draw a result over the recorded frame, with a caption whatever the outcome."""
+    return draw_answer(view, classes, caption(frame, result))
+
+
+def draw_answer(view: FrameView, classes: Sequence[ClassInfo], line: str) -> Picture:
+    """Draw what a model found over the recorded frame: areas, boxes, best classes; a line and the legend below."""
     shown = draw_areas(view, classes)
     shown = draw_boxes(shown, view.boxes, classes) if view.boxes else shown
     top = find_top(view.outputs, classes)
     shown = draw_lines(shown, [top_label(each) for each in top]) if top else shown
     classes = visible(tuple(classes)) if "boxes" in view.outputs else classes
-    return add_strip(shown, caption(frame, result), classes if len(classes) <= _LONGEST_LEGEND else ())
+    return add_strip(shown, line, classes if len(classes) <= _LONGEST_LEGEND else ())
 
 
 def draw_areas(view: FrameView, classes: Sequence[ClassInfo]) -> Picture:

@@ -1,0 +1,118 @@
+"""A picture as a program has it, file, bytes or array, as the tensor that travels."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+from mqinfer.codecs import encode_tensor, encoded_image
+from mqinfer.images.decode import to_rgb
+from mqinfer.images.picture import CompressedImage
+from mqinfer.images.placement import Placement
+from mqinfer.images.resize import place
+from mqinfer.protocol.card import ImageContract, ModelCard
+from mqinfer.protocol.datatypes import Buffer, Datatype
+from mqinfer.protocol.errors import BadEncoding, BadImage, BadTensor, MissingExtra
+from mqinfer.protocol.header import IMAGE_ENCODING
+from mqinfer.protocol.types import EncodedTensor
+
+PictureInput = str | PathLike[str] | bytes | bytearray | memoryview | npt.NDArray[Any]
+"""Path of a JPEG or PNG, the bytes of one, or pixels `[height, width, 3]` in RGB order or `[height, width]`."""
+_Kinds = dict[tuple[str, tuple[int, ...]], str]
+_COLOURS: _Kinds = {("|u1", (3,)): "rgb8", ("|u1", ()): "mono8", ("<u2", (3,)): "rgb16", ("<u2", ()): "mono16"}
+_DEPTHS: _Kinds = {("<u2", ()): "16UC1", ("<f4", ()): "32FC1"}
+
+
+def encoded_picture(name: str, data: Buffer) -> EncodedTensor:
+    """Return a JPEG or PNG as a tensor; its bytes travel untouched, but those of a kind that does not travel.
+
+    Raises:
+        BadImage: It is neither, or damaged.
+    """
+    try:
+        tensor = encoded_image(name, data)
+    except BadEncoding:  # such as one with transparency
+        pixels = to_rgb(CompressedImage("", data))
+        return encode_tensor(name, pixels[np.newaxis], "png", {IMAGE_ENCODING: "rgb8"})
+    channels = "rgb" if len(tensor.shape) == 4 else "mono"
+    bits = 16 if tensor.datatype is Datatype.UINT16 else 8
+    return replace(tensor, parameters={IMAGE_ENCODING: f"{channels}{bits}"})
+
+
+def picture_tensor(
+    picture: PictureInput, contract: ImageContract, encoding: str = "raw"
+) -> tuple[EncodedTensor, Placement]:
+    """Return a picture as a tensor, and where it lies in what the model sees.
+
+    An array that is larger than the model's picture is made smaller, where OpenCV is there; else the worker does it.
+
+    Args:
+        picture: A path, bytes or pixels; of a model that takes depth also uint16 in millimetres or float32 in metres.
+        contract: Of the model's input.
+        encoding: Codec of an array.
+
+    Raises:
+        BadTensor: It is no picture.
+        OSError: The file can't be read.
+    """
+    if isinstance(picture, np.ndarray):
+        tensor, (height, width) = _pixels(picture, contract, encoding), picture.shape[:2]
+    else:
+        tensor = _file(picture, contract.input)
+        height, width = tensor.shape[1:3]
+    size = contract.width or width, contract.height or height
+    return tensor, Placement.of((width, height), size, contract.resize)
+
+
+def _file(picture: str | PathLike[str] | bytes | bytearray | memoryview, name: str) -> EncodedTensor:
+    data = Path(picture).read_bytes() if isinstance(picture, str | PathLike) else picture
+    try:
+        return encoded_picture(name, data)
+    except BadImage as error:
+        what = f"{len(data)} bytes" if data is picture else str(picture)
+        raise BadTensor(f"{what}: {error}; expected a JPEG or PNG, or an array of its pixels") from error
+
+
+def _pixels(picture: npt.NDArray[Any], contract: ImageContract, encoding: str) -> EncodedTensor:
+    pixels = picture[:, :, 0] if picture.shape[2:] == (1,) else picture
+    kind = _kind(pixels, contract)
+    height, width = pixels.shape[:2]
+    is_larger = (contract.width or width) <= width and (contract.height or height) <= height
+    if is_larger and not kind.endswith("16"):  # the worker makes 8 bits of 16 first
+        with suppress(MissingExtra):
+            pixels = place(pixels, contract)
+    return encode_tensor(contract.input, pixels[np.newaxis], encoding, {IMAGE_ENCODING: kind})
+
+
+def _kind(pixels: npt.NDArray[Any], contract: ImageContract) -> str:
+    kinds, wanted = _COLOURS, "[height, width, 3] in RGB order or [height, width], of uint8 or uint16"
+    if contract.takes_depth:
+        kinds, wanted = _DEPTHS, "[height, width] of uint16 in millimetres or float32 in metres"
+    found = kinds.get((pixels.dtype.newbyteorder("<").str, pixels.shape[2:]))
+    if found is None or pixels.ndim < 2 or not pixels.size:
+        raise BadTensor(f"a picture of {pixels.dtype} {list(pixels.shape)}: expected {wanted}")
+    return found
+
+
+def offer_contract(card: ModelCard) -> str:
+    """Return why a model takes no pictures, and the line that its `model.toml` needs if an input has their shape."""
+    listed = ", ".join(f"{spec.name} {spec.datatype}{list(spec.shape)}" for spec in card.inputs)
+    said = f"model {card.name!r} takes no pictures; its inputs are {listed}"
+    for spec in card.inputs:
+        axes = spec.shape[-3:]
+        if spec.datatype in {Datatype.BYTES, Datatype.BOOL} or len(spec.shape) not in {3, 4}:
+            continue
+        is_first = axes[0] in {1, 3} or (axes[2] not in {1, 3} and not card.platform.startswith("tensorflow"))
+        if axes[0 if is_first else 2] in {-1, 1, 3}:
+            layout = "NCHW" if is_first else "NHWC"
+            return (
+                f"{said}; if {spec.name!r} takes one, begin its model.toml with the line: image = "
+                f'{{ input = "{spec.name}", layout = "{layout}", scale = 1 }}, or 0.00392157 where it expects 0 to 1'
+            )
+    return said
