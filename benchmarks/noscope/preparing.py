@@ -19,7 +19,7 @@ from mqinfer.judging.results import ResultMaker
 from mqinfer.judging.settings import CascadeSettings, Reference, SmallModel
 from mqinfer.lab.cascade.calibration import Calibration, Goal, calibrate
 from mqinfer.lab.cascade.recording import Answered, ask_reference, read_part, record_scores
-from mqinfer.lab.cascade.settings import with_thresholds
+from mqinfer.lab.cascade.simulation import with_thresholds
 from mqinfer.lab.cascade.training import train_presence, write_model
 from mqinfer.protocol.errors import ConfigError
 

@@ -6,16 +6,18 @@ Scale", PVLDB 10, 2017).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from mqinfer.judging.thumbnail import SIDE
-from mqinfer.models.repository.tables import Check, Place, choice, integer, number, read_toml, table, text
+from mqinfer.models.repository.tables import Check, Place, as_toml, choice, number, read_toml, table_of, text
 from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.types import Positive
 
 LAST, FIRST = "last", "first"
 """What a frame is compared with: the last frame of its stream that was not skipped, or the first one."""
@@ -44,7 +46,7 @@ class DifferenceDetector:
 
     t_diff: float
     against: str = LAST
-    blocks: int = 1
+    blocks: Positive = 1
 
     def __post_init__(self) -> None:
         if self.t_diff < 0:
@@ -73,7 +75,7 @@ class SmallModel:
     repository: Path | None = None
     version: str | None = None
     placement: RunsAt = RunsAt.EDGE
-    replicas: int = 1
+    replicas: Annotated[int, Meta(ge=1, le=64)] = 1
 
     def __post_init__(self) -> None:
         for key, value in (("c_low", self.c_low), ("c_high", self.c_high)):
@@ -111,7 +113,7 @@ class Reference:
 
     model: str
     version: str | None = None
-    replicas: int = 1
+    replicas: Annotated[int, Meta(ge=1, le=1000)] = 1
     score: float = 0.5
 
     def __post_init__(self) -> None:
@@ -165,18 +167,13 @@ def write_settings(path: Path, settings: CascadeSettings) -> None:
     lines: list[str] = []
     for name, value in to_record(settings, path.parent).items():
         if isinstance(value, dict):
-            lines += ["", f"[{name}]", *(f"{key} = {_toml(each)}" for key, each in value.items())]
+            lines += ["", f"[{name}]", *(f"{key} = {as_toml(each)}" for key, each in value.items())]
         else:
-            lines.append(f"{name} = {_toml(value)}")
+            lines.append(f"{name} = {as_toml(value)}")
     try:
         path.write_text("\n".join(lines).lstrip() + "\n", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}; choose another place") from error
-
-
-def _toml(value: object) -> str:
-    """Return text or a number as TOML: its strings are those of JSON, but for surrogates and one control character."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def to_record(settings: CascadeSettings, folder: Path = Path()) -> dict[str, object]:
@@ -250,31 +247,4 @@ def _small(*, repository: str | None = None, **rest: object) -> SmallModel:
 
 LIVE_KEYS: dict[str, Check] = {"t_diff": number, "c_low": number, "c_high": number, "placement": choice(RunsAt)}
 """Every key that can be changed while a cascade runs, and its check."""
-_CASCADE = table(
-    {
-        "target": text,
-        "difference": table(
-            {"t_diff": number, "against": text, "blocks": integer(1)}, DifferenceDetector, required=("t_diff",)
-        ),
-        "small": table(
-            {
-                "model": text,
-                "repository": text,
-                "version": text,
-                "placement": choice(RunsAt),
-                "replicas": integer(1, 64),
-                "c_low": number,
-                "c_high": number,
-            },
-            _small,
-            required=("model", "c_high"),
-        ),
-        "reference": table(
-            {"model": text, "version": text, "replicas": integer(1, 1000), "score": number},
-            Reference,
-            required=("model",),
-        ),
-    },
-    CascadeSettings,
-    required=("reference",),
-)
+_CASCADE = table_of(CascadeSettings, small=table_of(SmallModel, _small, repository=text))

@@ -17,8 +17,7 @@ from mqinfer.models.card import image_contract, make_card, max_batch_size
 from mqinfer.models.engines import choose_loader, platform_of
 from mqinfer.models.ensemble.ensemble import compose
 from mqinfer.models.load_options import LoadOptions, RequestedDevice, TensorOptions, default_threads, parse_device
-from mqinfer.models.postprocess.labels import check_labels
-from mqinfer.models.postprocess.stage import with_postprocessing
+from mqinfer.models.postprocess.stage import check_labels, with_postprocessing
 from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config import InstanceKind, ModelConfig, TensorConfig, WarmUp
 from mqinfer.models.repository.files import check_model_files

@@ -20,19 +20,10 @@ from mqinfer.protocol.card import ModelCard, card_to_json
 from mqinfer.protocol.states import ServedModel, ServerState, ServerStatus, WorkerState, WorkerStatus
 from mqinfer.protocol.topics import Topics
 from tests.asynchronous import in_loop
+from tests.clock import Clock
 
 READY, DRAINING, LOST = WorkerStatus.READY, WorkerStatus.DRAINING, WorkerStatus.LOST
 STOPPED, CRASHED = WorkerStatus.STOPPED, WorkerStatus.CRASHED
-
-
-class Clock:
-    """Stands still until a test moves it."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now
 
 
 def card(model: str, version: str = "1") -> ModelCard:

@@ -11,20 +11,11 @@ from mqinfer import Outcome
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Link
 from mqinfer.cloud_worker.serving.worker import Worker
+from tests.clock import Clock
 from tests.patience import wait_until
 
 GatedWorker = Callable[..., tuple[Worker, Any]]
 CAPACITY, FLOOD = 4, 100
-
-
-class Clock:
-    """A clock that stands still until it is set."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now
 
 
 @pytest.fixture
@@ -32,7 +23,7 @@ def timed(gated_worker: GatedWorker) -> Callable[..., tuple[Worker, Any, Clock]]
     """Start a worker with a clock that stands still; `timed(capacity=…)` returns it, its back end and the clock."""
 
     def start(**options: Any) -> tuple[Worker, Any, Clock]:
-        clock, how = Clock(), {"capacity": CAPACITY, "inline_s": 0.0, **options}
+        clock, how = Clock(100.0), {"capacity": CAPACITY, "inline_s": 0.0, **options}
         return *gated_worker(config="max_batch_size = 1", service_s=0.0001, clock=clock, **how), clock
 
     return start

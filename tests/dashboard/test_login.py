@@ -19,6 +19,7 @@ from mqinfer.dashboard.sessions import GRANTED, Attempts, Sessions
 from mqinfer.dashboard.wall import WallGate
 from mqinfer.protocol.errors import BadEnvelope
 from mqinfer.web.keys import KeyFile
+from tests.clock import Clock
 from tests.dashboard.relaying import asynchronous, refusal, relayed
 from tests.dashboard.served import closing, page_in, served, settings_of, tls_files, web_socket
 
@@ -158,16 +159,6 @@ def test_what_the_wall_lets_nobody_send(first: bytes, then: bytes, reason: str) 
 
     with pytest.raises(Refused, match=reason):
         send()
-
-
-class Clock:
-    """Shows what a test sets."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now
 
 
 @pytest.fixture

@@ -12,19 +12,9 @@ from msgspec import structs
 from mqinfer.client.watching import SeenPreview, SeenResult
 from mqinfer.edge_agent.sinks.foxglove.pairing import HOLD_S, KEEP_S, Pairing
 from mqinfer.protocol.types import Capture, InferResponse, Outcome
+from tests.clock import Clock
 
 Pairs = Iterable[tuple[SeenResult, SeenPreview | None]]
-
-
-class Clock:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now
 
 
 def reply(number: int | None, source: str = "/camera", model: str = "seg") -> InferResponse:

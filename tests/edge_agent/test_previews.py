@@ -42,20 +42,10 @@ from mqinfer.protocol.errors import ConfigError, NotConnected
 from mqinfer.protocol.states import StreamState
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Capture, Outcome, Timings
+from tests.clock import Clock
 
 SCENE = SyntheticDrive(1, 192, 120).scene(0).picture
 FRONT = Capture("/front", 7, 123, "camera")
-
-
-@dataclass
-class Clock:
-    """A clock that stands still until it is set."""
-
-    now: float = 100.0
-
-    def __call__(self) -> float:
-        """Return its time."""
-        return self.now
 
 
 @dataclass
@@ -81,7 +71,7 @@ class Client:
 
 def previews_of(client: Client, rate: float = 2.0) -> tuple[Previews, Clock]:
     """Return the previews of a client, and their clock."""
-    clock = Clock()
+    clock = Clock(100.0)
     return Previews(cast(Requester, client), "seg", rate, clock), clock
 
 
@@ -304,7 +294,7 @@ class Run:
 
 def test_the_rate_of_a_stream_is_that_since_the_state_before() -> None:
     """By stream and model; a state right behind another one repeats its rates, and odd names can be sent."""
-    clock, run, other = Clock(), Run("seg", {"/front": 0}), Run("det", {"/front": 0})
+    clock, run, other = Clock(100.0), Run("seg", {"/front": 0}), Run("det", {"/front": 0})
     states = EdgeStreams(cast(list[ModelRun], [run, other]), clock)
     clock.now += 2
     run.read, other.read = {"/front": 20, "b\udc80": 10}, {"/front": 5}

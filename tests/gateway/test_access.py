@@ -12,6 +12,7 @@ from mqinfer.gateway.access import GRANTED, Access, Right, read_restrictions
 from mqinfer.gateway.errors import Unauthenticated
 from mqinfer.protocol.errors import ConfigError, NotAuthorized
 from mqinfer.web.keys import KeyFile
+from tests.clock import Clock
 
 ANN, BOB = "key-of-ann-0123456789", "key-of-bob-0123456789"
 KEYS = f"""
@@ -26,16 +27,6 @@ rights = ["admin"]
 [car-1]
 rights = ["infer"]
 """
-
-
-class Clock:
-    """Shows what a test sets."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now
 
 
 def write(path: Path, text: str) -> Path:

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mqinfer.lab.cascade.bounds import design_effect, lower_bound
-from mqinfer.lab.cascade.calibration import Goal, calibrate
+from mqinfer.lab.cascade.calibration import Goal, calibrate, design_effect, lower_bound
 from mqinfer.lab.cascade.report import draw_frontier, promise
 from mqinfer.lab.cascade.scores import Costs, Scores, read_scores, write_scores
 from mqinfer.lab.cascade.simulation import Pass, Thresholds, key_frames

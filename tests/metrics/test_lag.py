@@ -42,21 +42,11 @@ from mqinfer.protocol.states import (
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
 from tests.asynchronous import in_loop
+from tests.clock import Clock
 from tests.patience import LONG_SILENCE, wait_until
 
 PATIENT = ClientOptions(silence=LONG_SILENCE, patience=300)
 ROWS = {"x": np.zeros((1, 4), np.float32)}
-
-
-@dataclass
-class Clock:
-    """A clock that tests set."""
-
-    now: float = 100.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now
 
 
 def client(name: str, *pending: PendingRequests, status: ClientStatus = ClientStatus.READY, boot: int = 1) -> Any:
@@ -71,7 +61,7 @@ def worker(name: str, depth: int, status: WorkerStatus = WorkerStatus.READY, mod
 
 def test_sums_of_clients_and_workers() -> None:
     """Queued requests add up; of those in flight and those at workers the larger sum counts, not both."""
-    known = Registry(Clock())
+    known = Registry(Clock(100.0))
     known.put_client(*client("car", PendingRequests("seg", 5, 3, 200), PendingRequests("det", 0, 1, 20)))
     known.put_client(*client("gateway", PendingRequests("seg", 1, 4, 900)))
     known.put_client(*client("idle"))
@@ -90,7 +80,7 @@ def test_sums_of_clients_and_workers() -> None:
 
 def test_ages_grow_between_publications() -> None:
     """By the reader's own clock; a new state sets them anew."""
-    known = Registry(clock := Clock())
+    known = Registry(clock := Clock(100.0))
     known.put_client(*client("car", PendingRequests("seg", 1, 0, 500)))
     clock.now += 1.5
     assert lag(known, clock.now)["seg"].oldest_ms == 2000
@@ -100,7 +90,7 @@ def test_ages_grow_between_publications() -> None:
 
 def test_what_one_client_states_is_bounded() -> None:
     """It names at most eight models that nobody has and claims a million requests at most, of the last month."""
-    known = Registry(Clock())
+    known = Registry(Clock(100.0))
     known.put_card("seg", ModelCard(name="seg", versions=("1",), platform="onnx_onnxv1"))
     made_up = [PendingRequests(f"m{number}", 1) for number in range(5000)]
     most = (1 << 63) - 1
@@ -113,7 +103,7 @@ def test_what_one_client_states_is_bounded() -> None:
 
 def test_who_is_gone_has_nothing_pending() -> None:
     """A lost client, one that stopped, one whose state was removed; the will of an earlier process changes nothing."""
-    known = Registry(Clock())
+    known = Registry(Clock(100.0))
     for gone in (client("car", status=ClientStatus.LOST), client("car", status=ClientStatus.STOPPED), ("car", None)):
         known.put_client(*client("car", PendingRequests("seg", 3)))
         assert lag(known, 100.0)["seg"].pending == 3
@@ -126,7 +116,7 @@ def test_who_is_gone_has_nothing_pending() -> None:
 
 def test_a_model_without_workers_is_listed() -> None:
     """With its card alone, so that what was scaled to zero still has a number."""
-    known = Registry(Clock())
+    known = Registry(Clock(100.0))
     known.put_card("seg", ModelCard(name="seg", versions=("1",), platform="onnx_onnxv1"))
     assert to_record(lag(known, 100.0)) == {"seg": {"pending": 0, "oldest_ms": 0, "workers": 0, "capacity": 0}}
 

@@ -16,10 +16,17 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mqinfer.lab.conversion import to_onnx
 from mqinfer.lab.optimize.fusing import Fused
-from mqinfer.lab.optimize.override import as_toml, override_toml, version_folder
-from mqinfer.lab.optimize.products import Recipe, plan, product_version, write_product
+from mqinfer.lab.optimize.products import (
+    Recipe,
+    override_toml,
+    plan,
+    product_version,
+    version_folder,
+    write_product,
+)
 from mqinfer.lab.optimize.samples import Sample, SampleInputs, feeds, random_samples
 from mqinfer.models.repository import ModelVersion, Repository
+from mqinfer.models.repository.tables import as_toml
 from mqinfer.protocol.card import CardParameters, ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError, MissingExtra, ModelNotLoadable

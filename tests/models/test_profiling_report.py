@@ -14,11 +14,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from mqinfer.cli.app import app
-from mqinfer.lab.profiling import contenders as module
 from mqinfer.lab.profiling import memory
-from mqinfer.lab.profiling.contenders import engines_for, find_contenders
-from mqinfer.lab.profiling.plot import draw
-from mqinfer.lab.profiling.report import ModelProfile, as_csv, as_grids
+from mqinfer.lab.profiling import profiling as module
+from mqinfer.lab.profiling.profiling import engines_for, find_contenders
+from mqinfer.lab.profiling.report import ModelProfile, as_csv, as_grids, draw
 from mqinfer.lab.profiling.results import BatchPoint, Loaded, Profile, Turn
 from mqinfer.lab.reports import Grid, print_grid
 from mqinfer.models.repository import ModelVersion

@@ -13,8 +13,15 @@ import pytest
 from mqinfer.lab.zoo import building
 from mqinfer.lab.zoo.layers import tensorflow
 from mqinfer.lab.zoo.networks import jet_models
-from mqinfer.lab.zoo.networks.anomaly import chamfer_distance, divergence, squared_error
-from mqinfer.lab.zoo.networks.autoencoder import OUTPUTS, Autoencoder, export, train
+from mqinfer.lab.zoo.networks.autoencoder import (
+    OUTPUTS,
+    Autoencoder,
+    chamfer_distance,
+    divergence,
+    export,
+    squared_error,
+    train,
+)
 from mqinfer.lab.zoo.networks.conv_vae import conv_vae
 from mqinfer.lab.zoo.networks.graph_vae import graph_vae
 from mqinfer.lab.zoo.networks.jets import MEAN, STD, adjacency, draw_jets

@@ -128,7 +128,7 @@ class GoalOptions:
             MissingExtra: It can't be drawn, since matplotlib is not installed.
         """
         from mqinfer.lab.cascade import calibration
-        from mqinfer.lab.cascade.settings import check_blocks
+        from mqinfer.lab.cascade.simulation import check_blocks
         from mqinfer.lab.reports import check_plots
 
         check_blocks(self.blocks)
@@ -202,7 +202,7 @@ def calibrate(
     """Choose a cascade's thresholds for an accuracy, and write the cascade for mqinfer replay --cascade."""
     from mqinfer.lab.cascade import recording, training
     from mqinfer.lab.cascade.scores import write_scores
-    from mqinfer.lab.cascade.settings import with_thresholds
+    from mqinfer.lab.cascade.simulation import with_thresholds
 
     goal.check()
     found = Repository(asked.repository).find(asked.small, None)

@@ -11,22 +11,68 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
+
 from mqinfer.lab.conversion import to_onnx
 from mqinfer.lab.machine import ENGINES, describe_machine
-from mqinfer.lab.model_process import card_of
+from mqinfer.lab.model_process import card_of, in_process
 from mqinfer.lab.optimize.fusing import Fused, fuse, fused_inputs
-from mqinfer.lab.optimize.override import version_folder
 from mqinfer.lab.optimize.parity import Outputs, Parity, Tolerance, compare
-from mqinfer.lab.optimize.products import Recipe, plan, product_version, write_product
+from mqinfer.lab.optimize.products import Recipe, plan, product_version, version_folder, write_product
 from mqinfer.lab.optimize.results import Optimisation, Product, Speed
-from mqinfer.lab.optimize.running import run_samples
 from mqinfer.lab.optimize.samples import Sample, SampleInputs, feeds, random_samples
 from mqinfer.lab.profiling.child import Plan, Subject
 from mqinfer.lab.profiling.measure import measure
-from mqinfer.models.loading import load_options
+from mqinfer.models.loading import load_model, load_options
 from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import MissingExtra, MqinferError
+
+
+def run_samples(model: ModelVersion, samples: Sequence[Sample], argmax: Mapping[str, int], folder: Path) -> Outputs:
+    """Run a model on samples and return its outputs, memory-mapped.
+
+    Args:
+        model: Version to load.
+        samples: Samples, one run each.
+        argmax: Class axis of each output that is reduced to the best class, so that large logits are not written.
+        folder: Existing folder for the outputs; needed as long as they are.
+
+    Raises:
+        ModelNotLoadable: As `load_model`.
+        ModelFailed: The engine raised, or the process crashed.
+    """
+    written = in_process(_run, model, samples, argmax, folder)
+    return [{name: np.load(path, mmap_mode="r") for name, path in each.items()} for each in written]
+
+
+def _run(
+    model: ModelVersion, samples: Sequence[Sample], argmax: Mapping[str, int], folder: Path
+) -> list[dict[str, Path]]:
+    loaded = load_model(model, device="cpu")
+    written = []
+    for number, sample in enumerate(samples):
+        outputs = loaded.backend.infer(feeds(sample, loaded.backend.inputs, loaded.card.image))
+        written.append(
+            {
+                name: _write(folder, number, n, _kept(array, argmax.get(name)))
+                for n, (name, array) in enumerate(outputs.items())
+            }
+        )
+    loaded.backend.close()
+    return written
+
+
+def _kept(array: Array, axis: int | None) -> Array:
+    return array if axis is None else np.asarray(array.argmax(axis), np.uint8)
+
+
+def _write(folder: Path, number: int, output: int, array: Array) -> Path:
+    path = folder / f"{number}-{output}.npy"
+    np.save(path, array)
+    return path
+
 
 CANDIDATES = "candidates"
 """Folder of the products in a model's folder. It is no number, so workers do not serve its content."""

@@ -1,21 +1,58 @@
-"""Makes products: complete version folders, each a fused graph in one engine's format and one precision."""
+"""Makes products: complete version folders, each a fused graph in one engine's format and one precision.
+
+Their `model.toml` has what differs from the model's own configuration.
+"""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from mqinfer.extras import check_packages, import_extra
 from mqinfer.lab.optimize.fusing import Fused
-from mqinfer.lab.optimize.override import override_toml, version_folder
 from mqinfer.lab.optimize.quantise import Calibration, failing, half_onnx, int8_onnx, int8_openvino, no_telemetry
 from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config_files import CONFIG_FILE, CONFIG_FILES, combine, read_layer, with_named_files
+from mqinfer.models.repository.tables import as_toml, toml_key
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Scalar
+
+
+def override_toml(original: ModelVersion, fused: Fused, keys: Mapping[str, Any]) -> str:
+    """Return the keys of a product merged over those of the original version, as TOML.
+
+    Args:
+        original: Version that the product was made from.
+        fused: New image contract and outputs.
+        keys: Keys of the product.
+    """
+    own = version_folder(original) / CONFIG_FILE
+    layer: dict[str, Any] = tomllib.loads(own.read_text("utf-8")) if own.exists() else {}
+    layer.pop("platform", None)
+    layer |= keys
+    if fused.image is not None:
+        layer["image"] = {key: value for key, value in structs.asdict(fused.image).items() if value is not None}
+        layer["input"] = []  # drop the settings of the float input
+    if fused.argmax and original.config.output:
+        layer["output"] = []  # drop the settings of the logits
+    lines = [f"{toml_key(key)} = {as_toml(value)}\n" for key, value in layer.items()]
+    return f"# Made by `mqinfer models optimize` from version {original.version}.\n{''.join(lines)}"
+
+
+def version_folder(model: ModelVersion) -> Path:
+    """Return the folder named after a version's number; the model is in it, or is the folder itself."""
+    return next(each for each in (model.path, *model.path.parents) if _is_number(each.name, model.version))
+
+
+def _is_number(name: str, number: int) -> bool:
+    return name.isascii() and name.isdigit() and int(name) == number
+
 
 ENGINES = ("onnx", "openvino")
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")

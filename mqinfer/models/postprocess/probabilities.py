@@ -13,7 +13,7 @@ from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec
 
-_FLOATS = (Datatype.FP16, Datatype.FP32, Datatype.FP64)
+FLOATS = (Datatype.FP16, Datatype.FP32, Datatype.FP64)
 
 
 def probabilities(numbers: npt.NDArray[Any], activation: Activation) -> npt.NDArray[Any]:
@@ -28,6 +28,28 @@ def probabilities(numbers: npt.NDArray[Any], activation: Activation) -> npt.NDAr
     return shares
 
 
+def floats_named(name: str, outputs: Sequence[TensorSpec], table: str, axes: int | None = None) -> TensorSpec:
+    """Return an output of floats by its name.
+
+    Args:
+        name: As a table of `model.toml` has it.
+        outputs: The model's outputs.
+        table: The table's name.
+        axes: How many axes the output must have; None for any number.
+
+    Raises:
+        ConfigError: There is no such output, or it is of another kind.
+    """
+    found = next((spec for spec in outputs if spec.name == name), None)
+    if found is None or found.datatype not in FLOATS or axes not in {None, len(found.shape)}:
+        shown = ", ".join(f"{spec.name} {spec.datatype}{list(spec.shape)}" for spec in outputs)
+        raise ConfigError(
+            f"model.toml: {table}.output = {name!r}: expected an output of floats{' with four axes' if axes else ''}; "
+            f"the outputs are {shown}"
+        )
+    return found
+
+
 class Probabilities:
     """A step that makes probabilities of a classifier's logits; all axes but the first are taken as one.
 
@@ -40,14 +62,7 @@ class Probabilities:
     """
 
     def __init__(self, settings: Classification, outputs: Sequence[TensorSpec]) -> None:
-        by_name = {spec.name: spec for spec in outputs}
-        logits = by_name.get(settings.output)
-        if logits is None or logits.datatype not in _FLOATS:
-            shown = ", ".join(f"{spec.name} {spec.datatype}{list(spec.shape)}" for spec in outputs)
-            raise ConfigError(
-                f"model.toml: classification.output = {settings.output!r}: expected an output of floats; "
-                f"the outputs are {shown}"
-            )
+        logits = floats_named(settings.output, outputs, "classification")
         self._name, self._activation = settings.output, settings.activation
         self.needs = (settings.output,)
         self.makes = (logits,)

@@ -1,19 +1,127 @@
-"""Add post-processing to a back end: the result is a back end whose outputs are the finished ones."""
+"""Add post-processing to a back end: the result is a back end whose outputs are the finished ones.
+
+The number of labels is compared with the number of classes that the model has, where its file says it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
+
 from mqinfer.models.backend import Backend
 from mqinfer.models.postprocess.boxes import KeptBoxes
-from mqinfer.models.postprocess.masks import ClassMask, is_mask
-from mqinfer.models.postprocess.probabilities import Probabilities
+from mqinfer.models.postprocess.probabilities import FLOATS, Probabilities, floats_named
 from mqinfer.models.repository.config import ModelConfig, PictureConfig
-from mqinfer.protocol.card import ImageContract
-from mqinfer.protocol.datatypes import Array
+from mqinfer.models.repository.output_tables import Segmentation
+from mqinfer.protocol.card import ImageContract, Layout
+from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec
+
+
+def check_labels(outputs: Sequence[TensorSpec], config: ModelConfig) -> None:
+    """Raise if the labels are not as many as the classes of a classifier or of the logits of a segmentation network.
+
+    A classifier's output is the one of `[classification]` or of `label_filename`, or the only one, of floats. The
+    labels of `[detection]` are checked with its rows, and those of a mask can't be: it does not say how many there are.
+
+    Args:
+        outputs: The network's, before post-processing.
+        config: The model's configuration.
+
+    Raises:
+        ConfigError: The message has both numbers.
+    """
+    if not config.pictures.classes or config.pictures.detection:
+        return
+    for spec in outputs:
+        count = _count(spec, config, is_only=len(outputs) == 1)
+        labels = len(config.pictures.classes)
+        if count is not None and count != labels:
+            raise ConfigError(
+                f"model.toml: {labels} label{'s' * (labels != 1)} (from [[classes]] or label_filename), and output "
+                f"{spec.name!r} {list(spec.shape)} has {count} classes: expected one label for each class"
+                f"{_offset(count - labels)}"
+            )
+
+
+def _count(spec: TensorSpec, config: ModelConfig, *, is_only: bool) -> int | None:
+    """Return how many classes an output has; None if it has none, or does not say."""
+    if config.pictures.segmentation:
+        return _count_of_logits(spec, config.pictures.segmentation)
+    labelled = _labelled(config)
+    is_meant = spec.name in labelled if labelled else is_only and spec.datatype in FLOATS
+    sizes = [size for size in spec.shape[1:] or spec.shape if size != 1]
+    return sizes[0] if is_meant and len(sizes) == 1 and sizes != [-1] else None
+
+
+def _labelled(config: ModelConfig) -> set[str]:
+    if config.pictures.classification:
+        return {config.pictures.classification.output}
+    return {each.name for each in config.output if each.label_filename}
+
+
+def _count_of_logits(spec: TensorSpec, segmentation: Segmentation) -> int | None:
+    if spec.name != segmentation.output or len(spec.shape) != 4:
+        return None
+    size = spec.shape[1 if segmentation.layout is Layout.NCHW else -1]
+    return None if size == -1 else size
+
+
+def _offset(missing: int) -> str:
+    if abs(missing) != 1:
+        return ""
+    change = "put a label for it first" if missing == 1 else "remove its label"
+    return (
+        "; some networks have a background class before the others (ImageNet's 1001 classes in place of 1000): "
+        f"if that is the difference, {change}"
+    )
+
+
+_MOST_CLASSES = 256
+_MASK_AXES = 3
+
+
+def is_mask(settings: Segmentation, outputs: Sequence[TensorSpec]) -> bool:
+    """Return whether the output is a mask already, as in a version of the model with the argmax in its graph."""
+    return any(
+        spec.name == settings.output and spec.datatype is Datatype.UINT8 and len(spec.shape) == _MASK_AXES
+        for spec in outputs
+    )
+
+
+class ClassMask:
+    """A step that makes a mask of logits: the class of the largest one, of equal ones the first (NumPy's argmax).
+
+    It is for models that can't be changed: it reads all logits once more (measured: a quarter of a second network's
+    time at 2048x1024 and 19 classes). `mqinfer models optimize` puts the argmax into the graph, and then the logits are
+    never written.
+
+    Args:
+        settings: The table `[segmentation]`.
+        outputs: The model's outputs.
+
+    Raises:
+        ConfigError: The model has no such output, or it is no logits of at most 256 classes.
+    """
+
+    def __init__(self, settings: Segmentation, outputs: Sequence[TensorSpec]) -> None:
+        logits = floats_named(settings.output, outputs, "segmentation", axes=4)
+        self._name, self._axis = settings.output, 1 if settings.layout is Layout.NCHW else -1
+        if logits.shape[self._axis] > _MOST_CLASSES:
+            raise ConfigError(
+                f"model.toml: segmentation.layout = {settings.layout}: means {logits.shape[self._axis]} classes; "
+                f"a mask holds at most {_MOST_CLASSES}"
+            )
+        shape = tuple(size for axis, size in enumerate(logits.shape) if axis != self._axis % 4)
+        self.needs = (settings.output,)
+        self.makes = (TensorSpec(settings.output, Datatype.UINT8, shape),)
+
+    def __call__(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Make the mask of `outputs`."""
+        return {self._name: np.argmax(outputs[self._name], axis=self._axis).astype(np.uint8)}
 
 
 class Step(Protocol):

@@ -1,4 +1,4 @@
-"""Check configuration values against a description: which keys there are, and what each may hold.
+"""Check configuration values against a description: which keys there are, and what each may hold; write TOML.
 
 A description is built of checks. A check takes a value and its place, and returns the converted value or raises
 ConfigError with file, key, value and what is expected. `table_of` makes the checks of a class from its fields.
@@ -6,6 +6,7 @@ ConfigError with file, key, value and what is expected. `table_of` makes the che
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import stat
@@ -33,6 +34,7 @@ _T = TypeVar("_T")
 _PREFIXES: Mapping[type, str] = {Layout: "FORMAT_", Datatype: "TYPE_"}
 """What Triton writes before an enumeration's values."""
 _LARGEST_FILE = 1 << 20  # bytes
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 _UNBOUNDED = 1 << 32
 """A bound above this is that of the number's type."""
 
@@ -301,3 +303,18 @@ def read_toml(path: Path, description: Check) -> Any:
     checked = description(content, place)
     place.warn_of_unused()
     return checked
+
+
+def as_toml(value: Any) -> str:
+    """Return a value as TOML on one line; only types that TOML and JSON share."""
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{toml_key(key)} = {as_toml(each)}' for key, each in value.items())} }}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(as_toml, value))}]"
+    # JSON's strings, numbers, true and false are valid TOML, except that TOML requires DEL to be escaped.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def toml_key(key: str) -> str:
+    """Return a key as TOML has it."""
+    return key if _BARE.fullmatch(key) else as_toml(key)

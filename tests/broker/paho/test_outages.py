@@ -6,26 +6,17 @@ import pytest
 
 from mqinfer.broker.paho.outages import Outages
 from mqinfer.protocol.errors import BrokerUnreachable
+from tests.clock import Clock
 
 BROKER = "mqtt://host:1883"
 ENDED = BrokerUnreachable(f"{BROKER} ended the connection: Unspecified error")
 SILENT = BrokerUnreachable(f"no broker answers at {BROKER} ([Errno 111] Connection refused)")
 
 
-class Clock:
-    """A clock that tests move."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
     """A clock that stands still."""
-    return Clock()
+    return Clock(1000.0)
 
 
 def test_an_outage_is_one_line_then_one_a_minute(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mqinfer.models.loading import load_model
-from mqinfer.models.postprocess.labels import check_labels
+from mqinfer.models.postprocess.stage import check_labels
 from mqinfer.models.repository import Repository
 from mqinfer.models.repository.config import ModelConfig, PictureConfig, TensorConfig
 from mqinfer.models.repository.output_tables import Classification, Segmentation

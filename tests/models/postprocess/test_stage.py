@@ -10,8 +10,7 @@ import pytest
 from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.models.loading import LoadedModel, load_model
-from mqinfer.models.postprocess.masks import ClassMask
-from mqinfer.models.postprocess.stage import Postprocessed, network_of, with_postprocessing
+from mqinfer.models.postprocess.stage import ClassMask, Postprocessed, network_of, with_postprocessing
 from mqinfer.models.repository import Repository
 from mqinfer.models.repository.config import ModelConfig, PictureConfig
 from mqinfer.models.repository.output_tables import Detection, Segmentation
