@@ -67,3 +67,11 @@ class SignatureBackend(Backend, Protocol):
     @property
     def others(self) -> Sequence[SignatureBackend]:
         """The model's further signatures; closed with this one."""
+
+
+def batch_sizes(backend: Backend) -> tuple[int, ...]:
+    """Return the rows of the batches that the back end prepares, ascending and from 1 on; empty where any will do.
+
+    They are its optional attribute `batch_sizes`: a change to any other number of rows costs it many runs.
+    """
+    return getattr(backend, "batch_sizes", ())

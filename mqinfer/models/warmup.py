@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mqinfer.models.backend import Backend
+from mqinfer.models.backend import Backend, batch_sizes
 from mqinfer.models.postprocess.stage import network_of
 from mqinfer.models.repository.config import WarmUpInput, WarmUpSample
 from mqinfer.protocol.card import ModelCard
@@ -50,19 +50,22 @@ class WarmedUp:
 
 
 def warm_up(backend: Backend, card: ModelCard, count: int = 1, samples: Sequence[WarmUpSample] = ()) -> WarmedUp:
-    """Run the model on zeros, `count` times at batch 1 and at the largest batch, and on the configured samples.
+    """Run the model on zeros and on the configured samples.
 
-    A model with open shapes may refuse the sizes that are tried here, and one that takes strings the empty ones; that
-    is no error, but unless a sample runs nothing shows that a request can succeed. Samples must run.
+    It runs `count` times on zeros with 1 row, with the largest batch, and with each size that the back end prepares. A
+    model with open shapes may refuse the sizes that are tried here, and one that takes strings the empty ones; that is
+    no error, but unless a sample runs nothing shows that a request can succeed. Samples must run.
 
     Raises:
         ModelNotLoadable: The model can't run, or its outputs lack the batch axis of its card.
         ConfigError: A sample doesn't fit the model.
     """
     network = network_of(backend)
+    most = max(card.max_batch_size, 1)
+    sizes = sorted({1, most, *(size for size in batch_sizes(network) if size < most)})
     refused, took = "", {1: 0.0}
     try:
-        for batch in sorted({1, max(card.max_batch_size, 1)}) if count else ():
+        for batch in sizes if count else ():
             _run_zeros(network, card, batch, count, took)
     except _ZerosRefused as error:
         refused = (

@@ -12,13 +12,15 @@ import onnxruntime
 import pytest
 
 from mqinfer.errors import BadTensor, ConfigError, ModelFailed, ModelNotLoadable
-from mqinfer.models.backend import Backend
-from mqinfer.models.backends.onnx import load
+from mqinfer.models.backend import Backend, batch_sizes
+from mqinfer.models.backends.onnx import OnnxBackend, load
 from mqinfer.models.backends.openvino import load as load_with_openvino
 from mqinfer.models.engines import Loader
 from mqinfer.models.load_options import LoadOptions, TensorOptions
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion
+from mqinfer.models.warmup import warm_up
+from mqinfer.protocol.card import CardParameters, ModelCard
 from mqinfer.protocol.datatypes import Datatype, dtype_of
 from mqinfer.protocol.types import TensorSpec
 
@@ -43,6 +45,31 @@ def test_numbers_of_every_datatype(write_onnx: WriteOnnx, tmp_path: Path, dataty
     assert np.array_equal(result, array)
     assert backend.inputs == (TensorSpec("x", datatype, (-1, 4)),)
     assert backend.outputs == (TensorSpec("y", datatype, (-1, 4)),)
+
+
+def test_prepared_sizes_run_in_sessions_of_their_own(write_onnx: WriteOnnx, tmp_path: Path) -> None:
+    """As on a GPU: the warm-up opens them once, a size without memory, or not prepared, has the first."""
+    path = write_onnx(tmp_path / "model.onnx", Datatype.FP32)
+    backend = loaded(path)
+    assert isinstance(backend, OnnxBackend)
+    opened: list[onnxruntime.InferenceSession] = []
+
+    def open_session() -> onnxruntime.InferenceSession:
+        if len(opened) == 2:
+            raise ModelNotLoadable("no memory")
+        opened.append(onnxruntime.InferenceSession(path))
+        return opened[-1]
+
+    backend._bound = True
+    backend.prepare_sizes(open_session)
+    assert batch_sizes(backend) == (1, 4, 16, 64)
+    known = CardParameters(max_batch_size=100)
+    specs = backend.inputs
+    warm_up(backend, ModelCard(name="m", versions=("1",), platform="x", inputs=specs, outputs=specs, parameters=known))
+    for rows in (1, 2, 4, 16, 64, 65, 64, 4):
+        given = np.arange(rows * 4, dtype=np.float32).reshape(rows, 4)
+        assert np.array_equal(backend.infer({"x": given})["y"], given)
+    assert len(opened) == 2
 
 
 def test_the_memory_of_one_large_run_is_returned(write_onnx: WriteOnnx, tmp_path: Path) -> None:

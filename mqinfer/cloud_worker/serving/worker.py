@@ -33,7 +33,9 @@ from mqinfer.cloud_worker.serving.replies import Replies
 from mqinfer.cloud_worker.serving.running import RunningRequests
 from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.cloud_worker.serving.spans import WorkerSpans
+from mqinfer.models.backend import batch_sizes
 from mqinfer.models.loading import LoadedModel
+from mqinfer.models.postprocess.stage import network_of
 from mqinfer.protocol.card import ModelCard, with_parameters
 from mqinfer.protocol.control import Cancellation, ModelStatistics
 from mqinfer.protocol.errors import MqinferError, Rejected
@@ -89,7 +91,8 @@ class Worker:
         self._clock = clock
         self._meter = LoadMeter(service_s=service_s)
         self._service = InferenceService(model, options.limits, self._meter.ran, self._meter.count)
-        self._schedule = Schedule(model.config.dynamic_batching, self._service.max_rows)
+        sizes = batch_sizes(network_of(model.backend))
+        self._schedule = Schedule(model.config.dynamic_batching, self._service.max_rows, sizes)
         self._max_queued = self._schedule.max_queued
         self._inline_s = 0.0 if self._schedule.gathers else options.inline_s
         self._inline = 0  # requests that are being served on the link's thread: 0 or 1
