@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -26,6 +27,7 @@ from mqinfer.protocol.errors import (
     MqinferError,
     NotAuthorized,
 )
+from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.states import WorkerStatus
 from mqinfer.protocol.topics import check_version
 from mqinfer.protocol.types import Scalar
@@ -55,6 +57,7 @@ class Core:
         model_control: Whether callers may load and unload models.
         max_pending: Calls for inference that it accepts at a time.
         max_bytes: Bytes of their inputs.
+        max_input_bytes: Bytes of one request, decompressed.
 
     Attributes:
         client: The client.
@@ -62,6 +65,8 @@ class Core:
         inference: The calls for inference, with counters of what became of them and those that wait.
         arriving: Requests while they arrive and are worked on, of all fronts.
         unsent: Replies that callers have not taken yet, of all fronts.
+        max_input_bytes: As the argument.
+        decompressor: Decompresses messages of gRPC, one at a time, also where their callers leave.
     """
 
     def __init__(  # noqa: PLR0913 - what an operator sets
@@ -74,8 +79,11 @@ class Core:
         model_control: bool = True,
         max_pending: int = 1024,
         max_bytes: int = 1 << 30,
+        max_input_bytes: int = DEFAULT_LIMITS.payload_bytes,
     ) -> None:
         self.client, self._control, self.max_bytes = client, control, max_bytes
+        self.max_input_bytes = max_input_bytes
+        self.decompressor = ThreadPoolExecutor(1, "mqinfer-gateway-grpc")
         self._is_strict = strict_readiness
         self._has_control = model_control
         self._is_draining = False

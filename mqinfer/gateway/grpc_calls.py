@@ -20,6 +20,7 @@ from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.admission import take_room
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import Overloaded, status_of
+from mqinfer.gateway.http import decompress
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.errors import InvalidRequest, MqinferError
 from mqinfer.web.arriving import Arriving
@@ -40,7 +41,10 @@ _PINGS = (  # a client that is gone without a word ends its calls within 80 s; c
 _WINDOW = (  # what a call may send before its message is read: it grows with the bandwidth otherwise, to many MiB
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 1 << 18),
+    ("grpc.per_message_decompression", 0),  # gRPC's own has no bound on what comes out, nor on how many at a time
 )
+_CODINGS = {b"\x1f\x8b": "gzip", **dict.fromkeys((b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda"), "deflate")}
+"""How compressed messages begin, and no other one does: gRPC does not say which are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,7 @@ def unary(access: Access, right: Right, work: Work, core: Core) -> Any:
     async def handle(_: Any, context: Any) -> bytes:
         try:
             caller = admit(access, right, context)
-            request = await receive(core.arriving, context, caller.peer, is_only=True)
+            request = await receive(core, context, caller, is_only=True)
             with holding(core.arriving, caller.name, len(request)):
                 reply = await work(request, caller)
         except Exception as error:  # noqa: BLE001 - the call's root; `known` logs what nobody has foreseen
@@ -100,19 +104,23 @@ def _count_until_done(unsent: Unsent, caller: GrpcCaller, size: int) -> None:
         task.add_done_callback(lambda _: unsent.end(reply))
 
 
-async def receive(arriving: Arriving, context: Any, peer: str, *, is_only: bool) -> Any:
+async def receive(core: Core, context: Any, caller: GrpcCaller, *, is_only: bool) -> Any:
     """Return the next message of a call, or EOF.
 
     Args:
-        arriving: Counts it while it arrives.
+        core: Counts it while it arrives.
         context: Of the call.
-        peer: Who calls.
+        caller: Who calls.
         is_only: Whether the call must have one, and no other; it has to be there in its time.
 
     Raises:
         InvalidRequest: There is none.
+        BadEnvelope: It can't be decompressed.
+        LimitExceeded: It is too large then.
+        Overloaded: There is no room for it, or it is late.
     """
-    size, call = 0, arriving.wait(peer, timed=is_only)
+    arriving = core.arriving
+    size, call = 0, arriving.wait(caller.peer, timed=is_only)
     try:
         message = await context.read()
         if message is not grpc.aio.EOF:
@@ -126,7 +134,12 @@ async def receive(arriving: Arriving, context: Any, peer: str, *, is_only: bool)
         arriving.received(call, size)
     if is_only and message is grpc.aio.EOF:
         raise InvalidRequest("the call ends without a request; send one message")
-    return message
+    coding = size and _CODINGS.get(message[:2])
+    if not coding:
+        return message
+    with holding(arriving, caller.name, size):
+        run = asyncio.get_running_loop().run_in_executor
+        return await run(core.decompressor, decompress, message, coding, core.max_input_bytes)
 
 
 @contextmanager

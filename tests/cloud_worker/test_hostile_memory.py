@@ -26,16 +26,13 @@ from mqinfer.protocol.header import CHAIN, POSITION
 from mqinfer.protocol.oip_json import CONTENT_TYPE as JSON
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import EncodedTensor, InferRequest
+from tests.confined import MIB, Confined, confine
 from tests.fuzz import seeds
 from tests.fuzz.mutation import in_envelope
 from tests.patience import PATIENCE_S, PATIENT, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600), pytest.mark.full]
 
-MIB = 1 << 20
-ADDRESS_SPACE, DESCRIPTORS = 2048 * MIB, 60
-LEFT = 256 * MIB
-"""What a process may keep some seconds after the last request: 64 MiB of replies, and what lies between them."""
 TOPICS = Topics()
 SIDE = 8000
 ZEROS = np.broadcast_to(np.uint8(0), (1, SIDE, SIDE, 3))
@@ -101,21 +98,6 @@ KINDS: dict[str, tuple[str, Callable[[], Iterator[EncodedTensor | Payload]], int
 """By name: the model, what is sent, and how often."""
 
 
-def children(process: int) -> dict[int, int]:
-    """Return each process below one with its resident bytes."""
-    found, parents = {}, {process}
-    stats = sorted(Path("/proc").glob("[0-9]*/stat"), key=lambda path: int(path.parent.name))
-    for path in stats:
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) in parents:
-            parents.add(int(path.parent.name))
-            found[int(path.parent.name)] = int(fields[21]) * resource.getpagesize()
-    return found
-
-
 @pytest.fixture
 def confined(broker_url: str, tmp_path: Path, unique: Callable[[str], str]) -> Iterator[tuple[int, list[str]]]:
     """Start `mqinfer worker` within the bounds; return its process, and the names of two models: pictures, text."""
@@ -130,8 +112,7 @@ def confined(broker_url: str, tmp_path: Path, unique: Callable[[str], str]) -> I
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen([sys.executable, "-m", "mqinfer", "worker", *arguments], stdout=log, stderr=log)
         try:  # those of its own processes are the same: they are started later
-            resource.prlimit(process.pid, resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
-            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+            confine(process.pid, resource.RLIMIT_AS)
             wait_until(lambda: (tmp_path / "log").read_text().count(" ready: ") == len(names))
             yield process.pid, names
         finally:
@@ -181,9 +162,7 @@ def test_no_process_ends_others_are_served_and_memory_returns(
 
         ask()
         client.infer(models["text"], {"x": np.full((1, 2), b"a", object)}, timeout=3 * PATIENCE_S)
-        before = children(server)
-        for process in before:
-            assert resource.prlimit(process, resource.RLIMIT_AS)[0] == ADDRESS_SPACE
+        processes = Confined(server, resource.RLIMIT_AS)
         for kind, (model, make, times) in KINDS.items():
             first, sent = stranger.replies, 0
             for content in make():
@@ -194,11 +173,7 @@ def test_no_process_ends_others_are_served_and_memory_returns(
             while kind != "mutated requests" and (seen := stranger.replies) < first + sent:  # of one id there is one
                 wait_until(lambda seen=seen: stranger.replies > seen)  # type: ignore[misc]  # bound now
             ask()
-            assert children(server).keys() == before.keys(), f"a process ended: {kind}"
-
-        def left() -> int:
-            return max(bytes_now - before[process] for process, bytes_now in children(server).items())
-
-        wait_until(lambda: left() <= LEFT)
+            processes.check(kind)
+        processes.wait_for_memory()
         ask()
-        assert children(server).keys() == before.keys()
+        processes.check("all of them")

@@ -162,8 +162,9 @@ def core_of(fleet: Fleet) -> OpenCore:
     async def opened(**options: Any) -> AsyncIterator[Core]:
         async with AsyncClient(fleet.url, root=fleet.root, options=PATIENT) as client:
             core = Core(client, AsyncControl(client), **options)
-            await core.start()
-            yield core
+            with core.decompressor:
+                await core.start()
+                yield core
 
     return opened
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -64,16 +66,22 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
-def unfinished(method: str, sent: int) -> bytes:
-    """Return the octets of a connection with one call, whose message has 60 MiB and goes no further than this."""
+def opening(method: str, stream: int = 1, further: Mapping[str, str] | None = None) -> bytes:
+    """Return the octets that begin a call, and its connection where it is the first."""
     headers = {":method": "POST", ":scheme": "http", ":path": f"/{SERVICE}/{method}", ":authority": "x"}
-    headers |= {"te": "trailers", "content-type": "application/grpc"}
+    headers |= {"te": "trailers", "content-type": "application/grpc", **(further or {})}
     block = b"".join(
         b"\0%c%b%c%b" % (len(name), name.encode(), len(value), value.encode()) for name, value in headers.items()
     )
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0) if stream == 1 else b""
+    return preface + frame(1, 4, stream, block)
+
+
+def unfinished(method: str, sent: int) -> bytes:
+    """Return the octets of a connection with one call, whose message has 60 MiB and goes no further than this."""
     data = b"\0" + (60 << 20).to_bytes(4, "big") + bytes(sent)
     frames = [frame(0, 0, 1, data[at : at + 16384]) for at in range(0, len(data), 16384)]
-    return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0) + frame(1, 4, 1, block) + b"".join(frames)
+    return opening(method) + b"".join(frames)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +99,24 @@ async def test_unfinished_messages_are_bounded(method: str, sent: int, reason: s
         assert arriving.given_up == {reason: 1}
         await until(lambda: not arriving.bytes)
         writer.close()
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+async def test_what_inflates_is_bounded(compression: grpc.Compression) -> None:
+    """A message that is larger once it is decompressed than a request may be ends its call; one that fits is read."""
+    with ThreadPoolExecutor(1) as decompressor:
+        core: Any = SimpleNamespace(**vars(NO_CORE), decompressor=decompressor, max_input_bytes=50_000)
+        async with asyncio.timeout(60), serving(core) as front:
+            for method in ("ModelInfer", "ModelStreamInfer"):
+                call = front.channel.stream_stream(f"/{SERVICE}/{method}")(compression=compression)
+                await call.write(bytes(50_001))
+                assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+                assert "more than 50000 bytes when decompressed" in await call.details()
+            call = front.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")(compression=compression)
+            await call.write(b"\xff" * 50_000)
+            assert b"50000" not in await call.read()  # it is no request either
+            call.cancel()
+        assert core.arriving.bytes == 0
 
 
 async def test_idle_streams_are_not_bounded_in_time() -> None:

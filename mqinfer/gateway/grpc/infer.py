@@ -93,7 +93,7 @@ class _Stream:
         async with asyncio.TaskGroup() as group:
             while True:
                 await self._room.acquire()
-                data = await receive(self._core.arriving, self._context, self._caller.peer, is_only=False)
+                data = await receive(self._core, self._context, self._caller, is_only=False)
                 if data is grpc.aio.EOF:
                     return
                 self._start(group, data)

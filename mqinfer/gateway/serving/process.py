@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.malloc import return_freed_memory
 from mqinfer.client.aio import AsyncClient
 from mqinfer.client.control import AsyncControl
 from mqinfer.client.options import ClientOptions
@@ -29,6 +30,8 @@ _log = logging.getLogger("mqinfer.gateway")
 
 _WINDOW = 256
 """Requests in flight at a time: the rest waits here, where callers take turns, and not in workers."""
+_RETURN_S = 5.0
+"""Interval at which freed memory is returned to the system."""
 _ANSWER_S = 2.0
 """Time for the fronts to send the errors of the calls that the end of the drain has cancelled."""
 
@@ -91,6 +94,7 @@ async def serve(spec: GatewaySpec, stop: Stop, on_ready: Callable[[], None] = la
     )
     async with _open_core(spec, stop) as (core, client):
         fronts = Fronts(settings, shared=spec.shared)
+        returning = asyncio.create_task(_return_memory(core))
         try:
             await fronts.open(core, access, tls)
             _log.info("ready: %s", places(settings))
@@ -98,9 +102,18 @@ async def serve(spec: GatewaySpec, stop: Stop, on_ready: Callable[[], None] = la
             await stop.drain.wait()
             await _drain(fronts, core, client, stop)
         finally:
+            returning.cancel()
             await fronts.close(0.0)
         if client.connection.requester.failure:
             raise client.connection.requester.failure
+
+
+async def _return_memory(core: Core) -> None:
+    """Return what was freed to the system, every few seconds in which no caller's request is here."""
+    while True:
+        await asyncio.sleep(_RETURN_S)
+        if not core.arriving.bytes and not core.unsent.bytes:
+            await asyncio.to_thread(return_freed_memory)
 
 
 async def _drain(fronts: Fronts, core: Core, client: AsyncClient, stop: Stop) -> None:
@@ -146,11 +159,13 @@ async def _open_core(spec: GatewaySpec, stop: Stop) -> AsyncIterator[tuple[Core,
                 model_control=settings.callers.model_control,
                 max_pending=bounds.max_pending,
                 max_bytes=bounds.max_bytes,
+                max_input_bytes=bounds.http_max_input_size,
             )
             if client.announcer:
                 client.announcer.pending = partial(pending_calls, core)
-            await core.start()
-            yield core, client
+            with core.decompressor:
+                await core.start()
+                yield core, client
     finally:
         if tracer is not None:
             await asyncio.to_thread(tracer.close)
