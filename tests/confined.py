@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
+import socket
+from contextlib import closing, suppress
 from pathlib import Path
 
 from tests.patience import wait_until
 
-__all__ = ["DESCRIPTORS", "LEFT", "MEMORY", "MIB", "Confined", "confine"]
+__all__ = ["DESCRIPTORS", "LEFT", "MEMORY", "MIB", "Confined", "attack", "confine"]
 
 MIB = 1 << 20
 MEMORY, DESCRIPTORS = 2048 * MIB, 60
@@ -62,3 +65,16 @@ class Confined:
                 family.add(process)
                 found[process] = int(fields[21]) * resource.getpagesize()
         return {process: size for process, size in found.items() if size}
+
+
+async def attack(port: int, octets: bytes, *, reads: bool) -> None:
+    """Send octets on one connection, and read an answer, or never do; ends when its task is cancelled or it is cut."""
+    loop = asyncio.get_running_loop()
+    with closing(socket.socket()) as connection, suppress(OSError):
+        connection.setblocking(False)
+        await loop.sock_connect(connection, ("127.0.0.1", port))
+        await loop.sock_sendall(connection, octets)
+        if reads:
+            await loop.sock_recv(connection, 1)
+        else:
+            await asyncio.Event().wait()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import socket
 from collections.abc import Iterator
-from contextlib import closing, suppress
 from pathlib import Path
 
 import aiohttp
@@ -16,11 +14,12 @@ import pytest
 
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.gateway.messages import message_class
-from tests.confined import MIB, Confined, confine
+from tests.confined import MIB, Confined, attack, confine
 from tests.dashboard.hostile import ATTACKS
 from tests.dashboard.programs import Programs
 from tests.dashboard.publishing import Publisher
-from tests.gateway.test_grpc_receiving import SERVICE, frame, opening, unfinished
+from tests.gateway.grpc_front import SERVICE
+from tests.gateway.test_grpc_receiving import frame, opening, unfinished
 from tests.patience import PATIENCE_S, wait_until
 from tests.ports import free_port
 
@@ -84,27 +83,14 @@ def attacks() -> Iterator[tuple[str, str, bytes, int, bool]]:
         for port, path in (("tfs-rest", PREDICT), ("http", INFER)):
             body = gzip.compress(content, 1)
             yield f"gzip of {content[:20]!r}", port, http(path, body, "Content-Encoding: gzip"), 12, True
-    head = json.dumps({"inputs": [{**INPUT, "shape": [1, 16 * MIB], "parameters": {"binary_data_size": 16 * MIB}}]})
-    headers = f"Inference-Header-Content-Length: {len(head)}", "Content-Encoding: gzip"
-    body = gzip.compress(head.encode() + bytes(16 * MIB))
+    header = json.dumps({"inputs": [{**INPUT, "shape": [1, 16 * MIB], "parameters": {"binary_data_size": 16 * MIB}}]})
+    headers = f"Inference-Header-Content-Length: {len(header)}", "Content-Encoding: gzip"
+    body = gzip.compress(header.encode() + bytes(16 * MIB))
     yield "unread replies", "http", http(INFER, body, *headers), 30, False
     for method in ("ModelInfer", "ModelStreamInfer"):
         yield f"unread replies of {method}", "grpc", compressed(method, 16 * MIB, 12), 4, False
         yield f"{method} that inflates", "grpc", compressed(method, 62 * MIB, 100), 4, False
     yield "connections", "http", b"", 2 * 60, False
-
-
-async def attack(port: int, octets: bytes, *, reads: bool) -> None:
-    """Send octets on one connection, and read an answer, or never do; ends when its task is cancelled or it is cut."""
-    loop = asyncio.get_running_loop()
-    with closing(socket.socket()) as connection, suppress(OSError):
-        connection.setblocking(False)
-        await loop.sock_connect(connection, ("127.0.0.1", port))
-        await loop.sock_sendall(connection, octets)
-        if reads:
-            await loop.sock_recv(connection, 1)
-        else:
-            await asyncio.Event().wait()
 
 
 class Caller:
@@ -164,8 +150,8 @@ async def test_it_does_not_end_others_are_served_and_memory_returns(tmp_path: Pa
                 await caller.ask()
                 processes.check(kind)
             with Publisher(broker.url) as publisher:
-                for each in ATTACKS.values():
-                    each(publisher)
+                for publish in ATTACKS.values():
+                    publish(publisher)
                 publisher.flush()
             await caller.ask()
             await asyncio.to_thread(processes.wait_for_memory)
