@@ -1,7 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { placeLabels } from "../src/views/live/boxes.js";
 import { paint } from "../src/views/live/painter.js";
-import { colourOf, css, fillPixels, isBright, nameOf } from "../src/views/live/palette.js";
+import { boxColourOf, colourOf, css, fillPixels, isBright, nameOf } from "../src/views/live/palette.js";
+import { wallOf } from "../src/views/live/wall.js";
 
 /** `palette([])` of mqinfer/edge_agent/sinks/drawing/overlay.py, as hexadecimal digits. */
 const EDGE_PALETTE = [
@@ -56,13 +58,57 @@ test("pixels of classes that are switched off are transparent", () => {
   assert.deepEqual(painted([0, 2], "class 2"), [[0, 0, 0, 0], bytesOf(2)]);
 });
 
-test("painting marks the classes that occur", () => {
-  const seen = new Uint8Array(256);
-  paint(new Uint8Array([3, 3, 255]), new Uint32Array(256), new Uint32Array(3), seen);
+test("painting counts the pixels of each class", () => {
+  const counts = new Uint32Array(256);
+  paint(new Uint8Array([3, 3, 255]), new Uint32Array(256), new Uint32Array(3), counts);
   assert.deepEqual(
-    [...seen.keys()].filter((number) => seen[number]),
-    [3, 255],
+    [...counts.entries()].filter(([, count]) => count),
+    [
+      [3, 2],
+      [255, 1],
+    ],
   );
+});
+
+test("class 0 is black where its name means a background, and boxes never are", () => {
+  const black = (name: string) => [{ name, colour: [0, 0, 0] as const }];
+  for (const name of ["background", "__background__", "Unlabeled", "unlabelled", "void", "BG"]) {
+    assert.deepEqual(colourOf(0, black(name)), [0, 0, 0], name);
+  }
+  for (const name of ["road", "person", "background building", "tench"]) {
+    assert.equal(hex(colourOf(0, black(name))), EDGE_PALETTE.slice(0, 6), name);
+  }
+  assert.equal(hex(boxColourOf(0, black("background"))), EDGE_PALETTE.slice(0, 6));
+  assert.deepEqual(colourOf(1, [...CLASSES.slice(0, 1), ...black("ego vehicle")]), [0, 0, 0]);
+});
+
+test("no label of a box covers another, and the best keep theirs", () => {
+  const crowd = Array.from({ length: 40 }, (_, place) => ({
+    ...{ left: 10 * (place % 7), top: 5 * (place % 9), width: 70 },
+    ...{ right: 10 * (place % 7) + 60, bottom: 5 * (place % 9) + 50 },
+  }));
+  const placed = placeLabels(crowd, 320, 180);
+  assert.equal(placed[0]?.label, crowd[0]);
+  assert.ok(placed.length > 4 && placed.length < crowd.length, String(placed.length));
+  for (const [index, one] of placed.entries()) {
+    assert.ok(one.place.left >= 0 && one.place.left + 70 <= 320 && one.place.top >= 0 && one.place.top + 16 <= 180);
+    for (const other of placed.slice(index + 1)) {
+      const isBeside = Math.abs(one.place.left - other.place.left) >= 70;
+      assert.ok(isBeside || Math.abs(one.place.top - other.place.top) >= 16);
+    }
+  }
+  assert.deepEqual(placeLabels([{ left: 0, top: 0, right: 30, bottom: 10, width: 50 }], 40, 12), []);
+});
+
+test("a wall shows all its tiles at once, as large as they can be, and scrolls where they were too small", () => {
+  assert.deepEqual(wallOf(16, 1888, 930), { columns: 4, rowHeight: 226 });
+  for (const count of [5, 7, 16, 32, 64]) {
+    const { columns, rowHeight } = wallOf(count, 1888, 930);
+    const rows = Math.ceil(count / columns);
+    assert.ok(rows * rowHeight + 8 * (rows - 1) <= 930, String(count));
+  }
+  assert.deepEqual(wallOf(16, 366, 600), { columns: 2, rowHeight: 127 });
+  assert.deepEqual(wallOf(16, 100, -50), { columns: 1, rowHeight: 82 });
 });
 
 test("labels are black on bright colours and white on dark ones", () => {
@@ -75,7 +121,7 @@ function painted(mask: number[], only: string): number[][] {
   const table = new Uint32Array(256);
   const pixels = new Uint32Array(mask.length);
   fillPixels(table, CLASSES, only);
-  paint(Uint8Array.from(mask), table, pixels, new Uint8Array(256));
+  paint(Uint8Array.from(mask), table, pixels, new Uint32Array(256));
   const bytes = [...new Uint8Array(pixels.buffer)];
   return mask.map((_, place) => bytes.slice(4 * place, 4 * place + 4));
 }

@@ -183,7 +183,11 @@ test("a refused login is asked for, and the next one opens a new connection", as
   platform.refusal = Object.assign(new Error("not authorised"), { code: "not_authorized" });
   const site = openSite({ ...CONFIG, login: "mqtt" }, platform);
   await settle();
-  assert.deepEqual(site.connection.peek(), { status: "refused", reason: "not authorised", needsLogin: true });
+  assert.deepEqual(site.connection.peek(), { status: "refused", reason: "", needsLogin: true });
+  site.login("wall", "typo");
+  await settle();
+  const wrong = { status: "refused", reason: "wrong name or password", needsLogin: true };
+  assert.deepEqual(site.connection.peek(), wrong);
   platform.refusal = null;
   site.login("wall", "secret");
   await settle();

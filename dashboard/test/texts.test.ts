@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { readAddress, writeAddress } from "../src/views/address.js";
 import {
   brief,
   count,
@@ -12,7 +13,7 @@ import {
   timeOfDay,
 } from "../src/views/format.js";
 import { jsonTokens } from "../src/views/parts/json_text.js";
-import { matches, viewOf } from "../src/views/words.js";
+import { matches } from "../src/views/words.js";
 
 test("numbers have few digits and a unit", () => {
   assert.deepEqual([0.424, 4.25, 47.31, 118.4, 12_340].map(milliseconds), [
@@ -53,13 +54,21 @@ test("each word of a filter must occur, in any of the texts and any case", () =>
 });
 
 test("a link's fragment names a view, and anything else the first one", () => {
-  assert.deepEqual(["#log", "#workers", "", "#x", "#__proto__"].map(viewOf), [
-    "log",
-    "workers",
-    "live",
-    "live",
-    "live",
-  ]);
+  assert.deepEqual(
+    ["#log", "#workers", "", "#x", "#__proto__"].map((hash) => readAddress(hash).view),
+    ["log", "workers", "live", "live", "live"],
+  );
+});
+
+test("an address keeps filter, stream, model, class and the enlarged tile, whatever their names are", () => {
+  const stream = { stream: 'car-1//front&x=1?#"<b>', model: "seg", className: "lane mark + 100%" };
+  const shown = { view: "live", filter: "ä b", enlarged: "car-1/seg//front", ...stream } as const;
+  assert.deepEqual(readAddress(writeAddress(shown)), shown);
+  const nothing = { view: "streams", filter: "", enlarged: "", stream: "", model: "", className: "" } as const;
+  assert.equal(writeAddress(nothing), "#streams");
+  assert.equal(writeAddress({ ...nothing, stream: "car-1//front" }), "#streams?stream=car-1//front");
+  assert.deepEqual(readAddress("#streams?view=log&__proto__=x&filter=%E0%A4%A"), { ...nothing, filter: "\ufffd%A" });
+  assert.equal(readAddress(`#log?filter=${"x".repeat(5000)}`).filter.length, 1000);
 });
 
 test("a log entry is written as indented JSON", () => {

@@ -101,6 +101,42 @@ test("previews that belong to no result do not hold results up for ever", async 
   assert.deepEqual(shown(tile), { mask: "frame---", picture: null, sequence: 49 });
 });
 
+test("a step shows the frames of all tiles that were captured at the same time, and each a later one", async () => {
+  const { clock, tiles, tile: fast } = opened();
+  const slow = tiles.of({ ...NAME, source: "slow" }) as LiveTile;
+  const other = tiles.of({ ...NAME, source: "other day" }) as LiveTile;
+  for (const each of [slow, other]) each.setVisible(true);
+  const stamped = (tile: LiveTile, sequence: number, ms: number) =>
+    tile.addAnswer(answer(sequence, "--------", clock.nowMs(), { captureTimeNs: BigInt(ms) * 1_000_000n }), 1);
+  for (const each of [fast, slow, other]) stamped(each, 0, each === other ? 1e9 : 0);
+  await settle();
+  tiles.setPaused(true);
+  for (let sequence = 1; sequence <= 30; sequence++) {
+    stamped(fast, sequence, 33 * sequence);
+    if (sequence % 10 === 0) stamped(slow, sequence / 10, 33 * sequence + 8);
+    if (sequence % 5 === 0) stamped(other, sequence / 5, 1e9 + 33 * sequence);
+  }
+  const shownNow = () => [fast, slow, other].map((each) => each.frame.peek()?.sequence);
+  const step = async () => {
+    tiles.step();
+    for (let turn = 0; turn < 5; turn++) {
+      await settle();
+      clock.advance(10);
+    }
+    return shownNow();
+  };
+  assert.deepEqual(shownNow(), [0, 0, 0]);
+  assert.deepEqual(await step(), [10, 1, 1]);
+  assert.deepEqual(await step(), [20, 2, 2]);
+  slow.setVisible(false);
+  assert.deepEqual(await step(), [21, 2, 3]);
+  tiles.setPaused(false);
+  await settle();
+  clock.advance(300);
+  await settle();
+  assert.equal(fast.frame.peek()?.sequence, 30);
+});
+
 test("an error is shown, and no mask of a frame before it", async () => {
   const { clock, tile } = opened();
   tile.addAnswer(answer(1, "frame--1", clock.nowMs()), 1);
@@ -209,6 +245,11 @@ test("a paused tile stays as it is; each step shows one more frame", async () =>
   assert.equal(shown(tile)?.sequence, 1);
   assert.equal(tile.isStale.peek(), false);
   assert.equal(platform.decoded, 1);
+  for (let sequence = 2; sequence < 65; sequence++) {
+    tiles.step();
+    await settle();
+    assert.equal(shown(tile)?.sequence, sequence);
+  }
   tiles.step();
   await settle();
   assert.equal(shown(tile)?.sequence, 499);
@@ -218,6 +259,8 @@ test("a paused tile stays as it is; each step shows one more frame", async () =>
   tiles.step();
   await settle();
   assert.equal(shown(tile)?.sequence, 500);
+  tiles.step();
+  await settle();
   tiles.setPaused(false);
   tile.addAnswer(answer(501, "frame---", clock.nowMs()), 1);
   await settle();

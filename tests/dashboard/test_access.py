@@ -81,11 +81,16 @@ def log_in(watched: Watched, user: str, password: str) -> None:
 
 
 def test_without_a_login_there_is_a_form_and_nothing_else(secured_site: SecuredSite, page_of: PageOf) -> None:
-    """The broker refuses the page, so it asks; a wrong password changes nothing."""
+    """The broker refuses the page, so it asks, which is no fault; a wrong password is, and the name stays."""
     watched = page_of(secured_site.url, wait=False)
+    form = watched.page.get_by_test_id("login-form")
+    form.wait_for(state="visible")
+    assert form.get_by_role("alert").count() == 0
     for _ in range(2):
         log_in(watched, "wall", "wrong")
-        watched.page.get_by_test_id("login-form").wait_for(state="visible")
+        form.get_by_role("alert").wait_for(state="visible")
+        assert form.get_by_role("alert").inner_text() == "Wrong name or password."
+        assert form.locator("input").nth(0).input_value() == "wall"
         watched.frames(30)
         assert watched.attribute("tile", "data-key") == []
 

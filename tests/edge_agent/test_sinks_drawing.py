@@ -74,6 +74,15 @@ def test_palette_has_a_colour_for_every_number() -> None:
     assert len({tuple(colour) for colour in colours[2:34].tolist()}) == 32
 
 
+def test_class_0_is_black_where_its_name_means_a_background() -> None:
+    """Black is the default of class 0, and would hide things; other numbers keep a black of their own."""
+    for name in ("background", "__background__", "Unlabeled", "unlabelled", "void"):
+        assert palette([ClassInfo(name, (0, 0, 0))])[0].tolist() == [0, 0, 0]
+    for name in ("road", "background building"):
+        assert palette([ClassInfo(name, (0, 0, 0))])[0].tolist() == [242, 85, 85]
+    assert palette([*CLASSES, ClassInfo("ego vehicle", (0, 0, 0))])[2].tolist() == [0, 0, 0]
+
+
 @given(st.integers(1, 900), st.integers(1, 40), st.integers(0, 30))
 def test_strip_keeps_the_picture_and_has_even_sides(width: int, height: int, count: int) -> None:
     """The picture stands untouched in the corner; videos need even sides; size doesn't depend on the text."""

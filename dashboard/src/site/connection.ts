@@ -48,6 +48,12 @@ export class BrokerConnection {
     this.#attempt = null;
   }
 
+  /** Return why a login is asked for: nothing is wrong before one was given. */
+  #refusal(message: string, isLogin: boolean, login: unknown): string {
+    if (!isLogin || !this.#options.asksLogin) return message;
+    return login ? "wrong name or password" : "";
+  }
+
   async #run(attempt: AbortController, login?: { readonly user: string; readonly password: string }): Promise<void> {
     try {
       const link = await this.#platform.openLink({
@@ -55,19 +61,21 @@ export class BrokerConnection {
         name: "dashboard",
         maxPacketSize: PACKET_BYTES,
         signal: attempt.signal,
-        onStatus: (status) => this.#report(attempt, status),
+        onStatus: (status) =>
+          this.#report(attempt, { ...status, reason: this.#refusal(status.reason, status.needsLogin, login) }),
         ...login,
       });
       if (attempt.signal.aborted) return await link.close();
       attempt.signal.addEventListener("abort", () => void link.close());
-      await this.#subscribe(attempt, link);
+      await this.#subscribe(attempt, link, login !== undefined);
     } catch (error) {
       const { code, message } = error as MqinferError;
-      this.#report(attempt, { status: "refused", reason: message, needsLogin: code === "not_authorized" });
+      const needsLogin = code === "not_authorized";
+      this.#report(attempt, { status: "refused", reason: this.#refusal(message, needsLogin, login), needsLogin });
     }
   }
 
-  async #subscribe(attempt: AbortController, link: Link): Promise<void> {
+  async #subscribe(attempt: AbortController, link: Link, hasLogin: boolean): Promise<void> {
     const take = (message: Message) => {
       if (!attempt.signal.aborted) this.#options.onMessage(message);
     };
@@ -80,10 +88,12 @@ export class BrokerConnection {
     const refused = (await Promise.all(answers)).filter(Boolean);
     this.#refused = refused;
     if (refused.length === 0) return;
+    const isAll = refused.length === answers.length;
+    const reason = `the broker refuses this login to read ${refused.join(", ")}`;
     this.#report(attempt, {
-      status: refused.length === answers.length ? "refused" : "connected",
-      reason: `the broker refuses this login to read ${refused.join(", ")}`,
-      needsLogin: refused.length === answers.length,
+      status: isAll ? "refused" : "connected",
+      reason: hasLogin ? reason : this.#refusal(reason, isAll, null),
+      needsLogin: isAll,
     });
   }
 

@@ -188,7 +188,7 @@ export interface Site {
   readonly selection: ReadonlySignal<Selection>;
   /** Pause, or go on: while paused only the workers change, and ages grow. */
   setPaused(isPaused: boolean): void;
-  /** While paused: show the next frame that comes of each tile. */
+  /** While paused: show a later frame of each tile, all captured at the same time. */
   step(): void;
   select(change: Partial<Selection>): void;
   /** Connect again with a user name and password. */

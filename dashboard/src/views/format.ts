@@ -24,6 +24,12 @@ export function milliseconds(value: number | null): string {
   return `${value.toFixed(value < 1 ? 2 : 1)} ms`;
 }
 
+/** Write a share of a whole in per cent. */
+export function share(part: number): string {
+  if (!Number.isFinite(part)) return NOTHING;
+  return part > 0 && part < 0.005 ? "<1 %" : `${Math.round(100 * part)} %`;
+}
+
 /** Write how long something took or how long ago it was. */
 export function duration(ms: number | null): string {
   if (ms === null || !Number.isFinite(ms)) return NOTHING;

@@ -2,10 +2,9 @@ import { render } from "preact";
 import type { Site } from "../site/types.js";
 import { App } from "./app.js";
 import { startClock } from "./clock.js";
-import { openPage } from "./page.js";
+import { keepAddress, openPage } from "./page.js";
 import { listenToKeys } from "./shell/keys.js";
 import { applyTheme } from "./shell/theme.js";
-import { viewOf } from "./words.js";
 import "uplot/dist/uPlot.min.css";
 import "../style/tokens.css";
 import "../style/base.css";
@@ -14,6 +13,7 @@ import "../style/foot.css";
 import "../style/dialogs.css";
 import "../style/beside.css";
 import "../style/live.css";
+import "../style/wall.css";
 import "../style/tables.css";
 import "../style/models.css";
 import "../style/log.css";
@@ -24,9 +24,6 @@ export function startPage(site: Site, root: Element): void {
   applyTheme();
   startClock();
   listenToKeys(page);
-  addEventListener("hashchange", () => {
-    page.view.value = viewOf(location.hash);
-    if (page.view.value !== "live") page.enlarged.value = "";
-  });
+  keepAddress(page);
   render(<App page={page} />, root);
 }

@@ -2,11 +2,6 @@
 export const VIEWS = ["live", "streams", "workers", "models", "log"] as const;
 export type ViewName = (typeof VIEWS)[number];
 
-/** Return the view that a link's fragment names, such as `#workers`; the first one where it names none. */
-export function viewOf(hash: string): ViewName {
-  return VIEWS.find((name) => `#${name}` === hash) ?? "live";
-}
-
 /** Return whether each word of the filter occurs in one of the texts. */
 export function matches(filter: string, ...texts: readonly string[]): boolean {
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean);

@@ -16,6 +16,8 @@ const PREVIEW_PATIENCE_MS = 3000;
 const PREVIEW_INTERVALS = 2.5;
 const STALE_MS = 2000;
 const STALE_INTERVALS = 5;
+/** Frames that are kept for steps while the page is paused. */
+const MOST_HELD = 64;
 
 /** What all tiles share. */
 export interface TileContext {
@@ -55,6 +57,8 @@ export class LiveTile implements Tile {
   readonly #bornMs: number;
   readonly #turn = () => this.#decodeNext();
   #next: Entry | null = null;
+  /** While paused: the frames that came, in their order. */
+  #held: Entry[] = [];
   /** The newest frame that was offered. */
   #newest: { run: number; sequence: number } | null = null;
   /** When a pair was complete, or the previews began. */
@@ -128,14 +132,31 @@ export class LiveTile implements Tile {
   }
 
   setPaused(isPaused: boolean): void {
+    this.#next = this.#held.pop() ?? this.#next;
+    this.#held = [];
     this.#isPaused = isPaused;
     this.#isStepping = false;
+    if (isPaused && this.#next) this.#hold(this.#next);
+    if (isPaused) this.#next = null;
     this.#ask();
   }
 
-  /** While paused: show one more frame. */
-  step(): void {
-    this.#isStepping = this.#isPaused;
+  /** Whether it sets how far a step goes. */
+  get isVisible(): boolean {
+    return this.#isVisible;
+  }
+
+  /** While paused: when the frame was captured that the next step shows at the earliest; null where that is not known. */
+  get nextStamp(): bigint | null {
+    return this.#held[0]?.answer.captureTimeNs ?? null;
+  }
+
+  /** While paused: show a later frame, the one captured closest to a time; null for the next one. */
+  step(stamp: bigint | null): void {
+    if (!this.#isPaused) return;
+    const place = stamp === null ? 0 : closest(this.#held, stamp);
+    this.#next = this.#held.splice(0, place + 1).at(-1) ?? this.#next;
+    this.#isStepping = true;
     this.#ask();
   }
 
@@ -153,6 +174,7 @@ export class LiveTile implements Tile {
   close(): void {
     this.#isClosed = true;
     this.#next = null;
+    this.#held = [];
     this.#pairing.clear();
     this.#show(null);
   }
@@ -181,8 +203,17 @@ export class LiveTile implements Tile {
     }
     if (this.#next && this.#canDecode()) this.#context.drops.add("newer frame");
     this.#newest = entry.answer.sequence === null ? newest : { run: entry.run, sequence };
-    this.#next = entry;
+    const isAwaited = !this.#isPaused || (this.#isStepping && !this.#next && !this.#isDecoding);
+    if (isAwaited) this.#next = entry;
+    else this.#hold(entry);
     this.#ask();
+  }
+
+  /** Keep a frame for a step: the first ones after the pause, to which a person steps, and the newest one. */
+  #hold(entry: Entry): void {
+    const bytes = this.#held.reduce((sum, each) => sum + bytesOf(each), bytesOf(entry));
+    if (this.#held.length >= MOST_HELD || bytes > this.#context.heldBytes()) this.#held.pop();
+    this.#held.push(entry);
   }
 
   #canDecode(): boolean {
@@ -213,7 +244,8 @@ export class LiveTile implements Tile {
       this.#show(frame);
     } else {
       frame.preview?.close();
-      if (!this.#isClosed) this.#next ??= entry;
+      if (this.#isPaused) this.#held.unshift(entry);
+      else if (!this.#isClosed) this.#next ??= entry;
     }
     this.#ask();
   }
@@ -227,4 +259,17 @@ export class LiveTile implements Tile {
       before?.preview?.close();
     }
   }
+}
+
+function bytesOf({ answer, preview }: Entry): number {
+  return answer.bytes + (preview?.bytes ?? 0);
+}
+
+/** Return the place of the frame that was captured closest to a time; the first of those without a stamp. */
+function closest(entries: readonly Entry[], stamp: bigint): number {
+  const apart = entries.map(({ answer }) => {
+    const difference = (answer.captureTimeNs ?? stamp) - stamp;
+    return difference < 0n ? -difference : difference;
+  });
+  return apart.reduce((best, each, place) => (each < (apart[best] ?? 0n) ? place : best), 0);
 }

@@ -13,6 +13,8 @@ const REPLACEABLE_MS = 15_000;
 const FORGOTTEN_MS = 600_000;
 /** Shares are those of at least so many tiles. */
 const FEWEST_SHARES = 8;
+/** Streams whose stamps are further apart are of different times, such as recordings of two days, and step alone. */
+const SAME_TIME_NS = 10_000_000_000n;
 
 /** What the tiles need to know of models. */
 export interface ModelFacts {
@@ -38,7 +40,7 @@ export class Tiles {
       platform,
       turns: this.#turns,
       drops,
-      heldBytes: () => HELD_BYTES / this.#shares(),
+      heldBytes: () => HELD_BYTES / 2 / this.#shares(), // once for halves of frames, once for those that wait for a step
       maskPixels: () => Math.min(16 << 20, MASK_PIXELS / this.#shares()),
       pictureSize: (model) => models.pictureSize(model),
     };
@@ -87,9 +89,16 @@ export class Tiles {
     for (const tile of this.#tiles.values()) tile.setPaused(isPaused);
   }
 
+  /** While paused: show a later frame of each tile, all of the same time: that of the one that goes furthest. */
   step(): void {
     this.publish();
-    for (const tile of this.#tiles.values()) tile.step();
+    const tiles = [...this.#tiles.values()];
+    const shown = tiles.filter((tile) => tile.isVisible).flatMap(({ nextStamp }) => nextStamp ?? []);
+    const times = latestOf(shown);
+    for (const tile of tiles) {
+      const { nextStamp } = tile;
+      tile.step(nextStamp === null ? null : (times.find((time) => nextStamp <= time) ?? null));
+    }
   }
 
   /** Update what changes with time; `troubles`: why streams get no results, by their keys. */
@@ -134,4 +143,13 @@ export class Tiles {
     this.#isChanged = true;
     tile.close();
   }
+}
+
+/** Return the latest of stamps that belong to one time, rising; one for each time. */
+function latestOf(stamps: readonly bigint[]): readonly bigint[] {
+  const rising = [...stamps].sort((one, other) => (one < other ? -1 : 1));
+  return rising.filter((stamp, place) => {
+    const next = rising[place + 1];
+    return next === undefined || next - stamp > SAME_TIME_NS;
+  });
 }

@@ -1,6 +1,6 @@
 import type { Box, ClassInfo } from "../../site/types.js";
 import { brief } from "../format.js";
-import { colourOf, css, isBright, nameOf } from "./palette.js";
+import { boxColourOf, css, isBright, nameOf } from "./palette.js";
 
 const FONT_PX = 12;
 const LABEL_PX = 16;
@@ -10,7 +10,7 @@ const LONGEST_NAME = 40;
 const NARROWEST_LABELLED = 14;
 
 /**
- * Draw boxes with class and score, the best on top.
+ * Draw boxes with class and score, the best on top; labels do not cover each other.
  *
  * Args:
  *   canvas: Covers the picture; its own size is that of the screen's pixels, so that letters are sharp.
@@ -35,32 +35,75 @@ export function drawBoxes(
   context.clearRect(0, 0, width, height);
   context.font = `600 ${FONT_PX}px system-ui, sans-serif`;
   context.lineWidth = 2;
-  for (const box of boxes.slice(0, MOST_BOXES).reverse()) {
-    if (!only || nameOf(box.classIndex, classes) === only) {
-      drawBox(context, box, [width / size[0], height / size[1]], width, classes);
-    }
+  const scales = [width / size[0], height / size[1]] as const;
+  const drawn = boxes
+    .slice(0, MOST_BOXES)
+    .filter((box) => !only || nameOf(box.classIndex, classes) === only)
+    .map((box) => ({
+      ...onScreen(box, scales),
+      ...textOf(box, classes),
+      colour: boxColourOf(box.classIndex, classes),
+    }));
+  for (const { left, top, right, bottom, colour } of [...drawn].reverse()) {
+    context.strokeStyle = css(colour);
+    context.strokeRect(left, top, right - left, bottom - top);
+  }
+  const wide = drawn.filter(({ left, right }) => right - left >= NARROWEST_LABELLED);
+  const labels = wide.map((box) => ({ ...box, width: context.measureText(box.text).width + 8 }));
+  for (const { place, label } of placeLabels(labels, width, height)) {
+    context.fillStyle = css(label.colour);
+    context.fillRect(place.left, place.top, label.width, LABEL_PX);
+    context.fillStyle = isBright(label.colour) ? "#000" : "#fff";
+    context.fillText(label.text, place.left + 4, place.top + LABEL_PX - 4);
   }
 }
 
-function drawBox(
-  context: CanvasRenderingContext2D,
-  box: Box,
-  [scaleX, scaleY]: readonly [number, number],
-  pictureWidth: number,
-  classes: readonly ClassInfo[],
-): void {
-  const [left, top] = [box.left * scaleX, box.top * scaleY];
-  const [width, height] = [(box.right - box.left) * scaleX, (box.bottom - box.top) * scaleY];
-  const colour = colourOf(box.classIndex, classes);
-  context.strokeStyle = css(colour);
-  context.strokeRect(left, top, width, height);
-  if (width < NARROWEST_LABELLED) return;
-  const label = `${brief(nameOf(box.classIndex, classes), LONGEST_NAME)} ${box.score.toFixed(2)}`;
-  const labelTop = top >= LABEL_PX ? top - LABEL_PX : Math.max(0, top);
-  const labelWidth = context.measureText(label).width + 8;
-  const labelLeft = Math.max(0, Math.min(left - 1, pictureWidth - labelWidth));
-  context.fillStyle = css(colour);
-  context.fillRect(labelLeft, labelTop, labelWidth, LABEL_PX);
-  context.fillStyle = isBright(colour) ? "#000" : "#fff";
-  context.fillText(label, labelLeft + 4, labelTop + LABEL_PX - 4);
+/** A box on the screen, and how wide its label is. */
+export interface Labelled {
+  readonly left: number;
+  readonly top: number;
+  readonly right: number;
+  readonly bottom: number;
+  readonly width: number;
+}
+
+/**
+ * Return where labels stand so that none covers another: above its box, else below it, else in it.
+ *
+ * Those of the first boxes, which are the best, get their places first; one without a free place is left out.
+ */
+export function placeLabels<L extends Labelled>(
+  labels: readonly L[],
+  width: number,
+  height: number,
+): readonly { readonly label: L; readonly place: { readonly left: number; readonly top: number } }[] {
+  const taken: { left: number; top: number; width: number }[] = [];
+  return labels.flatMap((label) => {
+    const left = Math.max(0, Math.min(label.left - 1, width - label.width));
+    const tops = [label.top - LABEL_PX, label.bottom, label.top, label.bottom - LABEL_PX];
+    const isFree = (top: number) =>
+      top >= 0 &&
+      top + LABEL_PX <= height &&
+      taken.every(
+        (other) =>
+          Math.abs(top - other.top) >= LABEL_PX || left >= other.left + other.width || left + label.width <= other.left,
+      );
+    const top = tops.find(isFree);
+    if (top === undefined) return [];
+    taken.push({ left, top, width: label.width });
+    return [{ label, place: { left, top } }];
+  });
+}
+
+function onScreen(box: Box, [scaleX, scaleY]: readonly [number, number]) {
+  return {
+    left: box.left * scaleX,
+    top: box.top * scaleY,
+    right: box.right * scaleX,
+    bottom: box.bottom * scaleY,
+  };
+}
+
+function textOf(box: Box, classes: readonly ClassInfo[]) {
+  return { text: `${brief(nameOf(box.classIndex, classes), LONGEST_NAME)} ${box.score.toFixed(2)}` };
 }

@@ -15,7 +15,7 @@ export function Facts({ tile, isShown }: { tile: Tile; isShown: ReadonlySignal<b
         value={frame ? duration(performance.now() - frame.receivedMs) : NOTHING}
         title="Since this was received"
       />
-      <Fact name="frame" value={frame?.sequence == null ? NOTHING : String(frame.sequence)} title="Sequence number" />
+      <Fact name="frame" value={frame?.sequence == null ? NOTHING : String(frame.sequence)} title={captured(frame)} />
       <Fact name="gaps" value={count(gaps)} title="Sequence numbers left out" isBad={gaps > 0} />
       <Fact name="version" value={versionOf(frame)} title={frame?.modelHash ? `Hash ${frame.modelHash}` : ""} />
       <Fact name="worker" value={frame?.worker ? brief(frame.worker, 80) : NOTHING} title={frame?.worker ?? ""} />
@@ -30,6 +30,11 @@ function Fact(props: { name: string; value: string; title: string; isBad?: boole
       <dd title={props.title || undefined}>{props.value}</dd>
     </div>
   );
+}
+
+function captured(frame: { captureTimeNs: bigint | null } | null): string {
+  const { captureTimeNs = null } = frame ?? {};
+  return captureTimeNs === null ? "Sequence number" : `Sequence number; captured at ${Number(captureTimeNs) / 1e9} s`;
 }
 
 function versionOf(frame: { modelVersion: string; modelHash: string } | null): string {

@@ -1,16 +1,23 @@
 import type { ReadonlySignal } from "@preact/signals";
 import type { Tile } from "../../site/types.js";
 import { useBeat } from "../clock.js";
-import { brief } from "../format.js";
+import { brief, share } from "../format.js";
 import type { Page } from "../page.js";
 import { Swatch } from "../parts/swatch.js";
 import type { Painter } from "./painter.js";
-import { colourOf, nameOf } from "./palette.js";
+import { boxColourOf, colourOf, nameOf } from "./palette.js";
 
-/** A card with at most this many classes is shown whole, with what else the mask has; of others only what the frame has. */
 const MOST_CLASSES = 24;
 
-/** Classes with their colours; a click shows this class alone, in all tiles. */
+/** One class that the shown frame has. */
+interface Present {
+  readonly number: number;
+  /** Share of the mask, or number of boxes. */
+  readonly value: string;
+  readonly size: number;
+}
+
+/** The classes of the shown frame with their shares, the largest first; a click shows one alone, in all tiles. */
 export function Legend(props: {
   page: Page;
   tile: Tile;
@@ -21,11 +28,12 @@ export function Legend(props: {
   useBeat(isShown);
   const only = page.site.selection.value.className;
   const classes = tile.classes.value;
-  const numbers = shownNumbers(tile, painter.value);
-  if (!numbers.length) return null;
+  const present = presentIn(tile, painter.value);
+  const colour = tile.frame.peek()?.mask ? colourOf : boxColourOf;
+  if (!present.length) return null;
   return (
-    <ul class="legend" aria-label="Classes">
-      {numbers.slice(0, MOST_CLASSES).map((number) => {
+    <ul class="legend" aria-label="Classes" data-testid="legend">
+      {present.slice(0, MOST_CLASSES).map(({ number, value }) => {
         const name = nameOf(number, classes);
         return (
           <li key={number}>
@@ -35,24 +43,31 @@ export function Legend(props: {
               class={only && only !== name ? "off" : ""}
               onClick={() => page.site.select({ className: only === name ? "" : name })}
             >
-              <Swatch colour={colourOf(number, classes)} />
-              {brief(name, 40)}
+              <Swatch colour={colour(number, classes)} />
+              {brief(name, 40)} <b>{value}</b>
             </button>
           </li>
         );
       })}
-      {numbers.length > MOST_CLASSES && <li class="more">and {numbers.length - MOST_CLASSES} more</li>}
+      {present.length > MOST_CLASSES && <li class="more">and {present.length - MOST_CLASSES} more</li>}
     </ul>
   );
 }
 
-function shownNumbers(tile: Tile, painter: Painter | null): readonly number[] {
+function presentIn(tile: Tile, painter: Painter | null): readonly Present[] {
   const frame = tile.frame.peek();
-  const classes = tile.classes.value;
-  if (!frame?.mask && !frame?.boxes.length && !classes.length) return [];
-  const isWhole = classes.length > 0 && classes.length <= MOST_CLASSES && frame?.labels.length === 0;
-  const present = new Set<number>(isWhole ? classes.keys() : frame?.boxes.map((box) => box.classIndex));
-  const seen = frame?.mask && painter ? painter.seen : [];
-  for (const [number, isSeen] of seen.entries()) if (isSeen) present.add(number);
-  return [...present].sort((first, second) => first - second);
+  if (frame?.mask && painter) {
+    const pixels = frame.mask.data.length;
+    return ordered(painter.counts.entries(), (count) => share(count / pixels));
+  }
+  const boxes = new Map<number, number>();
+  for (const { classIndex } of frame?.boxes ?? []) boxes.set(classIndex, (boxes.get(classIndex) ?? 0) + 1);
+  return ordered(boxes.entries(), String);
+}
+
+function ordered(counts: Iterable<[number, number]>, write: (count: number) => string): readonly Present[] {
+  return [...counts]
+    .filter(([, count]) => count > 0)
+    .map(([number, count]) => ({ number, value: write(count), size: count }))
+    .sort((first, second) => second.size - first.size || first.number - second.number);
 }

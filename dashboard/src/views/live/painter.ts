@@ -21,7 +21,7 @@ export interface Surfaces {
 export class Painter {
   readonly #surfaces: Surfaces;
   readonly #table = new Uint32Array(256);
-  readonly #seen = new Uint8Array(256);
+  readonly #counts = new Uint32Array(256);
   #classes: readonly ClassInfo[] = [];
   #only = "";
   #image: ImageData | null = null;
@@ -34,9 +34,9 @@ export class Painter {
     fillPixels(this.#table, [], "");
   }
 
-  /** Class numbers that the mask drawn last has; 1 where there is one. */
-  get seen(): Uint8Array {
-    return this.#seen;
+  /** Pixels of each class number in the mask drawn last. */
+  get counts(): Uint32Array {
+    return this.#counts;
   }
 
   /** Take the card's classes, and the name of the only one to draw. */
@@ -98,7 +98,7 @@ export class Painter {
 
   #drawMask(mask: ShownFrame["mask"], sequence: string): void {
     const canvas = this.#surfaces.mask;
-    this.#seen.fill(0);
+    this.#counts.fill(0);
     const count = mask ? mask.width * mask.height : 0;
     canvas.hidden = !count || mask?.data.length !== count;
     canvas.dataset.sequence = canvas.hidden ? "" : sequence;
@@ -110,17 +110,17 @@ export class Painter {
       this.#image = context.createImageData(mask.width, mask.height);
       this.#pixels = new Uint32Array(this.#image.data.buffer);
     }
-    paint(mask.data, this.#table, this.#pixels, this.#seen);
+    paint(mask.data, this.#table, this.#pixels, this.#counts);
     context.putImageData(this.#image, 0, 0);
   }
 }
 
-/** Look up the pixel of each class number, and mark the numbers that occur. */
-export function paint(mask: Uint8Array, table: Uint32Array, pixels: Uint32Array, seen: Uint8Array): void {
+/** Look up the pixel of each class number, and count how often each occurs. */
+export function paint(mask: Uint8Array, table: Uint32Array, pixels: Uint32Array, counts: Uint32Array): void {
   for (let place = 0; place < mask.length; place++) {
     const number = mask[place] as number;
     pixels[place] = table[number] as number;
-    seen[number] = 1;
+    counts[number] = (counts[number] as number) + 1;
   }
 }
 

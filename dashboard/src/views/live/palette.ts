@@ -7,6 +7,9 @@ const VALUE = 0.95;
 /** Labels are black on colours whose three parts sum to more than this, and white on others. */
 const BRIGHT = 400;
 
+/** Names of classes that are no class of things; as in mqinfer/edge_agent/sinks/drawing/overlay.py. */
+const BACKGROUND = /^[\W_]*(background|bg|unlabel+ed|unknown|void|ignored?|none|other)[\W_]*$/i;
+
 export type Colour = readonly [number, number, number];
 
 /**
@@ -17,9 +20,25 @@ export function fallbackColour(number: number): Colour {
   return hsvToRgb((number * GOLDEN_RATIO) % 1, SATURATION, VALUE);
 }
 
-/** Return the colour of a class: the card's where it has one. */
+/**
+ * Return the colour of a class: the card's where it has one.
+ *
+ * Class 0 is black by default, which is that of a background: it has another colour unless its name says that it is one.
+ */
 export function colourOf(number: number, classes: readonly ClassInfo[]): Colour {
-  return classes[number]?.colour ?? FALLBACK[number % COLOURS] ?? [0, 0, 0];
+  const known = classes[number];
+  const isMistaken = number === 0 && known !== undefined && isBlack(known.colour) && !BACKGROUND.test(known.name);
+  return (isMistaken ? undefined : known?.colour) ?? FALLBACK[number % COLOURS] ?? [0, 0, 0];
+}
+
+/** Return the colour of a class of objects, which is never black: nobody would see it. */
+export function boxColourOf(number: number, classes: readonly ClassInfo[]): Colour {
+  const colour = colourOf(number, classes);
+  return isBlack(colour) ? (FALLBACK[number % COLOURS] ?? colour) : colour;
+}
+
+function isBlack(colour: Colour): boolean {
+  return colour.every((part) => part === 0);
 }
 
 export function nameOf(number: number, classes: readonly ClassInfo[]): string {

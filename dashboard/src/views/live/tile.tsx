@@ -14,7 +14,7 @@ import { TimeSplit } from "./time_split.js";
 import { watchVisibility } from "./visibility.js";
 
 /** One stream: the picture is drawn by a `Painter` on the frame's signal, the numbers beside it four times a second. */
-export function TileCard({ page, tile }: { page: Page; tile: Tile }) {
+export function TileCard({ page, tile, isBrief }: { page: Page; tile: Tile; isBrief: boolean }) {
   const card = useRef<HTMLElement>(null);
   const painter = useSignal<Painter | null>(null);
   const isEnlarged = useComputed(() => page.enlarged.value === tile.key).value;
@@ -42,8 +42,8 @@ export function TileCard({ page, tile }: { page: Page; tile: Tile }) {
         <Notices tile={tile} isShown={isShown} lastError={lastError} />
       </div>
       <div class="beside">
-        <Facts tile={tile} isShown={isShown} />
-        <TimeSplit tile={tile} isShown={isShown} />
+        {!isBrief && <Facts tile={tile} isShown={isShown} />}
+        {!isBrief && <TimeSplit tile={tile} isShown={isShown} />}
         <Legend page={page} tile={tile} isShown={isShown} painter={painter} />
       </div>
     </article>

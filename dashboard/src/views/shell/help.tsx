@@ -29,8 +29,8 @@ export function Help({ page }: { page: Page }) {
         ))}
       </dl>
       <p>
-        A class in a legend is a button: it shows this class alone. The fragment of the address names the view, such as{" "}
-        <code>#workers</code>.
+        A class in a legend is a button: it shows this class alone. The address keeps the view, the filter, what is
+        selected and the enlarged stream, so a copied link shows the same.
       </p>
       <button type="button" onClick={close}>
         Close

@@ -6,7 +6,7 @@ import { VIEWS } from "../words.js";
 export const KEYS: readonly { readonly keys: readonly string[]; readonly what: string }[] = [
   { keys: ["1", "2", "3", "4", "5"], what: "Live, Streams, Workers, Models, Log" },
   { keys: ["Space"], what: "Pause, and go on" },
-  { keys: [".", "→"], what: "While paused: show the next frame of each stream" },
+  { keys: [".", "→"], what: "While paused: go on to the next frames, those of all streams captured at the same time" },
   { keys: ["f"], what: "Enlarge the stream that has the focus, or the first; again to go back" },
   { keys: ["/"], what: "Type into the filter" },
   { keys: ["Esc"], what: "Go back from an enlarged stream; empty the filter; close this" },
@@ -28,7 +28,7 @@ export function listenToKeys(page: Page): () => void {
 function act(page: Page, key: string): boolean {
   const view = VIEWS[Number(key) - 1];
   if (view) {
-    openView(view);
+    openView(page, view);
     return true;
   }
   const action = ACTIONS[key];
@@ -57,8 +57,8 @@ function step({ site }: Page): void {
 function toggleEnlarged(page: Page): void {
   const focused = document.activeElement?.closest<HTMLElement>("[data-testid=tile]")?.dataset.key;
   const next = page.enlarged.peek() ? "" : (focused ?? chosen(page)[0]?.key ?? "");
+  if (next) openView(page, "live");
   page.enlarged.value = next;
-  if (next) openView("live");
 }
 
 /** Return whether the focused element has a use of its own for the key: fields, buttons, tabs, boxes that scroll. */

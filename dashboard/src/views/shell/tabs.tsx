@@ -18,13 +18,14 @@ export function Tabs({ page }: { page: Page }) {
   return (
     <div class="tabs" role="tablist" aria-label="Views" onKeyDown={onKey}>
       {VIEWS.map((name) => (
-        <Tab key={name} name={name} isOpen={page.view.value === name} lost={name === "workers" ? lost : 0} />
+        <Tab key={name} page={page} name={name} lost={name === "workers" ? lost : 0} />
       ))}
     </div>
   );
 }
 
-function Tab({ name, isOpen, lost }: { name: ViewName; isOpen: boolean; lost: number }) {
+function Tab({ page, name, lost }: { page: Page; name: ViewName; lost: number }) {
+  const isOpen = page.view.value === name;
   return (
     <button
       type="button"
@@ -34,7 +35,7 @@ function Tab({ name, isOpen, lost }: { name: ViewName; isOpen: boolean; lost: nu
       aria-selected={isOpen}
       aria-controls={`view-${name}`}
       tabIndex={isOpen ? 0 : -1}
-      onClick={() => openView(name)}
+      onClick={() => openView(page, name)}
     >
       {NAMES[name]}
       {lost > 0 && (

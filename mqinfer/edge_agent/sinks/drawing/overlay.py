@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import colorsys
+import re
 import struct
 import zlib
 from collections.abc import Sequence
@@ -59,6 +60,9 @@ _LONGEST_LEGEND = 100
 """A legend of more classes would be larger than the picture, and is left out."""
 _BRIGHT = 400
 """Labels are black on colours whose three parts sum to more than this, and white on others."""
+_MEANS_BACKGROUND = re.compile(
+    r"[\W_]*(background|bg|unlabel+ed|unknown|void|ignored?|none|other)[\W_]*", re.IGNORECASE
+).fullmatch
 _FAR = 1 << 14
 """Coordinates are clamped to this many pixels, beyond which OpenCV draws wrongly."""
 
@@ -67,11 +71,13 @@ def palette(classes: Sequence[ClassInfo]) -> npt.NDArray[np.uint8]:
     """Return the RGB colour of each of the 256 class numbers, `[256, 3]`.
 
     Classes of the card have its colours. Other numbers get hues that are the golden ratio apart, so that neighbours
-    differ.
+    differ; so does class 0 where it has the default colour, black, and its name does not mean a background.
     """
     colours = _hues().copy()
     if classes:
         colours[: len(classes)] = [info.colour for info in classes[:256]]
+        if not any(classes[0].colour) and not _MEANS_BACKGROUND(classes[0].name):
+            colours[0] = _hues()[0]
     return colours
 
 
@@ -198,9 +204,10 @@ def add_strip(picture: Picture, line: str, classes: Sequence[ClassInfo] = ()) ->
     canvas = np.full((height + strip_height + (height + strip_height) % 2, canvas_width, 3), _BACKGROUND, np.uint8)
     canvas[:height, :width] = picture
     _put_text(canvas, _fit(line, canvas_width - 2 * _MARGIN), _MARGIN, height + _LINE_HEIGHT - 5)
-    for info, (x, row) in zip(classes, chips, strict=True):
+    colours = palette(classes)[: len(classes)].tolist()
+    for info, colour, (x, row) in zip(classes, colours, chips, strict=True):
         baseline = height + (row + 2) * _LINE_HEIGHT - 5
-        cv2.rectangle(canvas, (x, baseline - _CHIP + 1), (x + _CHIP, baseline + 1), info.colour, cv2.FILLED)
+        cv2.rectangle(canvas, (x, baseline - _CHIP + 1), (x + _CHIP, baseline + 1), colour, cv2.FILLED)
         _put_text(canvas, info.name, x + _CHIP + 5, baseline)
     return canvas
 
