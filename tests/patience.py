@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
 from mqinfer.client.options import ClientOptions, Silence
 
-__all__ = ["LONG_SILENCE", "PATIENCE_S", "PATIENT", "wait_until"]
+__all__ = ["LONG_SILENCE", "PATIENCE_S", "PATIENT", "until", "wait_until"]
 
 PATIENCE_S = 60.0
 
@@ -22,3 +23,10 @@ def wait_until(is_so: Callable[[], bool]) -> None:
     while not is_so():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    """Wait for a condition that nothing reports, without holding up the loop."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not is_so():  # noqa: ASYNC110 - nothing reports it
+            await asyncio.sleep(0.005)

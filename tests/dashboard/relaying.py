@@ -13,9 +13,8 @@ import pytest
 
 from tests.dashboard.fake_broker import Connected, FakeBroker, fake_broker, read_all
 from tests.dashboard.served import Served, served, settings_of, web_socket
-from tests.patience import wait_until
 
-__all__ = ["Test", "asynchronous", "collect", "echo", "refusal", "relayed", "settled", "until"]
+__all__ = ["Test", "asynchronous", "collect", "echo", "refusal", "relayed", "settled"]
 
 Test = Callable[..., Coroutine[Any, Any, None]]
 
@@ -66,11 +65,6 @@ async def collect(socket: aiohttp.ClientWebSocketResponse, size: int) -> bytes:
     while len(found) < size:
         found += await socket.receive_bytes()
     return bytes(found)
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for a condition without holding up the loop."""
-    await asyncio.to_thread(wait_until, is_so)
 
 
 async def settled(count: Callable[[], int]) -> None:

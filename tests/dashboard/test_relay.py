@@ -13,8 +13,9 @@ import aiohttp
 import pytest
 
 from tests.dashboard.fake_broker import CONNACK, CONNECT, FakeBroker, fake_broker, read_all
-from tests.dashboard.relaying import asynchronous, collect, echo, refusal, relayed, until
+from tests.dashboard.relaying import asynchronous, collect, echo, refusal, relayed
 from tests.dashboard.served import closing, served, settings_of, web_socket
+from tests.patience import until
 
 POLICY_VIOLATION, TOO_BIG, TRY_AGAIN = 1008, 1009, 1013
 

@@ -11,8 +11,9 @@ import pytest
 
 from mqinfer.dashboard.places import Full, Places
 from tests.dashboard.fake_broker import CONNACK, CONNECT, FakeBroker, read_all
-from tests.dashboard.relaying import asynchronous, collect, echo, refusal, relayed, settled, until
+from tests.dashboard.relaying import asynchronous, collect, echo, refusal, relayed, settled
 from tests.dashboard.served import closing, served, settings_of, web_socket
+from tests.patience import until
 
 GOING_AWAY = 1001
 FLOOD = 256 << 20

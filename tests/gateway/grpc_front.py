@@ -11,9 +11,9 @@ from typing import Any
 
 from mqinfer.gateway.access import Access
 from mqinfer.gateway.core import Core
-from mqinfer.gateway.grpc_calls import make_server
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.datatypes import Array, Datatype, datatype_of, from_raw, raw_bytes
+from tests.gateway.listening import UNLIMITED, over_grpc
 
 __all__ = ["SERVICE", "GrpcFront", "read_outputs", "serving", "tensors"]
 
@@ -60,15 +60,9 @@ async def serving(
     from mqinfer.gateway.grpc import make_handlers
 
     settings = settings or GatewaySettings()
-    server = make_server(make_handlers(core, access or Access(), settings), settings)
-    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    await server.start()
-    try:
-        options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-        async with grpc.aio.insecure_channel(address, options=options) as channel:
-            yield GrpcFront(channel, address)
-    finally:
-        await server.stop(None)
+    handlers = make_handlers(core, access or Access(), settings)
+    async with over_grpc(handlers, settings) as address, grpc.aio.insecure_channel(address, UNLIMITED) as channel:
+        yield GrpcFront(channel, address)
 
 
 def tensors(**arrays: Array) -> dict[str, Any]:

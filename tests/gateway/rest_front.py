@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
-from aiohttp import web
 
 from mqinfer.gateway.access import Access
 from mqinfer.gateway.core import Core
-from mqinfer.gateway.http import make_runner
 from mqinfer.gateway.rest.app import make_app
 from tests.gateway.conftest import OpenCore, gateway_settings
+from tests.gateway.listening import open_session, over_http
 
-__all__ = ["Front", "Reply", "json_input", "serving", "until"]
+__all__ = ["Front", "Reply", "json_input", "serving"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +68,11 @@ async def serving(open_core: OpenCore, access: Access | None = None, **options: 
     """Serve the front in the running loop, with these options, and connect to it."""
     settings = gateway_settings(**{"model_control": True, **options})
     async with open_core(model_control=settings.callers.model_control, max_bytes=settings.bounds.max_bytes) as core:
-        runner = make_runner(make_app(core, access or Access(), settings), settings)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            skipped = ["Accept-Encoding", "Content-Type"]
-            async with aiohttp.ClientSession(auto_decompress=False, skip_auto_headers=skipped) as session:
-                yield Front(core, f"http://127.0.0.1:{runner.addresses[0][1]}", session)
-        finally:
-            await runner.cleanup()
+        app = make_app(core, access or Access(), settings)
+        async with over_http(app, settings) as (host, port), open_session() as session:
+            yield Front(core, f"http://{host}:{port}", session)
 
 
 def json_input(name: str, datatype: str, shape: list[int], data: Any) -> dict[str, Any]:
     """Return an input of JSON."""
     return {"name": name, "datatype": datatype, "shape": shape, "data": data}
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait until a condition holds that other threads bring about."""
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - a worker has no event for it
-            await asyncio.sleep(0.01)

@@ -25,7 +25,7 @@ from mqinfer.protocol.errors import Expired
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import EncodedTensor
 from tests.cloud_worker.conftest import GatedEcho
-from tests.patience import PATIENT
+from tests.patience import PATIENT, until
 
 X = EncodedTensor("x", Datatype.FP32, (1, 4), "raw", np.ones((1, 4), "<f4").tobytes())
 
@@ -44,12 +44,6 @@ class Held:
     async def entered(self) -> None:
         """Wait until a run has begun."""
         assert await asyncio.to_thread(self.backend.entered.acquire, timeout=60)
-
-    async def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait for something that threads do and tell nobody."""
-        async with asyncio.timeout(60):
-            while not is_so():  # noqa: ASYNC110  worker and client tell nobody
-                await asyncio.sleep(0.001)
 
 
 @pytest.fixture
@@ -88,16 +82,16 @@ async def test_a_cancelled_call_is_cancelled_at_the_worker(hold: Any) -> None:
         first = asyncio.create_task(held.core.infer(call()))
         await held.entered()
         second = asyncio.create_task(held.core.infer(call()))
-        await held.until(lambda: held.worker.depth == 2)
+        await until(lambda: held.worker.depth == 2)
         second.cancel()
         with pytest.raises(asyncio.CancelledError):
             await second
         third = asyncio.create_task(held.core.infer(call()))
-        await held.until(lambda: held.worker.depth == 3)  # the worker has read the cancellation, too
+        await until(lambda: held.worker.depth == 3)  # the worker has read the cancellation, too
         held.backend.gate.set()
         for task in (first, third):
             assert (await task).outputs["x"].tolist() == [[1.0] * 4]
-        await held.until(lambda: held.worker.depth == 0)
+        await until(lambda: held.worker.depth == 0)
         assert held.backend.runs == [1, 1]
         assert held.worker.statistics().counters == {"ok": 3, "skipped_cancelled": 1}
         assert held.core.inference.outcomes == {("echo", "ok"): 3, ("echo", "cancelled"): 1}
@@ -142,7 +136,7 @@ async def test_one_callers_flood_does_not_starve_another(hold: Any) -> None:
         await held.entered()
         few = [asyncio.create_task(ask("few")) for _ in range(2)]
         gathered = asyncio.gather(*flood, *few, return_exceptions=True)
-        await held.until(lambda: held.core.inference.admission.queued > 0)
+        await until(lambda: held.core.inference.admission.queued > 0)
         running = held.core.inference.admission.running
         assert running < 100  # what the worker accepts; the rest waits where callers take turns
         held.backend.gate.set()
@@ -160,7 +154,7 @@ async def test_a_call_that_waits_for_its_turn_can_be_cancelled_or_expire(hold: A
     """It leaves the line and is never sent; the others keep their turns."""
     async with hold() as held:
         running = [asyncio.create_task(held.core.infer(call(caller="many"))) for _ in range(80)]
-        await held.until(lambda: held.core.inference.admission.queued > 0)
+        await until(lambda: held.core.inference.admission.queued > 0)
         waits = asyncio.create_task(held.core.infer(call(caller="few")))
         await asyncio.sleep(0)
         with pytest.raises(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from mqinfer.gateway.access import Access, Right
 from mqinfer.protocol.datatypes import Datatype, dtype_of
 from tests.gateway.conftest import OpenCore, gateway_settings
 from tests.gateway.grpc_front import GrpcFront, read_outputs, serving, tensors
+from tests.gateway.listening import failure
 from tests.gateway.models import IDENTITIES
 
 COUNT, ONES = np.arange(16, dtype="<i4")[None], np.ones((1, 16), "<i4")
@@ -31,13 +32,6 @@ def front(open_core: OpenCore) -> AbstractAsyncContextManager[GrpcFront]:
             yield front
 
     return opened()
-
-
-async def failure(call: Awaitable[Any]) -> tuple[Any, str]:
-    """Return status and text of a call that fails."""
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    return caught.value.code(), caught.value.details()
 
 
 def typed_sums(kind: str = "int_contents") -> list[dict[str, Any]]:

@@ -8,8 +8,6 @@ import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import grpc
 import pytest
@@ -17,14 +15,12 @@ import pytest
 from mqinfer.gateway.access import GRANTED, Access
 from mqinfer.web.arriving import Arriving
 from mqinfer.web.keys import KeyFile
-from mqinfer.web.unsent import Unsent
 from tests.gateway.grpc_front import SERVICE, serving
-from tests.gateway.rest_front import until
+from tests.gateway.listening import core_that_counts, failure
+from tests.patience import until
 
 KEYS = '[ann]\nkey = "8f1c0a5be2d94b7f9a36"\nrights = ["infer", "metadata"]\n'
 LOG = logging.getLogger("mqinfer.test")
-NO_CORE: Any = SimpleNamespace(unsent=Unsent(LOG, 1 << 20, 60.0), arriving=Arriving(LOG, 1 << 20, 60.0))
-"""No call of these tests gets as far as that."""
 
 
 @pytest.fixture
@@ -36,28 +32,21 @@ def access(tmp_path: Path) -> Access:
     return Access(KeyFile(path, GRANTED))
 
 
-async def failure(call: Any) -> tuple[str, str]:
-    """Return status and text of a call that fails."""
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    return caught.value.code().name, caught.value.details()
-
-
 @pytest.mark.parametrize("method", ["ModelInfer", "ServerMetadata", "RepositoryModelLoad"])
 async def test_decided_before_the_message_is_there(access: Access, method: str) -> None:
     """A caller without a key is refused before it has sent a byte of its request."""
-    async with serving(NO_CORE, access) as front:
+    async with serving(core_that_counts(), access) as front:
         call = front.channel.stream_unary(f"/{SERVICE}/{method}")(timeout=60)
-        assert (await failure(call))[0] == "UNAUTHENTICATED"
+        assert (await failure(call))[0] is grpc.StatusCode.UNAUTHENTICATED
 
 
 async def test_a_call_without_a_message() -> None:
     """A call that ends without a request is told so."""
-    async with serving(NO_CORE) as front:
+    async with serving(core_that_counts()) as front:
         call = front.channel.stream_unary(f"/{SERVICE}/ServerReady")(timeout=60)
         await call.done_writing()
         status, text = await failure(call)
-        assert status == "INVALID_ARGUMENT"
+        assert status is grpc.StatusCode.INVALID_ARGUMENT
         assert "send one message" in text
 
 
@@ -91,8 +80,7 @@ def unfinished(method: str, sent: int) -> bytes:
 async def test_unfinished_messages_are_bounded(method: str, sent: int, reason: str) -> None:
     """A message of which too much is there, or too little after its time, ends its call; gRPC keeps nothing of it."""
     arriving = Arriving(LOG, 50_000, 60.0 if reason == "bytes" else 0.001)
-    core: Any = SimpleNamespace(unsent=NO_CORE.unsent, arriving=arriving)
-    async with asyncio.timeout(60), serving(core) as front:
+    async with asyncio.timeout(60), serving(core_that_counts(arriving=arriving)) as front:
         reader, writer = await asyncio.open_connection(*front.address.split(":"))
         writer.write(unfinished(method, sent))
         await reader.readuntil(b"grpc-status\x018")  # RESOURCE_EXHAUSTED
@@ -105,7 +93,7 @@ async def test_unfinished_messages_are_bounded(method: str, sent: int, reason: s
 async def test_what_inflates_is_bounded(compression: grpc.Compression) -> None:
     """A message that is larger once it is decompressed than a request may be ends its call; one that fits is read."""
     with ThreadPoolExecutor(1) as decompressor:
-        core: Any = SimpleNamespace(**vars(NO_CORE), decompressor=decompressor, max_input_bytes=50_000)
+        core = core_that_counts(decompressor=decompressor, max_input_bytes=50_000)
         async with asyncio.timeout(60), serving(core) as front:
             for method in ("ModelInfer", "ModelStreamInfer"):
                 call = front.channel.stream_stream(f"/{SERVICE}/{method}")(compression=compression)
@@ -122,13 +110,14 @@ async def test_what_inflates_is_bounded(compression: grpc.Compression) -> None:
 async def test_idle_streams_are_not_bounded_in_time() -> None:
     """A stream may be silent for as long as it likes, and what it has sent before does not count."""
     arriving = Arriving(LOG, 50_000, 0.001)
-    core: Any = SimpleNamespace(unsent=NO_CORE.unsent, arriving=arriving)
-    async with asyncio.timeout(60), serving(core) as front:
+    async with asyncio.timeout(60), serving(core_that_counts(arriving=arriving)) as front:
         stream = front.stream()
         for _ in range(4):
             await stream.write(b"\xff" * 30_000)
             await stream.read()
-        assert (await failure(front.channel.stream_unary(f"/{SERVICE}/ServerReady")()))[0] == "RESOURCE_EXHAUSTED"
+        assert (await failure(front.channel.stream_unary(f"/{SERVICE}/ServerReady")()))[
+            0
+        ] is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert arriving.given_up == {"slow": 1}
         await stream.write(b"\xff")
         assert await stream.read()

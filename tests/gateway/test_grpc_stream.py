@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +16,11 @@ from mqinfer.gateway.access import Access
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.grpc.infer import make_stream
 from mqinfer.gateway.messages import message_class
+from mqinfer.gateway.settings import GatewaySettings
 from tests.gateway.conftest import Fleet, OpenCore
 from tests.gateway.grpc_front import SERVICE, GrpcFront, read_outputs, serving, tensors
-from tests.patience import PATIENT
+from tests.gateway.listening import over_grpc
+from tests.patience import PATIENT, until
 
 FRAME = {"model_name": "identity_fp32", **tensors(INPUT0=np.arange(4, dtype="<f4")[None])}
 SLOW = {"model_name": "slow", **tensors(x=np.zeros((1, 4), "<f4"))}
@@ -125,11 +126,8 @@ async def test_requests_that_have_no_room_are_not_read(open_core: OpenCore) -> N
     async with open_core() as core:
         holding = Holding(core)
         handler = make_stream(holding, Access(), window=5)  # type: ignore[arg-type]  # a core in front of one
-        server = grpc.aio.server()
-        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, {"ModelStreamInfer": handler})])
-        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-        await server.start()
-        async with grpc.aio.insecure_channel(address) as channel:
+        handlers = [grpc.method_handlers_generic_handler(SERVICE, {"ModelStreamInfer": handler})]
+        async with over_grpc(handlers, GatewaySettings()) as address, grpc.aio.insecure_channel(address) as channel:
             stream = GrpcFront(channel, address).stream()
             for number in range(12):
                 await stream.write(request(str(number), parameters=HELD))
@@ -140,7 +138,6 @@ async def test_requests_that_have_no_room_are_not_read(open_core: OpenCore) -> N
             assert holding.held == 5
             holding.released.set()
             assert len(await read_all(stream)) == 12
-        await server.stop(None)
 
 
 async def test_calls_that_end_early_do_not_run(fleet: Fleet) -> None:
@@ -205,9 +202,3 @@ async def runs(front: GrpcFront) -> int:
 def skipped_at(client: AsyncClient, worker: str) -> int:
     """Return how many cancelled requests a worker has skipped, by its own count."""
     return client.connection.registry.known.workers[worker].counters.get("skipped_cancelled", 0)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds."""
-    while not holds():  # noqa: ASYNC110  no event tells of a counter
-        await asyncio.sleep(0.005)

@@ -9,7 +9,6 @@ import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,12 +16,10 @@ from aiohttp import web
 
 from mqinfer.gateway import http
 from mqinfer.gateway.access import Access, Right
-from mqinfer.gateway.http import make_runner
 from mqinfer.web import connections
-from mqinfer.web.arriving import Arriving
 from mqinfer.web.connections import log_each_kind
-from mqinfer.web.unsent import Unsent
 from tests.gateway.conftest import gateway_settings
+from tests.gateway.listening import core_that_counts, over_http
 
 HEAD = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\n"
 NO_HTTP = {
@@ -49,17 +46,11 @@ def connect(options: dict[str, Any]) -> AbstractAsyncContextManager[Connect]:
     @asynccontextmanager
     async def opened() -> AsyncIterator[Connect]:
         settings = gateway_settings(**options)
-        core: Any = SimpleNamespace(unsent=Unsent(http.log, 1 << 30, 60.0), arriving=Arriving(http.log, 1 << 30, 60.0))
-        bodies = http.Bodies(settings, core)
+        bodies = http.Bodies(settings, core_that_counts())
         route = http.Endpoint(re.compile("/"), Right.HEALTH, {"POST": echo})
-        runner = make_runner(http.make_application([route], Access(), bodies), settings)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
+        async with over_http(http.make_application([route], Access(), bodies), settings) as address:
             async with asyncio.timeout(60):
-                yield lambda: asyncio.open_connection("127.0.0.1", runner.addresses[0][1])
-        finally:
-            await runner.cleanup()
+                yield lambda: asyncio.open_connection(*address)
 
     return opened()
 

@@ -22,7 +22,8 @@ from mqinfer.protocol.datatypes import Datatype, dtype_of
 from mqinfer.protocol.topics import Topics
 from tests.gateway.conftest import Fleet, core_of
 from tests.gateway.models import IDENTITIES
-from tests.gateway.rest_front import Front, Reply, json_input, serving, until
+from tests.gateway.rest_front import Front, Reply, json_input, serving
+from tests.patience import until
 
 COUNT, ONES = list(range(16)), [1] * 16
 SUMS, DIFFERENCES = [each + 1 for each in COUNT], [each - 1 for each in COUNT]

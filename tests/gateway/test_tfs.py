@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +21,10 @@ from mqinfer.gateway.tfs.tensors import NUMBERS
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
 from mqinfer.protocol.topics import Topics
 from tests.gateway.conftest import Fleet, OpenCore, core_of
+from tests.gateway.listening import failure
 from tests.gateway.models import IDENTITIES
-from tests.gateway.rest_front import until
 from tests.gateway.tfs_front import PREDICTION, TfsFront, serving
+from tests.patience import until
 
 ROWS = np.arange(1000 * 16, dtype="<i4").reshape(1000, 16)
 ONE = np.ones((1, 16), "<i4")
@@ -34,13 +35,6 @@ STATUS = {"version": "1", "state": "AVAILABLE", "status": {"error_code": "OK", "
 def front(open_core: OpenCore, options: dict[str, Any]) -> AbstractAsyncContextManager[TfsFront]:
     """Serve both fronts."""
     return serving(open_core, **options)
-
-
-async def fails(call: Awaitable[Any]) -> tuple[grpc.StatusCode, str]:
-    """Return code and text of a call of gRPC that fails."""
-    with pytest.raises(grpc.aio.AioRpcError) as raised:
-        await call
-    return raised.value.code(), raised.value.details()
 
 
 async def test_sums_in_both_forms(front: TfsFront) -> None:
@@ -71,7 +65,7 @@ async def test_a_thousand_rows(front: TfsFront) -> None:
 async def test_more_rows_than_are_split(front: TfsFront, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch that would become too many requests is refused before the first is sent."""
     monkeypatch.setattr(calls, "_MOST_PARTS", 100)
-    code, why = await fails(front.predict("simple", {"INPUT0": ROWS, "INPUT1": ROWS}))
+    code, why = await failure(front.predict("simple", {"INPUT0": ROWS, "INPUT1": ROWS}))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert "1000 rows, and model 'simple' takes 8 at a time: at most 100 requests" in why
     assert not front.core.inference.outcomes
@@ -81,7 +75,7 @@ async def test_one_failed_part_fails_all(front: TfsFront) -> None:
     """Where one part of a batch fails, the call does, at once: what was not sent is not, and nothing stays pending."""
     text = np.full((1000, 16), b"1", np.object_)
     text[9, 3] = b"no number"
-    code, why = await fails(front.predict("simple_string", {"INPUT0": text, "INPUT1": text}))
+    code, why = await failure(front.predict("simple_string", {"INPUT0": text, "INPUT1": text}))
     assert code is grpc.StatusCode.INTERNAL
     assert "Cast" in why
     counters = front.core.inference
@@ -162,20 +156,20 @@ async def test_what_is_not_there(front: TfsFront) -> None:
         assert (reply.status, reply.error) == (status, error)
     unknown = await front.post("simple:predict", {"instances": [1], "signature_name": "s"})
     assert (unknown.status, unknown.error) == (400, 'Serving signature name: "s" not found in signature def')
-    code, text = await fails(front.predict("simple", {}, signature_name="s"))
+    code, text = await failure(front.predict("simple", {}, signature_name="s"))
     assert code is grpc.StatusCode.FAILED_PRECONDITION
     assert text.startswith('Serving signature key "s" not found.')
-    assert await fails(front.predict("half", {})) == (
+    assert await failure(front.predict("half", {})) == (
         grpc.StatusCode.NOT_FOUND, "Servable not found for request: Latest(half)"
     )  # fmt: skip
-    assert (await fails(front.predict("", {})))[1] == "ModelSpec has no name specified."
-    code, text = await fails(front.predict("simple", {"INPUT0": ONE}))
+    assert (await failure(front.predict("", {})))[1] == "ModelSpec has no name specified."
+    code, text = await failure(front.predict("simple", {"INPUT0": ONE}))
     assert text.startswith("input size does not match signature: 1!=2 len({INPUT0}) != len({INPUT0,INPUT1}).")
     request = tfs_class("PredictRequest")(model_spec={"name": "simple"}, output_filter=["OUTPUT2"])
     request.inputs["INPUT0"].dtype = request.inputs["INPUT1"].dtype = NUMBERS[Datatype.INT32]
-    code, text = await fails(front.send("Predict", request.SerializeToString()))
+    code, text = await failure(front.send("Predict", request.SerializeToString()))
     assert text.startswith("output tensor alias not found in signature: OUTPUT2 Outputs expected to be in the set")
-    code, text = await fails(front.send("HandleReloadConfigRequest", b""))
+    code, text = await failure(front.send("HandleReloadConfigRequest", b""))
     assert code is grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -183,7 +177,7 @@ async def test_what_is_not_there(front: TfsFront) -> None:
 async def test_deadlines_and_cancels(front: TfsFront) -> None:
     """A caller's deadline, the REST front's own, and a cancelled call end at once, and nothing stays pending."""
     x = np.ones((3, 4), np.float32)
-    assert (await fails(front.predict("slow", {"x": x}, deadline_s=0.2)))[0] is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert (await failure(front.predict("slow", {"x": x}, deadline_s=0.2)))[0] is grpc.StatusCode.DEADLINE_EXCEEDED
     reply = await front.post("slow:predict", {"instances": x.tolist()})
     assert reply.status == 504
     call = asyncio.ensure_future(front.predict("slow", {"x": x}))
@@ -281,10 +275,10 @@ async def test_garbage_by_grpc(front: TfsFront) -> None:
         for data in (b"", b"\x00", b"\xff" * 100, b"\x0a\x06simple", b"\x0a\x08\x0a\x06simple", b"\x12\xff\x01"):
             if method == "GetModelStatus" and data.startswith(b"\x0a\x08"):
                 continue  # no garbage to it
-            code, text = await fails(front.send(method, data))
+            code, text = await failure(front.send(method, data))
             assert code not in {grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL}, (method, data, text)
             assert text
-    code, _ = await fails(front.channel.unary_unary(f"{PREDICTION}Nothing")(b""))
+    code, _ = await failure(front.channel.unary_unary(f"{PREDICTION}Nothing")(b""))
     assert code is grpc.StatusCode.UNIMPLEMENTED
     request = tfs_class("PredictRequest")(model_spec={"name": "identity_fp32"})
     tensor = request.inputs["INPUT0"]
@@ -292,10 +286,10 @@ async def test_garbage_by_grpc(front: TfsFront) -> None:
     tensor.int_val.append(b"\x01" * 52_000_000)
     for size in (1, 52_000_000):
         tensor.tensor_shape.dim.add(size=size)
-    code, text = await fails(front.send("Predict", request.SerializeToString()))
+    code, text = await failure(front.send("Predict", request.SerializeToString()))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert "208000000 bytes" in text
-    code, text = await fails(front.send("MultiInference", b"\x0a\x00" * 65))
+    code, text = await failure(front.send("MultiInference", b"\x0a\x00" * 65))
     assert (code, text) == (grpc.StatusCode.INVALID_ARGUMENT, "65 tasks; at most 64 are accepted")
     assert (await front.rest("GET", "/v1/models/simple")).status == 200
 

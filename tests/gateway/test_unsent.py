@@ -7,8 +7,6 @@ import logging
 import re
 import socket
 from functools import partial
-from types import SimpleNamespace
-from typing import Any
 
 import grpc
 import pytest
@@ -16,23 +14,17 @@ from aiohttp import web
 
 from mqinfer.gateway import http
 from mqinfer.gateway.access import Access, Right
-from mqinfer.gateway.grpc_calls import make_server, unary
-from mqinfer.gateway.http import make_runner
-from mqinfer.web.arriving import Arriving
+from mqinfer.gateway.grpc_calls import unary
 from mqinfer.web.unsent import Unsent
 from tests.gateway.conftest import gateway_settings
-from tests.gateway.rest_front import until
+from tests.gateway.listening import core_that_counts, over_grpc, over_http
+from tests.patience import until
 
 LOG = logging.getLogger("mqinfer.test")
 LARGE = 32 << 20
 """More than the system takes on its own of what a program doesn't read."""
 BOUNDS = {"slow": (1 << 30, 0.05), "bytes": (LARGE - 1, 60.0)}
 REASONS = pytest.mark.parametrize("reason", BOUNDS)
-
-
-def holder(unsent: Unsent) -> Any:
-    """Return what stands for a core that answers nothing."""
-    return SimpleNamespace(unsent=unsent, arriving=Arriving(LOG, 1 << 30, 60.0))
 
 
 async def test_bytes_of_all_replies_are_bounded() -> None:
@@ -80,13 +72,10 @@ async def test_http(reason: str) -> None:
         return await bodies.reply(call.request, bytes(LARGE))
 
     settings = gateway_settings()
-    bodies = http.Bodies(settings, holder(unsent))
+    bodies = http.Bodies(settings, core_that_counts(unsent))
     route = http.Endpoint(re.compile("/"), Right.HEALTH, {"GET": answer})
-    runner = make_runner(http.make_application([route], Access(), bodies), settings)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        with socket.create_connection(runner.addresses[0][:2]) as caller:
+    async with over_http(http.make_application([route], Access(), bodies), settings) as address:
+        with socket.create_connection(address) as caller:
             caller.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             await until(lambda: unsent.given_up)
             caller.settimeout(60)
@@ -94,8 +83,6 @@ async def test_http(reason: str) -> None:
                 while await asyncio.to_thread(caller.recv, 1 << 20):
                     pass
                 raise ConnectionResetError("it was closed in the middle of the body")
-    finally:
-        await runner.cleanup()
     assert unsent.given_up == {reason: 1}
     assert unsent.bytes == 0
 
@@ -108,13 +95,11 @@ async def test_grpc(reason: str, caplog: pytest.LogCaptureFixture) -> None:
     async def answer(request: bytes, _: object) -> bytes:
         return bytes(int(request))
 
-    methods = {"Answer": unary(Access(), Right.HEALTH, answer, holder(unsent))}
-    server = make_server([grpc.method_handlers_generic_handler("t.Service", methods)], gateway_settings())
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
+    methods = {"Answer": unary(Access(), Right.HEALTH, answer, core_that_counts(unsent))}
+    handlers = [grpc.method_handlers_generic_handler("t.Service", methods)]
     options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
-    try:
-        connect = partial(grpc.aio.insecure_channel, f"127.0.0.1:{port}", options=options)
+    async with over_grpc(handlers, gateway_settings()) as address:
+        connect = partial(grpc.aio.insecure_channel, address, options=options)
         async with asyncio.timeout(60), connect() as channel:
             unread = channel.stream_stream("/t.Service/Answer")()
             await unread.write(b"%d" % LARGE)
@@ -122,8 +107,6 @@ async def test_grpc(reason: str, caplog: pytest.LogCaptureFixture) -> None:
             if reason == "bytes":  # else its own time may be over too
                 async with connect() as other:
                     assert await other.unary_unary("/t.Service/Answer")(b"9") == bytes(9)
-    finally:
-        await server.stop(None)
     assert unsent.given_up == {reason: 1}
     assert unsent.bytes == 0
     assert not [record for record in caplog.records if record.exc_info]

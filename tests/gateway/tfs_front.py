@@ -13,18 +13,16 @@ from typing import Any
 
 import aiohttp
 import grpc
-from aiohttp import web
 
 from mqinfer.gateway.access import Access
 from mqinfer.gateway.core import Core
-from mqinfer.gateway.grpc_calls import make_server
-from mqinfer.gateway.http import make_runner
 from mqinfer.gateway.tfs.grpc import make_grpc_handlers
 from mqinfer.gateway.tfs.messages import tfs_class
 from mqinfer.gateway.tfs.rest import make_rest_app
 from mqinfer.gateway.tfs.tensors import read_tensors, write_tensor
 from mqinfer.protocol.datatypes import Array
 from tests.gateway.conftest import OpenCore, gateway_settings
+from tests.gateway.listening import UNLIMITED, open_session, over_grpc, over_http
 from tests.gateway.rest_front import Reply
 
 __all__ = ["PREDICTION", "Reply", "TfsFront", "serving"]
@@ -82,22 +80,11 @@ class TfsFront:
 async def serving(open_core: OpenCore, access: Access | None = None, **options: Any) -> AsyncIterator[TfsFront]:
     """Serve both fronts in the running loop, with these settings, and connect to them."""
     settings, access = gateway_settings(**options), access or Access()
-    async with open_core() as core:
-        server = make_server(make_grpc_handlers(core, access, settings), settings)
-        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-        runner = make_runner(make_rest_app(core, access, settings), settings)
-        await server.start()
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-            unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-            skipped = ["Accept-Encoding", "Content-Type"]
-            async with (
-                grpc.aio.insecure_channel(address, options=unlimited) as channel,
-                aiohttp.ClientSession(auto_decompress=False, skip_auto_headers=skipped) as session,
-            ):
-                yield TfsFront(core, url, address, session, channel)
-        finally:
-            await runner.cleanup()
-            await server.stop(None)
+    async with (
+        open_core() as core,
+        over_grpc(make_grpc_handlers(core, access, settings), settings) as address,
+        over_http(make_rest_app(core, access, settings), settings) as (host, port),
+        grpc.aio.insecure_channel(address, UNLIMITED) as channel,
+        open_session() as session,
+    ):
+        yield TfsFront(core, f"http://{host}:{port}", address, session, channel)
