@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from mqinfer.logs import log_once
 from mqinfer.models.repository.config import Accelerators
 from mqinfer.protocol.datatypes import Datatype
-from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
 from mqinfer.protocol.types import Scalar, TensorSpec
 
 log = logging.getLogger("mqinfer.models")
@@ -131,6 +132,20 @@ class LoadOptions:
         return str(self.parameters.get("precision", "fp32"))
 
 
+def check_ranks(unknown: Iterable[str], configured: Mapping[str, TensorOptions], path: Path) -> None:
+    """Check that inputs whose rank the file leaves open have a configured shape.
+
+    Raises:
+        ModelNotLoadable: One has none.
+    """
+    for name in unknown:
+        if configured.get(name, TensorOptions()).shape is None:
+            raise ModelNotLoadable(
+                f"{path}: the file leaves the rank of the input {name!r} open; add its shape to model.toml: "
+                f'[[input]] name = "{name}", dims = [...]'
+            )
+
+
 def with_configured_shapes(
     specs: Sequence[TensorSpec], configured: Mapping[str, TensorOptions], unknown: Sequence[str] = ()
 ) -> tuple[TensorSpec, ...]:
@@ -156,7 +171,7 @@ def _merge(spec: TensorSpec, configured: TensorOptions, *, free: bool) -> Tensor
         raise ConfigError(f"model.toml: {spec.name}: data_type {configured.datatype}, the model has {spec.datatype}")
     if configured.shape is None:
         return spec
-    if not free and not _fits(configured.shape, spec.shape):
+    if not free and not sizes_fit(configured.shape, spec.shape):
         raise ConfigError(
             f"model.toml: {spec.name}: shape {list(configured.shape)} does not fit the model's {list(spec.shape)} "
             "(dims leave the batch axis out where max_batch_size is above 0)"
@@ -164,7 +179,8 @@ def _merge(spec: TensorSpec, configured: TensorOptions, *, free: bool) -> Tensor
     return TensorSpec(spec.name, spec.datatype, configured.shape)
 
 
-def _fits(configured: tuple[int, ...], discovered: tuple[int, ...]) -> bool:
+def sizes_fit(configured: tuple[int, ...], discovered: tuple[int, ...]) -> bool:
+    """Return whether two shapes agree where neither leaves a size open."""
     return len(configured) == len(discovered) and all(
         -1 in {one, other} or one == other for one, other in zip(configured, discovered, strict=True)
     )

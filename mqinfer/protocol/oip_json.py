@@ -10,6 +10,7 @@ of Protocol Buffers (https://protobuf.dev/programming-guides/json/).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from math import prod
@@ -55,6 +56,7 @@ BINARY_OUTPUT = "binary_data_output"
 """Request parameter: true requests a reply with a binary tail."""
 
 _NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_LENGTH = re.compile(r"[0-9]{1,12}")  # more digits than any payload has bytes
 _ELEMENT_BYTES = 2
 """Fewest bytes that an element takes in JSON: a digit and a comma."""
 _FLOATS = frozenset((Datatype.FP32, Datatype.FP64))
@@ -100,6 +102,20 @@ class _ReplyParameters(ReplyShape, gc=False):
 
 
 prepare(_TensorParameters, _Request, _Reply, _ReplyParameters)
+
+
+def header_length(properties: Sequence[tuple[str, str]]) -> int | None:
+    """Return how many bytes of a message are JSON, from its user properties; None where they don't state it.
+
+    Raises:
+        BadEnvelope: What they state is no number of bytes.
+    """
+    stated = dict(properties).get(HEADER_LENGTH)
+    if stated is None:
+        return None
+    if not _LENGTH.fullmatch(stated):
+        raise BadEnvelope(f"user property {HEADER_LENGTH} is {stated[:40]!r}; expected a number of bytes")
+    return int(stated)
 
 
 def encode_request(request: InferRequest, *, binary: bool = False) -> tuple[bytes, int | None]:

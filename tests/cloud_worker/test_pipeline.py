@@ -223,7 +223,7 @@ def test_stopping_returns_what_nobody_began(open_shop: Callable[..., Shop]) -> N
     stopper = threading.Thread(target=lambda: left.extend(shop.pipeline.stop()))
     left: list[list[int]] = []
     stopper.start()
-    while not shop.pipeline.closing:
+    while not shop.pipeline._closing:
         time.sleep(0)  # until `stop` has begun: it waits for the run
     release.set()
     stopper.join(10)

@@ -80,7 +80,7 @@ def test_what_can_not_be_drained_in_time_is_turned_away(
     with caplog.at_level(logging.CRITICAL, "mqinfer"):
         stopper = threading.Thread(target=worker.stop, args=(0.0,))
         stopper.start()
-        wait_until(lambda: worker.pipeline.closing)
+        wait_until(lambda: worker.pipeline._closing)
         backend.gate.set()
         stopper.join(10)
     outcomes = [bare.read().outcome for _ in range(4)]

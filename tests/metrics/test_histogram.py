@@ -1,6 +1,5 @@
 import math
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,9 +58,3 @@ def test_an_empty_histogram_has_no_percentiles() -> None:
 def test_a_negative_duration_counts_as_zero() -> None:
     """A clock that was set back between two readings spoils nothing."""
     assert filled([-5]).percentile(50) == 0
-
-
-@pytest.mark.parametrize(("percent", "expected"), [(50, 50), (95, 95), (99, 99), (1, 1)])
-def test_nearest_rank_of_one_to_a_hundred(percent: float, expected: int) -> None:
-    """The textbook example of nearest rank."""
-    assert filled(list(range(1, 101))).percentile(percent) == expected

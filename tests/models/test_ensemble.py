@@ -175,7 +175,7 @@ def test_only_the_steps_that_are_needed_run(repository: Path) -> None:
     write_pipeline(repository)
     model = load_model(find(repository, "seeing"), device="cpu")
     assert isinstance(model.backend, EnsembleBackend)
-    model.backend.backends[1].close()  # the argmax can't run any more
+    model.backend._backends[1].close()  # the argmax can't run any more
     assert model.backend.infer({"IMAGE": pictures(1)}, ["LOGITS"])["LOGITS"].shape == (1, 3, 2, 2)
     with pytest.raises(ModelFailed, match=r"step 1 \(model 'most'\): model\.onnx"):
         model.backend.infer({"IMAGE": pictures(1)})
@@ -290,7 +290,7 @@ def test_one_model_in_two_steps_is_loaded_once(repository: Path, write_onnx: Wri
     )
     model = load_model(find(repository, "twice"), device="cpu")
     assert isinstance(model.backend, EnsembleBackend)
-    assert len(set(map(id, model.backend.backends.values()))) == 1
+    assert len(set(map(id, model.backend._backends.values()))) == 1
     assert model.backend.infer({"a": np.zeros((1, 4), np.float32)})["c"].tolist() == [[2, 2, 2, 2]]
 
 

@@ -18,7 +18,7 @@ from mqinfer.codecs import decode_tensor
 from mqinfer.protocol import envelope, oip_json
 from mqinfer.protocol.checksum import CHECKSUM, verify
 from mqinfer.protocol.datatypes import Array, Datatype
-from mqinfer.protocol.errors import BadEnvelope, BadTensor, BadTopic, Corrupted, MqinferError
+from mqinfer.protocol.errors import BadTensor, BadTopic, Corrupted, MqinferError
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.topics import CONTROL, Topics, check_name, check_same
 from mqinfer.protocol.types import EncodedTensor, ErrorInfo, InferResponse, Outcome
@@ -260,10 +260,7 @@ def _decode(message: Message, limits: Limits) -> InferResponse:
         is_json = message.content_type.startswith(oip_json.CONTENT_TYPE)
     if not is_json:
         return envelope.decode_response(message.payload, limits)
-    stated = dict(message.user_properties).get(oip_json.HEADER_LENGTH)
-    if stated is not None and not (stated.isascii() and stated.isdigit() and len(stated) < 20):
-        raise BadEnvelope(f"{oip_json.HEADER_LENGTH} is {stated[:40]!r}; expected a number of bytes")
-    return oip_json.decode_response(message.payload, None if stated is None else int(stated), limits)
+    return oip_json.decode_response(message.payload, oip_json.header_length(message.user_properties), limits)
 
 
 def _picture_of(reply: InferResponse) -> tuple[int, int]:

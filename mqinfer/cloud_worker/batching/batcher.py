@@ -115,11 +115,6 @@ class Batcher(Generic[T]):
         """Return the requests that wait."""
         return [waiting.ready.item for waiting in self._all()]
 
-    @property
-    def known_keys(self) -> int:
-        """Keys whose policies are kept; bounded."""
-        return len(self._known)
-
     def add(self, ready: Ready[T], now: float, turn: float = 0.0) -> None:
         """Add a request.
 

@@ -100,12 +100,6 @@ class CancelledRequests:
         self._outcomes: OrderedDict[str, OrderedDict[str, Outcome]] = OrderedDict()  # by client, then by id
         self.any = False
 
-    @property
-    def remembered(self) -> int:
-        """Requests that are remembered; bounded."""
-        with self._lock:
-            return sum(map(len, self._outcomes.values()))
-
     def add(self, client: str, ids: Iterable[str], outcome: Outcome) -> None:
         """Remember requests of a client that it waits for no more."""
         with self._lock:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
-
 from msgspec.structs import replace
 
 from mqinfer.broker.link import Message
 from mqinfer.protocol import envelope, oip_json
 from mqinfer.protocol.checksum import CHECKSUM, verify
-from mqinfer.protocol.errors import BadEnvelope, BadTopic
+from mqinfer.protocol.errors import BadTopic
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.topics import InferAddress, Topics, may_reply
 from mqinfer.protocol.trace import TraceContext, trace_of
 from mqinfer.protocol.types import InferRequest
 from mqinfer.value_object import value_object
 
-_LENGTH = re.compile(r"[0-9]{1,12}")  # more digits than any payload has bytes
 _INFINITE = float("inf")
 
 
@@ -171,17 +168,5 @@ def _is_json(message: Message) -> bool:
 
 
 def _read_json(message: Message, address: InferAddress, limits: Limits) -> InferRequest:
-    length = dict(message.user_properties).get(oip_json.HEADER_LENGTH)
-    return oip_json.decode_request(
-        message.payload,
-        address.model,
-        address.version,
-        header_length=None if length is None else _length(length),
-        limits=limits,
-    )
-
-
-def _length(text: str) -> int:
-    if not _LENGTH.fullmatch(text):
-        raise BadEnvelope(f"user property {oip_json.HEADER_LENGTH} is {text[:40]!r}; expected a number of bytes")
-    return int(text)
+    length = oip_json.header_length(message.user_properties)
+    return oip_json.decode_request(message.payload, address.model, address.version, header_length=length, limits=limits)

@@ -126,11 +126,6 @@ class Pipeline(Generic[M, T]):
         return len(self._threads)
 
     @property
-    def closing(self) -> bool:
-        """Whether `stop` was called."""
-        return self._closing
-
-    @property
     def busy_since(self) -> float:
         """When the oldest task that a thread has not finished began; infinite where there is none."""
         return min(filter(None, self._began), default=math.inf)

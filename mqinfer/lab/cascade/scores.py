@@ -65,11 +65,6 @@ class Scores:
     def __len__(self) -> int:
         return len(self.thumbnails)
 
-    def part(self, frames: slice) -> Scores:
-        """Return some of the frames."""
-        small = None if self.small is None else self.small[frames]
-        return Scores(self.thumbnails[frames], self.confidences[frames], self.reference[frames], small, self.costs)
-
 
 def write_scores(path: Path, scores: Scores) -> None:
     """Write scores as `.npz`.

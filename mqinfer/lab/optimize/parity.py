@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -91,7 +91,6 @@ class _Sums:
     relative: float | None = None
     equal: int = 0
     counted: int = 0
-    masks: list[Array] = field(default_factory=list)
 
 
 def compare(

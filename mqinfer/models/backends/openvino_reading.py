@@ -12,7 +12,7 @@ from typing import Any
 
 from mqinfer.models.backends.openvino_signature import FrozenNode, check_graph, check_saved_model, dangling, read_nodes
 from mqinfer.models.engines import platform_of
-from mqinfer.models.load_options import LoadOptions, TensorOptions, with_configured_shapes
+from mqinfer.models.load_options import LoadOptions, TensorOptions, check_ranks, with_configured_shapes
 from mqinfer.models.repository.files import check_model_files, describe
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
@@ -154,12 +154,7 @@ def input_specs(ports: Sequence[Any], configured: Mapping[str, TensorOptions], p
         ModelNotLoadable: This back end does not take the datatype, or the rank is neither in the file nor configured.
         ConfigError: A configured shape or name contradicts the model.
     """
-    for name, port in _names(ports, path).items():
-        if _shape(port) is None and configured.get(name, TensorOptions()).shape is None:
-            raise ModelNotLoadable(
-                f"{path}: the file leaves the rank of the input {name!r} open; add its shape to model.toml: "
-                f'[[input]] name = "{name}", dims = [...]'
-            )
+    check_ranks((name for name, port in _names(ports, path).items() if _shape(port) is None), configured, path)
     return output_specs(ports, configured, path)
 
 

@@ -69,11 +69,6 @@ class EnsembleBackend:
         self.precision = " + ".join(dict.fromkeys(part.precision for part in parts))
         self.concurrency = min(part.concurrency for part in parts)
 
-    @property
-    def backends(self) -> Mapping[int, Backend]:
-        """The back ends by the steps' numbers; one model that serves several steps is loaded once."""
-        return self._backends
-
     def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
         """Run the steps that the outputs need; each tensor is released after its last use.
 

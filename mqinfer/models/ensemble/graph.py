@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from mqinfer.models.load_options import sizes_fit
 from mqinfer.models.repository.config import EnsembleStep
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec
@@ -138,13 +139,8 @@ def _consumers(nodes: Sequence[EnsembleNode], made: Mapping[str, TensorSpec | No
 
 
 def _fits(made: TensorSpec, taken: TensorSpec) -> bool:
-    if made.datatype is not taken.datatype:
-        return False
-    if not made.shape or not taken.shape:  # no axes, or a rank that the file leaves open
-        return True
-    return len(made.shape) == len(taken.shape) and all(
-        -1 in {one, other} or one == other for one, other in zip(made.shape, taken.shape, strict=True)
-    )
+    is_open = not made.shape or not taken.shape  # no axes, or a rank that the file leaves open
+    return made.datatype is taken.datatype and (is_open or sizes_fit(made.shape, taken.shape))
 
 
 def _order(nodes: Sequence[EnsembleNode], available: set[str]) -> tuple[EnsembleNode, ...]:

@@ -48,8 +48,6 @@ from mqinfer.protocol.datatypes import Datatype
 Layer = Mapping[str, object]
 """Checked values by the name of ModelConfig's field."""
 
-_NAMES = mapping(text)
-
 
 def class_colour(number: int) -> tuple[int, int, int]:
     """Return the default colour of a class, from the colour map of the Pascal VOC challenge: 256 colours, 0 is black.

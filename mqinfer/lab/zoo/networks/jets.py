@@ -50,18 +50,17 @@ def _centres(rng: np.random.Generator, count: int, cores: int) -> npt.NDArray[np
     return _DISTANCE * np.stack([np.cos(turn), np.sin(turn)], axis=2)
 
 
-def adjacency(jets: Jets, radius: float = _RADIUS / 4) -> Jets:
+def adjacency(jets: Jets) -> Jets:
     """Return the adjacency matrix of the near particles of each jet.
 
     Args:
         jets: Float32 [N,particles,3].
-        radius: Largest distance of neighbours in eta and phi.
 
     Returns:
         Float32 [N,particles,particles], symmetric, 1 for neighbours, 0 on the diagonal.
     """
     angles, there = jets[..., :2], jets[..., 2] > 0
     apart = np.linalg.norm(angles[:, :, None] - angles[:, None], axis=3)
-    joined = (apart < radius) & there[:, :, None] & there[:, None] & ~np.eye(jets.shape[1], dtype=bool)
+    joined = (apart < _RADIUS / 4) & there[:, :, None] & there[:, None] & ~np.eye(jets.shape[1], dtype=bool)
     result: Jets = joined.astype(np.float32)
     return result

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mqinfer.models.backends.tensorflow.runtime import running
-from mqinfer.models.load_options import TensorOptions, with_configured_shapes
+from mqinfer.models.load_options import TensorOptions, check_ranks, with_configured_shapes
 from mqinfer.protocol.card import Signature
 from mqinfer.protocol.datatypes import BY_NAME, Array, Datatype
 from mqinfer.protocol.errors import ModelFailed, ModelNotLoadable
@@ -36,16 +36,8 @@ def input_specs(
             configured.
         ConfigError: A configured shape or name contradicts the model.
     """
-    for name, tensor in tensors.items():
-        if (
-            tensor.shape.rank is None
-            and tensor.dtype.name != "string"
-            and configured.get(name, TensorOptions()).shape is None
-        ):
-            raise ModelNotLoadable(
-                f"{path}: the file leaves the rank of the input {name!r} open; add its shape to model.toml: "
-                f'[[input]] name = "{name}", dims = [...]'
-            )
+    is_open = (name for name, each in tensors.items() if each.shape.rank is None and each.dtype.name != "string")
+    check_ranks(is_open, configured, path)
     return output_specs(tensors, configured, path)
 
 
