@@ -36,7 +36,7 @@ function shown(tile: LiveTile): { mask: string | null; picture: string | null; s
 
 test("a result without previews is shown as its mask alone", async () => {
   const { clock, tile } = opened();
-  tile.addAnswer(answer(7, "frame--7", clock.nowMs()), 1);
+  tile.addAnswer(answer(7, "frame--7", clock.nowMs()));
   await settle();
   assert.deepEqual(shown(tile), { mask: "frame--7", picture: null, sequence: 7 });
 });
@@ -44,10 +44,10 @@ test("a result without previews is shown as its mask alone", async () => {
 test("results wait for the previews of their own frames, whichever comes first", async () => {
   const { clock, tile } = opened();
   tile.addPreview(preview(1, "frame--1", clock.nowMs()));
-  tile.addAnswer(answer(2, "frame--2", clock.nowMs()), 1);
+  tile.addAnswer(answer(2, "frame--2", clock.nowMs()));
   await settle();
   assert.equal(shown(tile), null);
-  tile.addAnswer(answer(1, "frame--1", clock.nowMs()), 1);
+  tile.addAnswer(answer(1, "frame--1", clock.nowMs()));
   await settle();
   assert.deepEqual(shown(tile), { mask: "frame--1", picture: "frame--1", sequence: 1 });
   tile.addPreview(preview(2, "frame--2", clock.nowMs()));
@@ -58,7 +58,7 @@ test("results wait for the previews of their own frames, whichever comes first",
 test("a preview of the same number and another capture stamp belongs to another frame", async () => {
   const { clock, tile } = opened();
   tile.addPreview(preview(1, "old-----", clock.nowMs(), { captureTimeNs: 5n }));
-  tile.addAnswer(answer(1, "new-----", clock.nowMs(), { captureTimeNs: 6n }), 1);
+  tile.addAnswer(answer(1, "new-----", clock.nowMs(), { captureTimeNs: 6n }));
   await settle();
   assert.equal(shown(tile), null);
 });
@@ -66,10 +66,10 @@ test("a preview of the same number and another capture stamp belongs to another 
 test("when previews end, masks are shown alone again", async () => {
   const { clock, tile } = opened();
   tile.addPreview(preview(0, "frame--0", clock.nowMs()));
-  tile.addAnswer(answer(0, "frame--0", clock.nowMs()), 1);
+  tile.addAnswer(answer(0, "frame--0", clock.nowMs()));
   for (let sequence = 1; sequence < 40; sequence++) {
     clock.advance(100);
-    tile.addAnswer(answer(sequence, `frame-${String(sequence).padStart(2)}`, clock.nowMs()), 1);
+    tile.addAnswer(answer(sequence, `frame-${String(sequence).padStart(2)}`, clock.nowMs()));
     await settle();
     if (sequence <= 30) assert.equal(shown(tile)?.sequence, 0);
   }
@@ -83,7 +83,7 @@ test("of a stream with a preview every five seconds, pictures and masks do not t
     clock.advance(100);
     const mark = `f-${String(sequence).padStart(6, "0")}`;
     if (sequence % 50 === 0) tile.addPreview(preview(sequence, mark, clock.nowMs()));
-    tile.addAnswer(answer(sequence, mark, clock.nowMs()), 1);
+    tile.addAnswer(answer(sequence, mark, clock.nowMs()));
     await settle();
     if (sequence > 100 && shown(tile)?.picture !== shown(tile)?.mask) alone += 1;
   }
@@ -95,7 +95,7 @@ test("previews that belong to no result do not hold results up for ever", async 
   for (let sequence = 0; sequence < 50; sequence++) {
     clock.advance(100);
     tile.addPreview(preview(sequence + 10_000, "other---", clock.nowMs()));
-    tile.addAnswer(answer(sequence, "frame---", clock.nowMs()), 1);
+    tile.addAnswer(answer(sequence, "frame---", clock.nowMs()));
     await settle();
   }
   assert.deepEqual(shown(tile), { mask: "frame---", picture: null, sequence: 49 });
@@ -107,7 +107,7 @@ test("a step shows the frames of all tiles that were captured at the same time, 
   const other = tiles.of({ ...NAME, source: "other day" }) as LiveTile;
   for (const each of [slow, other]) each.setVisible(true);
   const stamped = (tile: LiveTile, sequence: number, ms: number) =>
-    tile.addAnswer(answer(sequence, "--------", clock.nowMs(), { captureTimeNs: BigInt(ms) * 1_000_000n }), 1);
+    tile.addAnswer(answer(sequence, "--------", clock.nowMs(), { captureTimeNs: BigInt(ms) * 1_000_000n }));
   for (const each of [fast, slow, other]) stamped(each, 0, each === other ? 1e9 : 0);
   await settle();
   tiles.setPaused(true);
@@ -139,11 +139,11 @@ test("a step shows the frames of all tiles that were captured at the same time, 
 
 test("an error is shown, and no mask of a frame before it", async () => {
   const { clock, tile } = opened();
-  tile.addAnswer(answer(1, "frame--1", clock.nowMs()), 1);
+  tile.addAnswer(answer(1, "frame--1", clock.nowMs()));
   await settle();
   const error = { code: "model_failed", message: "<img src=x onerror=alert(1)>" };
   const failed = answer(2, "", clock.nowMs(), { error, outputs: [] });
-  tile.addAnswer({ ...failed, reply: { ...failed.reply, outcome: "error" } }, 1);
+  tile.addAnswer({ ...failed, reply: { ...failed.reply, outcome: "error" } });
   await settle();
   assert.deepEqual(shown(tile), { mask: null, picture: null, sequence: 2 });
   assert.deepEqual(tile.frame.peek()?.error, error);
@@ -174,7 +174,7 @@ test("of 10,000 messages, lost, repeated and out of order over many runs, none i
     const copies = random() < 0.1 ? 2 : 1;
     for (let copy = 0; copy < copies; copy++) {
       if (random() < 0.7) late.push(() => tile.addPreview(preview(number, mark, clock.nowMs(), more)));
-      if (random() < 0.9) late.push(() => tile.addAnswer(answer(number, mark, clock.nowMs(), more), 1));
+      if (random() < 0.9) late.push(() => tile.addAnswer(answer(number, mark, clock.nowMs(), more)));
     }
     while (late.length > random() * 12) {
       const [deliver] = late.splice(Math.floor(random() * late.length), 1);
@@ -200,13 +200,13 @@ test("a stream that begins again does not freeze, whether its client says so or 
   ] as const) {
     const { clock, tile } = opened();
     for (let sequence = 0; sequence <= last; sequence++) {
-      tile.addAnswer(answer(sequence, "old-----", clock.nowMs()), 1);
+      tile.addAnswer(answer(sequence, "old-----", clock.nowMs()));
       clock.advance(50);
     }
     await settle();
     if (isTold) tile.clientChanged("restarted");
     for (let sequence = 0; sequence < 10; sequence++) {
-      tile.addAnswer(answer(sequence, "new-----", clock.nowMs()), 1);
+      tile.addAnswer(answer(sequence, "new-----", clock.nowMs()));
       clock.advance(50);
     }
     await settle();
@@ -219,7 +219,7 @@ test("a stream that begins again does not freeze, whether its client says so or 
 test("nothing is decoded of a tile that is not visible, or in a hidden tab; then the newest frame alone", async () => {
   const { clock, platform, tile } = opened();
   tile.setVisible(false);
-  for (let sequence = 0; sequence < 20; sequence++) tile.addAnswer(answer(sequence, "frame---", clock.nowMs()), 1);
+  for (let sequence = 0; sequence < 20; sequence++) tile.addAnswer(answer(sequence, "frame---", clock.nowMs()));
   await settle();
   assert.equal(platform.decoded, 0);
   platform.hidden = true;
@@ -233,12 +233,25 @@ test("nothing is decoded of a tile that is not visible, or in a hidden tab; then
   assert.equal(shown(tile)?.sequence, 19);
 });
 
+test("results that were not read count for all streams of their client and model alike", () => {
+  const { clock, tiles } = opened();
+  const all = ["front", "rear", "left", "right"].map((source) => tiles.of({ ...NAME, source }) as LiveTile);
+  for (let turn = 0; turn < 40; turn++) {
+    clock.advance(50);
+    for (let each = 0; each < 4; each++) tiles.skipped(NAME.client, NAME.model);
+  }
+  tiles.tick(clock.nowMs(), NO_TROUBLES);
+  const rates = all.map((tile) => tile.rate.peek());
+  assert.equal(new Set(rates).size, 1, String(rates));
+  assert.ok(Math.abs((rates[0] ?? 0) - 20) < 2, String(rates));
+});
+
 test("a paused tile stays as it is; each step shows one more frame", async () => {
   const { clock, platform, tile, tiles } = opened();
-  tile.addAnswer(answer(1, "frame--1", clock.nowMs()), 1);
+  tile.addAnswer(answer(1, "frame--1", clock.nowMs()));
   await settle();
   tiles.setPaused(true);
-  for (let sequence = 2; sequence < 500; sequence++) tile.addAnswer(answer(sequence, "frame---", clock.nowMs()), 1);
+  for (let sequence = 2; sequence < 500; sequence++) tile.addAnswer(answer(sequence, "frame---", clock.nowMs()));
   clock.advance(60_000);
   tiles.tick(clock.nowMs(), NO_TROUBLES);
   await settle();
@@ -253,7 +266,7 @@ test("a paused tile stays as it is; each step shows one more frame", async () =>
   tiles.step();
   await settle();
   assert.equal(shown(tile)?.sequence, 499);
-  tile.addAnswer(answer(500, "frame---", clock.nowMs()), 1);
+  tile.addAnswer(answer(500, "frame---", clock.nowMs()));
   await settle();
   assert.equal(shown(tile)?.sequence, 499);
   tiles.step();
@@ -262,7 +275,7 @@ test("a paused tile stays as it is; each step shows one more frame", async () =>
   tiles.step();
   await settle();
   tiles.setPaused(false);
-  tile.addAnswer(answer(501, "frame---", clock.nowMs()), 1);
+  tile.addAnswer(answer(501, "frame---", clock.nowMs()));
   await settle();
   assert.equal(shown(tile)?.sequence, 501);
 });
@@ -271,7 +284,7 @@ test("a tile is stale after five of its intervals, two seconds at least, and whe
   const { clock, tile } = opened();
   for (let sequence = 0; sequence < 20; sequence++) {
     clock.advance(50);
-    tile.addAnswer(answer(sequence, "frame---", clock.nowMs()), 1);
+    tile.addAnswer(answer(sequence, "frame---", clock.nowMs()));
   }
   const isStaleAfter = (ms: number) => {
     clock.advance(ms);
@@ -282,7 +295,7 @@ test("a tile is stale after five of its intervals, two seconds at least, and whe
   assert.equal(isStaleAfter(200), true);
   for (let sequence = 20; sequence < 60; sequence++) {
     clock.advance(1000);
-    tile.addAnswer(answer(sequence, "frame---", clock.nowMs()), 1);
+    tile.addAnswer(answer(sequence, "frame---", clock.nowMs()));
   }
   assert.equal(isStaleAfter(4500), false);
   tile.clientChanged("gone");
@@ -298,7 +311,7 @@ test("there are at most 64 tiles, 32 of a client; a new stream takes the place o
     return tiles.shown.peek().length;
   };
   const add = (client: string, number: number) =>
-    tiles.of({ ...NAME, client, source: `s-${number}` })?.addAnswer(answer(0, "frame---", clock.nowMs()), 1);
+    tiles.of({ ...NAME, client, source: `s-${number}` })?.addAnswer(answer(0, "frame---", clock.nowMs()));
   for (let number = 0; number < 1000; number++) add("flood", number);
   assert.equal(count(), 1 + MOST_TILES_EACH);
   for (let number = 0; number < 1000; number++) add(`c-${number}`, number);
@@ -322,11 +335,11 @@ test("a picture that can't be decoded leaves the mask, and an output that can't 
   });
   const { clock, drops, tile } = opened(platform);
   tile.addPreview(preview(1, "bad-pict", clock.nowMs()));
-  tile.addAnswer(answer(1, "frame--1", clock.nowMs()), 1);
+  tile.addAnswer(answer(1, "frame--1", clock.nowMs()));
   await settle();
   assert.deepEqual(shown(tile), { mask: "frame--1", picture: null, sequence: 1 });
   tile.addPreview(preview(2, "frame--2", clock.nowMs()));
-  tile.addAnswer(answer(2, "bad-mask", clock.nowMs()), 1);
+  tile.addAnswer(answer(2, "bad-mask", clock.nowMs()));
   await settle();
   assert.deepEqual(shown(tile), { mask: null, picture: "frame--2", sequence: 2 });
   assert.equal(tile.frame.peek()?.error?.code, "bad_encoding");
@@ -337,10 +350,10 @@ test("closing the tiles closes their pictures, also one that is being decoded", 
   const before = FakeBitmap.open;
   const { clock, tile, tiles } = opened();
   tile.addPreview(preview(1, "frame--1", clock.nowMs()));
-  tile.addAnswer(answer(1, "frame--1", clock.nowMs()), 1);
+  tile.addAnswer(answer(1, "frame--1", clock.nowMs()));
   await settle();
   tile.addPreview(preview(2, "frame--2", clock.nowMs()));
-  tile.addAnswer(answer(2, "frame--2", clock.nowMs()), 1);
+  tile.addAnswer(answer(2, "frame--2", clock.nowMs()));
   tiles.close();
   await settle();
   assert.equal(FakeBitmap.open, before);

@@ -60,7 +60,7 @@ def test_a_link_opens_what_it_was_copied_from(fleet: QuietSite, page_of: PageOf)
     watched.page.get_by_test_id("select-stream").select_option("car-2//camera/1")
     watched.page.get_by_test_id("select-className").select_option("low")
     watched.page.get_by_role("button", name="Enlarge /camera/1").click()
-    watched.page.wait_for_selector(".tile.enlarged")
+    watched.page.get_by_role("button", name="Back to all streams").wait_for(state="visible")
     assert fragment(watched) == "live?filter=car-2&stream=car-2//camera/1&class=low&tile=car-2/seg//camera/1"
     copied = page_of(watched.page.url)
     copied.page.wait_for_selector(".tile.enlarged[data-key='car-2/seg//camera/1']")

@@ -166,7 +166,7 @@ export class Intake {
     if (reply.outcome === "rejected" || NOT_FINAL.has(reply.error?.code ?? "")) return;
     clients.count(name, reply.outcome, weight, reply.error?.code);
     const nowMs = this.#clock.nowMs();
-    tiles.of(name)?.addAnswer(answerOf(reply, message.payload.byteLength, nowMs), weight);
+    tiles.of(name)?.addAnswer(answerOf(reply, message.payload.byteLength, nowMs));
   }
 
   #preview({ client }: Of<"preview">, message: Message): void {

@@ -85,10 +85,9 @@ export class LiveTile implements Tile {
     return Number.isNaN(this.#rhythm.lastMs) ? this.#bornMs : this.#rhythm.lastMs;
   }
 
-  /** Take a result that stands for `weight` of them. */
-  addAnswer(answer: Answer, weight: number): void {
+  addAnswer(answer: Answer): void {
     const nowMs = answer.receivedMs;
-    this.#results.add(nowMs, weight);
+    this.#results.add(nowMs);
     this.#rhythm.add(nowMs);
     if (answer.sequence === null) {
       this.#offer({ answer, preview: null, run: this.#sequence.run });
@@ -113,8 +112,9 @@ export class LiveTile implements Tile {
     if (pair) this.#offerPair(pair.result, pair.preview, nowMs);
   }
 
-  /** Results of it came that were not read: what is missing now is no gap. */
-  skipped(): void {
+  /** Results came that were not read, so many of them its own: what is missing now is no gap. */
+  skipped(nowMs: number, count: number): void {
+    this.#results.add(nowMs, count);
     this.#sequence.forget();
   }
 

@@ -68,9 +68,10 @@ export class Tiles {
     if (name.model && this.#tiles.size < MOST_TILES && own.length < MOST_TILES_EACH) this.of(name);
   }
 
-  /** Results of a client to a model came that were not read. */
+  /** A result of a client to a model came that was not read: nobody knows of which stream, so each gets its share. */
   skipped(client: string, model: string): void {
-    for (const tile of this.#tiles.values()) if (tile.client === client && tile.model === model) tile.skipped();
+    const possible = [...this.#tiles.values()].filter((tile) => tile.client === client && tile.model === model);
+    for (const tile of possible) tile.skipped(this.#platform.clock.nowMs(), 1 / possible.length);
   }
 
   clientChanged(client: string, change: "there" | "restarted" | "gone"): void {

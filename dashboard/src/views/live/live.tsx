@@ -30,19 +30,19 @@ export function Live({ page }: { page: Page }) {
   if (!shown.length) return <Empty title="No stream matches">Change the filter or the selection above.</Empty>;
   const enlarged = shown.find((tile) => tile.key === page.enlarged.value);
   const tiles = enlarged ? [enlarged] : shown;
-  return <Grid page={page} tiles={tiles} isEnlarged={enlarged !== undefined} />;
+  return <Grid page={page} tiles={tiles} />;
 }
 
-function Grid({ page, tiles, isEnlarged }: { page: Page; tiles: readonly Tile[]; isEnlarged: boolean }) {
+function Grid({ page, tiles }: { page: Page; tiles: readonly Tile[] }) {
   const box = useRef<HTMLDivElement>(null);
   const isWall = tiles.length > MOST_WHOLE;
   const wall = useWall(box, isWall ? tiles.length : 0);
   const size = isWall ? "wall" : tiles.length < FEW ? "few" : "";
   const style = wall ? { "--columns": String(wall.columns), "--row": `${wall.rowHeight}px` } : {};
   return (
-    <div class={isEnlarged ? "tiles one" : `tiles ${size}`} data-testid="tiles" ref={box} style={style}>
+    <div class={tiles.length === 1 ? "tiles one" : `tiles ${size}`} data-testid="tiles" ref={box} style={style}>
       {tiles.map((tile) => (
-        <TileCard key={tile.key} page={page} tile={tile} isBrief={isWall} />
+        <TileCard key={tile.key} page={page} tile={tile} isBrief={isWall} isAlone={tiles.length === 1} />
       ))}
     </div>
   );

@@ -14,7 +14,8 @@ import { TimeSplit } from "./time_split.js";
 import { watchVisibility } from "./visibility.js";
 
 /** One stream: the picture is drawn by a `Painter` on the frame's signal, the numbers beside it four times a second. */
-export function TileCard({ page, tile, isBrief }: { page: Page; tile: Tile; isBrief: boolean }) {
+export function TileCard(props: { page: Page; tile: Tile; isBrief: boolean; isAlone: boolean }) {
+  const { page, tile, isBrief, isAlone } = props;
   const card = useRef<HTMLElement>(null);
   const painter = useSignal<Painter | null>(null);
   const isEnlarged = useComputed(() => page.enlarged.value === tile.key).value;
@@ -24,7 +25,7 @@ export function TileCard({ page, tile, isBrief }: { page: Page; tile: Tile; isBr
   useEffect(() => (card.current ? watchVisibility(card.current, tile, isShown) : undefined), [tile, isShown]);
   return (
     <article
-      class={isEnlarged ? "tile enlarged" : "tile"}
+      class={isAlone ? "tile enlarged" : "tile"}
       ref={card}
       aria-label={`${tile.source}, ${tile.model}`}
       data-testid="tile"
