@@ -94,7 +94,7 @@ export class FakeTile implements Tile {
       receivedMs: performance.now(),
       size: [WIDTH, HEIGHT],
       preview: kind === 1 && this.#number < 6 ? null : scene.picture,
-      mask: hasMask && !isFailed ? scene.mask : null,
+      mask: hasMask && !isFailed ? { ...scene.mask, isPartial: false, scale: null } : null,
       boxes: (kind === 2 || kind === 5) && !isFailed ? scene.boxes : [],
       labels:
         kind === 3

@@ -7,13 +7,18 @@ import { tensor } from "./fakes.js";
 
 const CLASSES: ClassInfo[] = ["road", "car", "<b>sky</b>"].map((name) => ({ name, colour: [1, 2, 3] }));
 
-function read(outputs: readonly EncodedTensor[], classes: readonly ClassInfo[] = [], maskPixels = 1 << 20) {
+function read(
+  outputs: readonly EncodedTensor[],
+  classes: readonly ClassInfo[] = [],
+  maskPixels = 1 << 20,
+  size: readonly [number, number] | null = null,
+) {
   const decoded: string[] = [];
   const decode = (each: EncodedTensor) => {
     decoded.push(each.name);
     return decodeTensor(each);
   };
-  return { ...readOutputs(outputs, { decode, classes, maskPixels }), decoded };
+  return { ...readOutputs(outputs, { decode, classes, maskPixels, size }), decoded };
 }
 
 function encoded(name: string, data: TensorData | readonly string[], shape: readonly number[], encoding = "raw") {
@@ -33,7 +38,7 @@ test("a mask is the first output of integers with two axes longer than one", () 
         encoded("scores", new Float32Array(6), [2, 3]),
         encoded("mask", numbers, shape, encoding),
       ]);
-      assert.deepEqual(mask, { width: 3, height: 2, data: numbers });
+      assert.deepEqual(mask, { width: 3, height: 2, data: numbers, isPartial: false, scale: null });
     }
   }
   assert.equal(read([encoded("mask", new Uint8Array(12), [2, 2, 3])]).mask, null);
@@ -59,14 +64,15 @@ test("boxes come best first, in pixels, with their classes; padding and what is 
     encoded("scores", new Float32Array([0.5, 0.75, 0.9, 1]), [1, 4]),
     encoded("classes", new BigInt64Array([1n, 0n, 0n, 0n]), [1, 4]),
     encoded("count", new Int32Array([3]), [1]),
-    encoded("masks", new Uint8Array(4 * 6), [4, 2, 3]),
+    encoded("masks", new Uint8Array(4 * 6).fill(1, 3, 9), [4, 2, 3]),
   ];
   const { boxes, mask, labels } = read(outputs, CLASSES);
   assert.deepEqual(boxes, [
     { left: 5, top: 6, right: 7, bottom: 8, score: 0.75, classIndex: 0 },
     { left: 1, top: 2, right: 3, bottom: 4, score: 0.5, classIndex: 1 },
   ]);
-  assert.deepEqual([mask, labels], [null, []]);
+  assert.deepEqual(labels, []);
+  assert.deepEqual([mask?.isPartial, [...(mask?.data ?? [])]], [true, [0, 0, 0, 1, 1, 1]]);
 });
 
 test("at most 100 boxes are shown, and of too many none is decoded", () => {
@@ -104,8 +110,35 @@ test("scores are ranked as they are: equal ones by their index, five at most", (
 
 test("what has no order or is no classifier has no labels, and large outputs are not decoded", () => {
   const numbers = encoded("numbers", new Int32Array([3, 4]), [2]);
-  assert.deepEqual(read([numbers]).labels, []);
-  assert.deepEqual(read([encoded("one", new Float32Array(1), [1])]).labels, []);
-  const logits = read([encoded("logits", new Float32Array(2 * 3 * 4), [2, 3, 4])]);
-  assert.deepEqual([logits.labels, logits.decoded], [[], []]);
+  assert.deepEqual(read([numbers]).labels, ["numbers INT32[2] 3 to 4"]);
+  assert.deepEqual(read([encoded("one", new Float32Array(1), [1])]).labels, ["one FP32[1] 0"]);
+  const odd = new Float32Array([Number.NaN, -0.123456, 7, 8, Number.POSITIVE_INFINITY, 9, 1, 1]);
+  assert.deepEqual(read([encoded("codes", odd, [2, 2, 2])]).labels, ["codes FP32[2, 2, 2] -0.1235 to 9"]);
+  const large = read([tensor("logits", new Uint8Array(64), { shape: [2, 3, 1 << 20] })]);
+  assert.deepEqual([large.labels.length, large.decoded], [1, []]);
+});
+
+test("numbers in the proportions of the picture are levels, with their scale", () => {
+  const values = Float32Array.from({ length: 8 * 16 }, (_, place) => 2 + (place % 16) / 10);
+  values[0] = Number.NaN;
+  const depth = encoded("depth", values, [1, 8, 16, 1]);
+  const { mask, labels } = read([depth], [], 1 << 20, [640, 320]);
+  assert.deepEqual([mask?.width, mask?.height, mask?.isPartial, labels], [16, 8, true, []]);
+  assert.deepEqual([...(mask?.data.subarray(0, 2) ?? []), mask?.data[15]], [255, 17, 254]);
+  assert.deepEqual([mask?.scale?.name, mask?.scale?.least, mask?.scale?.greatest?.toFixed(1)], ["depth", 2, "3.5"]);
+  for (const size of [null, [640, 640]] as const) assert.equal(read([depth], [], 1 << 20, size).mask, null);
+  assert.deepEqual(read([depth], [], 100, [640, 320]).mask, null);
+});
+
+test("of the masks of objects the best is on top; what does not fit is none", () => {
+  const outputs = (count: number, classes = [7, 260]) => [
+    encoded("boxes", new Float32Array(8), [2, 4]),
+    encoded("scores", new Float32Array([0.5, 0.9]), [2]),
+    encoded("classes", new Int32Array(classes), [2]),
+    encoded("masks", new Uint8Array([1, 1, 0, 0, 0, 1, 0, 0]).subarray(0, 4 * count), [count, 1, 4]),
+  ];
+  assert.deepEqual([...(read(outputs(2)).mask?.data ?? [])], [7, 5, 255, 255]);
+  assert.equal(read(outputs(1)).mask, null);
+  assert.equal(read(outputs(2).slice(0, 1)).mask, null);
+  assert.throws(() => read(outputs(2), [], 3), { code: "limit_exceeded" });
 });

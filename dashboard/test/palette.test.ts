@@ -2,7 +2,16 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { placeLabels } from "../src/views/live/boxes.js";
 import { paint } from "../src/views/live/painter.js";
-import { boxColourOf, colourOf, css, fillPixels, isBright, nameOf } from "../src/views/live/palette.js";
+import {
+  boxColourOf,
+  colourOf,
+  css,
+  fillPixels,
+  isBright,
+  LEVEL_PIXELS,
+  levelColour,
+  nameOf,
+} from "../src/views/live/palette.js";
 import { wallOf } from "../src/views/live/wall.js";
 
 /** `palette([])` of mqinfer/edge_agent/sinks/drawing/overlay.py, as hexadecimal digits. */
@@ -109,6 +118,14 @@ test("a wall shows all its tiles at once, as large as they can be, and scrolls w
   }
   assert.deepEqual(wallOf(16, 366, 600), { columns: 2, rowHeight: 127 });
   assert.deepEqual(wallOf(16, 100, -50), { columns: 1, rowHeight: 82 });
+});
+
+test("levels go from blue to red, and what has none is transparent", () => {
+  const bytes = new Uint8Array(LEVEL_PIXELS.buffer);
+  const [low, high] = [levelColour(20), levelColour(240)];
+  assert.ok(low[2] > low[0] && high[0] > high[2]);
+  assert.deepEqual([...bytes.subarray(4 * 20, 4 * 21)], [...low, 255]);
+  assert.deepEqual([...bytes.subarray(4 * 255)], [0, 0, 0, 0]);
 });
 
 test("labels are black on bright colours and white on dark ones", () => {

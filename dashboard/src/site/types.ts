@@ -30,6 +30,18 @@ export interface Box {
   readonly classIndex: number;
 }
 
+/** A byte for each pixel of a grid over the model's picture. */
+export interface Area {
+  readonly width: number;
+  readonly height: number;
+  /** Numbers of classes; with a scale, levels from 0 to 254. */
+  readonly data: Uint8Array;
+  /** Whether 255 stands for nothing. */
+  readonly isPartial: boolean;
+  /** The output, and the numbers that the levels 0 and 254 stand for; null where the bytes are classes. */
+  readonly scale: { readonly name: string; readonly least: number; readonly greatest: number } | null;
+}
+
 /** One frame of a tile: picture and answer have the same sequence number, or one of them is null. */
 export interface ShownFrame {
   readonly sequence: number | null;
@@ -39,7 +51,7 @@ export interface ShownFrame {
   /** Width and height of the model's picture, in which boxes are given. */
   readonly size: readonly [number, number] | null;
   readonly preview: ImageBitmap | null;
-  readonly mask: { readonly width: number; readonly height: number; readonly data: Uint8Array } | null;
+  readonly mask: Area | null;
   readonly boxes: readonly Box[];
   /** The best classes of a classifier, best first, such as `tabby cat 0.93`. */
   readonly labels: readonly string[];

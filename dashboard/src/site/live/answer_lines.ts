@@ -3,8 +3,8 @@
 import type { EncodedTensor } from "mqinfer-client";
 import { cut, RESULT_LIMITS } from "../bounds.js";
 import type { Decoder } from "../platform.js";
-import type { AnswerLine, Box, ClassInfo } from "../types.js";
-import { type Mask, readOutputs } from "./outputs.js";
+import type { AnswerLine, Area, Box, ClassInfo } from "../types.js";
+import { readOutputs } from "./outputs.js";
 
 const MOST_LINES = 64;
 
@@ -16,9 +16,10 @@ export function readAnswer(
 ): readonly AnswerLine[] {
   const decode = (tensor: EncodedTensor) => decoder.decodeTensor(tensor, RESULT_LIMITS);
   try {
-    const { mask, boxes, labels } = readOutputs(outputs, { decode, classes, maskPixels: RESULT_LIMITS.imagePixels });
+    const reader = { decode, classes, maskPixels: RESULT_LIMITS.imagePixels, size: null };
+    const { mask, boxes, labels } = readOutputs(outputs, reader);
     const lines = [
-      ...(mask ? shareLines(mask, classes) : []),
+      ...(mask && !mask.isPartial ? shareLines(mask, classes) : []),
       ...boxes.map((box) => boxLine(box, classes)),
       ...labels.map((label) => ({ name: label, value: "" })),
     ];
@@ -29,7 +30,7 @@ export function readAnswer(
   }
 }
 
-function shareLines(mask: Mask, classes: readonly ClassInfo[]): AnswerLine[] {
+function shareLines(mask: Area, classes: readonly ClassInfo[]): AnswerLine[] {
   const counts = new Uint32Array(256);
   for (const number of mask.data) counts[number] = (counts[number] ?? 0) + 1;
   const present = [...counts.entries()].filter(([, count]) => count > 0).sort((one, other) => other[1] - one[1]);

@@ -20,13 +20,14 @@ const NOTHING: Shown = { mask: null, boxes: [], labels: [] };
 
 /** Decode a frame. What can't be decoded is left out and counted; the frame then says why. */
 export async function decodeFrame(answer: Answer, preview: Preview | null, context: FrameContext): Promise<ShownFrame> {
-  const [shown, error] = decodeOutputs(answer, context);
+  const size = preview?.size ?? context.size;
+  const [shown, error] = decodeOutputs(answer, size, context);
   const picture = preview ? await decodePreview(preview, context) : null;
   return {
     sequence: answer.sequence,
     captureTimeNs: answer.captureTimeNs,
     receivedMs: answer.receivedMs,
-    size: preview?.size ?? context.size,
+    size,
     preview: picture,
     ...shown,
     ...answer.reply,
@@ -35,14 +36,17 @@ export async function decodeFrame(answer: Answer, preview: Preview | null, conte
   };
 }
 
-function decodeOutputs(answer: Answer, context: FrameContext): [Shown, ShownFrame["error"]] {
-  const { decoder, classes, maskPixels } = context;
+function decodeOutputs(
+  answer: Answer,
+  size: ShownFrame["size"],
+  { decoder, classes, maskPixels, drops }: FrameContext,
+): [Shown, ShownFrame["error"]] {
   try {
     const decode = (tensor: Parameters<Decoder["decodeTensor"]>[0]) => decoder.decodeTensor(tensor, RESULT_LIMITS);
-    return [readOutputs(answer.outputs, { decode, classes, maskPixels }), null];
+    return [readOutputs(answer.outputs, { decode, classes, maskPixels, size }), null];
   } catch (error) {
     const { code, message } = error as MqinferError;
-    context.drops.add(code === "limit_exceeded" ? "too large" : "bad output");
+    drops.add(code === "limit_exceeded" ? "too large" : "bad output");
     return [NOTHING, { code: code ?? "internal", message }];
   }
 }

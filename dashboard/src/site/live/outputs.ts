@@ -1,24 +1,24 @@
 /** What a tile shows of a result's outputs: class mask, boxes, best classes, as in the pictures that edges draw. */
 
-import { type EncodedTensor, LimitExceeded, type Tensor, type TensorData } from "mqinfer-client";
+import type { EncodedTensor, Tensor, TensorData } from "mqinfer-client";
 import { cut } from "../bounds.js";
-import type { Box, ClassInfo, ShownFrame } from "../types.js";
+import type { Area, Box, ClassInfo } from "../types.js";
+import { extremes, findArea } from "./areas.js";
 
 const MOST_BOXES = 100;
 const MOST_LABELS = 5;
+const MOST_AXES = 8;
 /** Scores of so many classes are sorted; what has more is no classifier. */
 const MOST_SCORES = 1 << 20;
 /** Boxes of more rows are those before any selection. */
 const MOST_ROWS = 1 << 16;
 
-const INTEGERS = new Set(["BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"]);
+export const INTEGERS = new Set(["BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"]);
 const FLOATS = new Set(["FP16", "FP32", "FP64"]);
-
-export type Mask = NonNullable<ShownFrame["mask"]>;
 
 /** What is shown of the outputs of one result. */
 export interface Shown {
-  readonly mask: Mask | null;
+  readonly mask: Area | null;
   readonly boxes: readonly Box[];
   readonly labels: readonly string[];
 }
@@ -29,48 +29,28 @@ export interface OutputReader {
   readonly classes: readonly ClassInfo[];
   /** Most pixels of a mask. */
   readonly maskPixels: number;
+  /** Size of the model's picture; null where it is not known. */
+  readonly size: readonly [number, number] | null;
 }
 
 /** Read what is shown of outputs; only those that are shown are decoded. */
 export function readOutputs(outputs: readonly EncodedTensor[], reader: OutputReader): Shown {
-  const mask = findMask(outputs, reader);
+  const mask = findArea(outputs, reader);
   const boxes = findBoxes(outputs, reader);
-  const isOther = mask !== null || outputs.some((each) => each.name === "boxes");
-  return { mask, boxes, labels: isOther ? [] : findLabels(outputs, reader) };
+  if (mask !== null || outputs.some((each) => each.name === "boxes")) return { mask, boxes, labels: [] };
+  const labels = findLabels(outputs, reader);
+  return { mask, boxes, labels: labels.length ? labels : describe(outputs, reader) };
 }
 
-/**
- * Find the class mask: the first output of integers with exactly two axes longer than 1, whose values are 0 to 255.
- *
- * `masks` beside `boxes` are those of instances.
- */
-function findMask(outputs: readonly EncodedTensor[], reader: OutputReader): Mask | null {
-  const hasBoxes = outputs.some((each) => each.name === "boxes");
-  for (const output of outputs) {
-    const sides = output.shape.filter((size) => size !== 1);
-    const [height, width] = sides;
-    if (sides.length !== 2 || !height || !width || !INTEGERS.has(output.datatype)) continue;
-    if ((output.name === "masks" || output.name === "boxes") && hasBoxes) continue;
-    if (height * width > reader.maskPixels) {
-      throw new LimitExceeded(`mask of ${width}x${height} pixels: this page shows at most ${reader.maskPixels}`);
-    }
-    const data = classNumbers(reader.decode(output).data);
-    if (data) return { width, height, data };
-  }
-  return null;
-}
-
-/** Return numbers of classes as bytes; null where one is outside of 0 to 255. */
-function classNumbers(data: TensorData): Uint8Array | null {
-  if (data instanceof Uint8Array) return data;
-  if (Array.isArray(data)) return null;
-  const numbers = new Uint8Array(data.length);
-  for (let place = 0; place < data.length; place++) {
-    const value = Number(data[place]);
-    if (!(value >= 0 && value <= 255)) return null;
-    numbers[place] = value;
-  }
-  return numbers;
+/** Describe what has no other form: name, datatype and shape, and the least and the greatest number. */
+function describe(outputs: readonly EncodedTensor[], reader: OutputReader): string[] {
+  return outputs.slice(0, MOST_LABELS).map((each) => {
+    const what = `${cut(each.name)} ${each.datatype}[${each.shape.slice(0, MOST_AXES).join(", ")}]`;
+    if (!isNumeric(each) || elements(each) > MOST_SCORES) return what;
+    const ends = extremes(reader.decode(each).data as Exclude<TensorData, Uint8Array[]>);
+    const [least, greatest] = (ends ?? []).map((end) => String(Number(end.toPrecision(4))));
+    return least === undefined ? what : `${what} ${least === greatest ? least : `${least} to ${greatest}`}`;
+  });
 }
 
 /** Find boxes: `boxes` [n, 4] with `scores` [n] and perhaps `classes` [n], the best first; `count` are valid. */
@@ -163,10 +143,10 @@ function label(name: string, score: number): string {
   return `${cut(name)} ${Number(score.toPrecision(3))}`;
 }
 
-function isNumeric(output: EncodedTensor): boolean {
+export function isNumeric(output: EncodedTensor): boolean {
   return INTEGERS.has(output.datatype) || FLOATS.has(output.datatype);
 }
 
-function elements(output: EncodedTensor): number {
+export function elements(output: EncodedTensor): number {
   return output.shape.reduce((product, size) => product * size, 1);
 }

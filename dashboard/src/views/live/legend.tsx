@@ -5,7 +5,7 @@ import { brief, share } from "../format.js";
 import type { Page } from "../page.js";
 import { Swatch } from "../parts/swatch.js";
 import type { Painter } from "./painter.js";
-import { boxColourOf, colourOf, nameOf } from "./palette.js";
+import { boxColourOf, colourOf, LEVEL_GRADIENT, nameOf } from "./palette.js";
 
 const MOST_CLASSES = 24;
 
@@ -29,7 +29,9 @@ export function Legend(props: {
   const only = page.site.selection.value.className;
   const classes = tile.classes.value;
   const present = presentIn(tile, painter.value);
-  const colour = tile.frame.peek()?.mask ? colourOf : boxColourOf;
+  const mask = tile.frame.peek()?.mask;
+  const colour = mask && !mask.isPartial ? colourOf : boxColourOf;
+  if (mask?.scale) return <Scale {...mask.scale} />;
   if (!present.length) return null;
   return (
     <ul class="legend" aria-label="Classes" data-testid="legend">
@@ -51,6 +53,16 @@ export function Legend(props: {
       })}
       {present.length > MOST_CLASSES && <li class="more">and {present.length - MOST_CLASSES} more</li>}
     </ul>
+  );
+}
+
+/** What the colours of numbers stand for, in this frame. */
+function Scale({ name, least, greatest }: { name: string; least: number; greatest: number }) {
+  return (
+    <p class="scale" title="The least and the greatest number of this frame" data-testid="scale">
+      {brief(name, 40)} <b>{least.toPrecision(4)}</b>
+      <span style={{ background: LEVEL_GRADIENT }} /> <b>{greatest.toPrecision(4)}</b>
+    </p>
   );
 }
 

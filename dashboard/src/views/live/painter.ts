@@ -1,6 +1,6 @@
 import type { ClassInfo, ShownFrame } from "../../site/types.js";
 import { drawBoxes } from "./boxes.js";
-import { fillPixels } from "./palette.js";
+import { boxColourOf, fillPixels, LEVEL_PIXELS } from "./palette.js";
 
 /** The elements of a tile that change with each frame. */
 export interface Surfaces {
@@ -22,6 +22,8 @@ export class Painter {
   readonly #surfaces: Surfaces;
   readonly #table = new Uint32Array(256);
   readonly #counts = new Uint32Array(256);
+  /** Of objects; the number that stands for nothing is transparent. */
+  readonly #partial = new Uint32Array(256);
   #classes: readonly ClassInfo[] = [];
   #only = "";
   #image: ImageData | null = null;
@@ -44,6 +46,8 @@ export class Painter {
     this.#classes = classes;
     this.#only = only;
     fillPixels(this.#table, classes, only);
+    fillPixels(this.#partial, classes, only, boxColourOf);
+    this.#partial[255] = 0;
     this.#schedule();
   }
 
@@ -83,6 +87,7 @@ export class Painter {
     drawBoxes(this.#surfaces.boxes, frame?.boxes ?? [], [width, height], this.#classes, this.#only);
     tile.dataset.sequence = sequence;
     stack.dataset.picture = String(hasPicture);
+    stack.dataset.scale = String(Boolean(frame?.mask?.scale));
   }
 
   #drawPicture(preview: ImageBitmap | null, sequence: string): boolean {
@@ -110,7 +115,9 @@ export class Painter {
       this.#image = context.createImageData(mask.width, mask.height);
       this.#pixels = new Uint32Array(this.#image.data.buffer);
     }
-    paint(mask.data, this.#table, this.#pixels, this.#counts);
+    const table = mask.scale ? LEVEL_PIXELS : mask.isPartial ? this.#partial : this.#table;
+    paint(mask.data, table, this.#pixels, this.#counts);
+    if (mask.isPartial) this.#counts[255] = 0;
     context.putImageData(this.#image, 0, 0);
   }
 }

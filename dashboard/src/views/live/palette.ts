@@ -61,15 +61,44 @@ export function css(colour: Colour): string {
  *   table: 256 entries.
  *   classes: Names and colours from the card.
  *   only: Name of the one class to draw; empty for all. The pixels of others are transparent.
+ *   colour: Of a class; objects have that of their boxes.
  */
-export function fillPixels(table: Uint32Array, classes: readonly ClassInfo[], only: string): void {
+export function fillPixels(table: Uint32Array, classes: readonly ClassInfo[], only: string, colour = colourOf): void {
   const bytes = new Uint8Array(table.buffer, table.byteOffset, table.byteLength);
   for (let number = 0; number < COLOURS; number++) {
     const isDrawn = !only || nameOf(number, classes) === only;
-    const [red, green, blue] = isDrawn ? colourOf(number, classes) : [0, 0, 0];
+    const [red, green, blue] = isDrawn ? colour(number, classes) : [0, 0, 0];
     bytes.set([red, green, blue, isDrawn ? 255 : 0], 4 * number);
   }
 }
+
+/** Return the colour of a level, 0 to 254, as the overlays that an edge writes: Turbo, from blue to red. */
+export function levelColour(level: number): Colour {
+  const x = level / 254;
+  const part = (factors: readonly number[]) => {
+    const value = factors.reduceRight((sum, factor) => sum * x + factor, 0);
+    return Math.round(255 * Math.min(1, Math.max(0, value)));
+  };
+  return [part(TURBO[0]), part(TURBO[1]), part(TURBO[2])];
+}
+
+/** Factors of the powers of a level, for red, green and blue. */
+const TURBO = [
+  [0.13572138, 4.6153926, -42.66032258, 132.13108234, -152.94239396, 59.28637943],
+  [0.09140261, 2.19418839, 4.84296658, -14.18503333, 4.27729857, 2.82956604],
+  [0.1066733, 12.64194608, -60.58204836, 110.36276771, -89.90310912, 27.34824973],
+] as const;
+
+/** Pixels of the levels; 255 is transparent. */
+export const LEVEL_PIXELS = new Uint32Array(COLOURS);
+for (let level = 0; level < COLOURS - 1; level++) {
+  new Uint8Array(LEVEL_PIXELS.buffer).set([...levelColour(level), 255], 4 * level);
+}
+
+/** The levels from left to right, as a background. */
+export const LEVEL_GRADIENT = `linear-gradient(to right, ${[0, 32, 64, 96, 128, 160, 192, 224, 254]
+  .map((level) => css(levelColour(level)))
+  .join(", ")})`;
 
 function hsvToRgb(hue: number, saturation: number, value: number): Colour {
   const sector = Math.floor(hue * 6);
