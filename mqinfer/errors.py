@@ -1,6 +1,3 @@
 """All errors that mqinfer raises, for users to import. `mqinfer.protocol.errors` documents them as a tree."""
 
-from mqinfer.protocol import errors as _errors
 from mqinfer.protocol.errors import *  # noqa: F403  the whole tree, as its own `__all__` lists it
-
-__all__ = _errors.__all__

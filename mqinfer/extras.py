@@ -17,8 +17,6 @@ import msgspec
 
 from mqinfer.protocol.errors import MissingExtra
 
-__all__ = ["check_packages", "clone", "import_extra", "install_command", "missing_extra"]
-
 _TREE = Path(__file__).parents[1]
 """What the package lies in: a clone that is imported as it is, or a folder of installed packages."""
 

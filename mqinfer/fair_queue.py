@@ -11,8 +11,6 @@ from bisect import bisect_left, insort
 from collections import Counter
 from typing import Generic, NamedTuple, TypeVar
 
-__all__ = ["FairQueue", "Queued"]
-
 T = TypeVar("T")
 _CLIENTS = 1024
 """Above this number of clients, those whose last turn has been served are forgotten."""

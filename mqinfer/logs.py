@@ -16,22 +16,6 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-__all__ = [
-    "LogFormat",
-    "LogLevel",
-    "LogSettings",
-    "Notice",
-    "forward_notices",
-    "is_logged",
-    "log_dropped",
-    "log_once",
-    "printable",
-    "rename_process",
-    "set_up",
-    "settings",
-    "without_logins",
-]
-
 
 class LogLevel(StrEnum):
     """Least level of the messages that are logged."""

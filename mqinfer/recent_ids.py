@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-__all__ = ["RecentIds"]
-
 
 class RecentIds:
     """The ids that were added last. Not thread-safe, but for `in`.

@@ -6,8 +6,6 @@ each would cost more.
 
 from __future__ import annotations
 
-__all__ = ["WEIGHT", "smoothed"]
-
 WEIGHT = 0.2
 """Weight of the newest reading: about the last five count."""
 

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar, dataclass_transform
 
-__all__ = ["value_object"]
-
 T = TypeVar("T")
 
 

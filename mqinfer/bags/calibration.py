@@ -6,8 +6,6 @@ from typing import Any
 
 from mqinfer.images.camera import CameraInfo
 
-__all__ = ["CAMERA_INFO", "calibration", "info_topic"]
-
 CAMERA_INFO = "sensor_msgs/msg/CameraInfo"
 _TRANSPORTS = ("compressed", "compressedDepth")
 

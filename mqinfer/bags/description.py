@@ -16,8 +16,6 @@ from mqinfer.protocol.errors import SourceError
 if TYPE_CHECKING:
     from rosbags.interfaces import Connection
 
-__all__ = ["camera_connections", "describe_topic", "describe_topics"]
-
 
 def describe_topics(bag: Rosbag) -> tuple[StreamInfo, ...]:
     """List all topics, including those without images."""

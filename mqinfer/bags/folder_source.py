@@ -11,8 +11,6 @@ from mqinfer.images.compressed import picture_size
 from mqinfer.images.picture import CompressedImage
 from mqinfer.protocol.errors import SourceError
 
-__all__ = ["FRAMES_PER_SECOND", "PICTURE_SUFFIXES", "FolderSource", "list_pictures"]
-
 PICTURE_SUFFIXES = {".jpg": "jpeg", ".jpeg": "jpeg", ".png": "png"}
 
 FRAMES_PER_SECOND = 10

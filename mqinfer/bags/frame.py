@@ -12,8 +12,6 @@ from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.value_object import value_object
 
-__all__ = ["WHOLE", "Frame", "FrameSource", "StreamInfo", "TimeRange"]
-
 
 @value_object(eq=False)
 class Frame:

@@ -16,8 +16,6 @@ from mqinfer.bags.rosbag import Rosbag, is_bag
 from mqinfer.bags.sources import is_live, open_source
 from mqinfer.logs import printable
 
-__all__ = ["BagInfo", "describe", "headline", "table"]
-
 
 @dataclass(frozen=True, slots=True)
 class BagInfo:

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field, replace
 from mqinfer.bags.frame import Frame, FrameSource, StreamInfo
 from mqinfer.protocol.errors import ConfigError, SourceError
 
-__all__ = ["PREVIOUS", "Join", "JoinedSource", "Miss", "PreviousJoin", "TimeJoin"]
-
 PREVIOUS = "previous"
 """In place of a topic: the frame before, of the same stream."""
 MOST_WAITING = 32

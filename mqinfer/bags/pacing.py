@@ -10,8 +10,6 @@ from dataclasses import replace
 from mqinfer.bags.frame import Frame, FrameSource
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["Pacer", "replay"]
-
 
 class Pacer:
     """Delays frames by the differences of their log times.

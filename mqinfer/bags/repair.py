@@ -21,8 +21,6 @@ from mqinfer.protocol.errors import SourceError
 if TYPE_CHECKING:
     from rosbags.rosbag1.reader import Header
 
-__all__ = ["Repaired", "is_unfinished", "repair"]
-
 _MCAP_MAGIC = b"\x89MCAP0\r\n"
 _ROS1_MAGIC = b"#ROSBAG V2.0\n"
 _MESSAGE, _CHUNK, _CONNECTION = 2, 5, 7

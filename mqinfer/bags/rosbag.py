@@ -21,8 +21,6 @@ from mqinfer.images.camera import CameraInfo
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.errors import MqinferError, SourceError
 
-__all__ = ["IMAGE_TYPES", "Rosbag", "foreign_errors", "is_bag", "message_type"]
-
 if TYPE_CHECKING:
     from rosbags.highlevel import AnyReader
     from rosbags.interfaces import Connection

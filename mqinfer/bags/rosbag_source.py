@@ -21,8 +21,6 @@ from mqinfer.protocol.errors import ConfigError, SourceError
 if TYPE_CHECKING:
     from rosbags.interfaces import Connection
 
-__all__ = ["RosbagSource"]
-
 log = logging.getLogger("mqinfer.bags")
 _STAMP_END = 12
 """A header's stamp ends here: behind the sequence number in ROS 1, behind the four bytes of CDR in ROS 2."""

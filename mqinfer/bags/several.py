@@ -14,8 +14,6 @@ from mqinfer.bags.frame import Frame, FrameSource, StreamInfo
 from mqinfer.bags.live.returning import ReturningSource
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
-__all__ = ["LiveSources", "MergedSources", "NamedSource"]
-
 log = logging.getLogger("mqinfer.bags")
 
 

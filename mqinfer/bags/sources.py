@@ -19,8 +19,6 @@ from mqinfer.bags.several import LiveSources, MergedSources, NamedSource
 from mqinfer.bags.video_source import VIDEO_SUFFIXES, VideoSource
 from mqinfer.protocol.errors import ConfigError, SourceError
 
-__all__ = ["is_live", "open_source", "open_sources"]
-
 _LIVE = re.compile(r"(camera:[0-9]+|ros2:.+|(rtsps?|https?|rtmp|udp|tcp)://.+)")
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)=(.+)")
 

@@ -23,8 +23,6 @@ from mqinfer.protocol.errors import SourceError
 if TYPE_CHECKING:
     from av import Packet, VideoFrame
 
-__all__ = ["Picture", "VideoFileDecoder"]
-
 Picture = tuple[int, int, NDArray[np.uint8]]
 """Index in the recording, time since its start in nanoseconds, and pixels `[H, W, 3]` BGR."""
 

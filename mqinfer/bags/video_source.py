@@ -14,8 +14,6 @@ from mqinfer.bags.video_decoder import VideoFileDecoder
 from mqinfer.images.picture import RawImage
 from mqinfer.protocol.errors import SourceError
 
-__all__ = ["VIDEO_SUFFIXES", "VideoSource", "raw_bgr"]
-
 # fmt: off
 VIDEO_SUFFIXES = (
     ".3gp", ".avi", ".flv", ".h264", ".hevc", ".m2ts", ".m4v", ".mjpeg", ".mjpg", ".mkv",

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from mqinfer.bags.frame import Frame, FrameSource
 
-__all__ = ["PICTURE_TOPIC", "START_NS", "BagWriter", "Storage", "write_frames"]
-
 Storage = Literal["bag", "mcap", "sqlite3"]
 
 PICTURE_TOPIC = "/camera/image_raw/compressed"

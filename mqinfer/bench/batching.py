@@ -23,8 +23,6 @@ from mqinfer.lab.machine import describe_machine
 from mqinfer.lab.zoo import build
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["ADAPTIVE", "ALONE", "BatchingMeasurement", "BatchingOptions", "BatchingTurn", "measure_batching"]
-
 ADAPTIVE = "adaptive"
 ALONE = "max 1"
 

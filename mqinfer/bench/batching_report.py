@@ -10,8 +10,6 @@ from rich.console import Console
 from mqinfer.bench.batching import ADAPTIVE, ALONE, BatchingMeasurement
 from mqinfer.lab.reports import Grid, as_json, as_markdown, machine_sentence, print_grid, write_files
 
-__all__ = ["batching_grids", "print_batching", "verdicts", "write_batching"]
-
 _OF_THE_BEST = 0.95
 """Least ratio of the adaptive setting's rate to that of the best setting by hand."""
 

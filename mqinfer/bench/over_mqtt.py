@@ -23,8 +23,6 @@ from mqinfer.lab.load import Drive, Stopwatch, repeat
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ModelFailed
 
-__all__ = ["BrokerAccess", "OverMqtt"]
-
 _Result = TypeVar("_Result", InferResult, "Future[InferResult]")
 _REQUEST_TIMEOUT_S = 30.0
 

@@ -11,8 +11,6 @@ from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
 from mqinfer.protocol.errors import ModelNotLoadable
 
-__all__ = ["worker_processes"]
-
 _START_TIMEOUT_S = 300.0
 
 

@@ -33,8 +33,6 @@ from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import EncodedTensor
 
-__all__ = ["STAGES", "TARGET", "Shares", "measure_segmentation", "print_shares"]
-
 STAGES = ("decode", "preprocess", "inference", "postprocess", "encode")
 TARGET = 0.05
 """What post-processing and encoding together may take of the worker's time, once the argmax is fused."""

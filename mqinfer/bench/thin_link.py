@@ -13,8 +13,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
-__all__ = ["Direction", "Pair", "ThinLink"]
-
 T = TypeVar("T")
 Pair = tuple[asyncio.StreamWriter, asyncio.StreamWriter]
 """Both sides of a connection: the client's and the broker's."""

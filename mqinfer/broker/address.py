@@ -14,8 +14,6 @@ from mqinfer.broker.environment import Variable
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.topics import is_name
 
-__all__ = ["BrokerAddress", "TlsOptions", "Transport"]
-
 Transport = Literal["tcp", "websockets", "memory"]
 
 # Scheme: transport, whether it is TLS, default port (MQTT's registered ones, and HTTP's for websockets).

@@ -15,8 +15,6 @@ from typing import Any
 
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["OwnCertificate"]
-
 
 @dataclass(frozen=True, slots=True)
 class OwnCertificate:

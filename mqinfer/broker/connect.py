@@ -12,8 +12,6 @@ from mqinfer.broker.memory import MemoryBroker, MemoryLink
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.broker.process import abandon_in_children
 
-__all__ = ["make_link", "resolve"]
-
 _log = logging.getLogger("mqinfer.broker")
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["Variable"]
-
 
 class Variable(StrEnum):
     """Where a process finds its broker, and who it is there."""

@@ -15,8 +15,6 @@ from msgspec.structs import replace
 from mqinfer.protocol.errors import LinkError
 from mqinfer.protocol.types import Buffer
 
-__all__ = ["Ack", "ConnectionHandler", "Link", "Message", "MessageHandler", "ReasonCode", "ignore_ack"]
-
 
 class ReasonCode(IntEnum):
     """The MQTT 5 reason codes of a PUBACK that mqinfer acts on."""

@@ -6,8 +6,6 @@ import contextlib
 import ctypes
 import os
 
-__all__ = ["KEEP_FREED", "keep_freed_memory", "return_freed_memory"]
-
 KEEP_FREED = {"MALLOC_MMAP_THRESHOLD_": 32 << 20, "MALLOC_TRIM_THRESHOLD_": 128 << 20}
 """Settings of glibc, in bytes: blocks below the first come from the heap, whose free end is returned above the second.
 

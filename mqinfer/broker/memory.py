@@ -25,8 +25,6 @@ from mqinfer.broker.process import Maker, abandon_in_children, end_thread_in_chi
 from mqinfer.broker.routes import compile_filter, subscription_name
 from mqinfer.protocol.errors import ConfigError, LinkError, MessageTooLarge, NotConnected
 
-__all__ = ["MemoryBroker", "MemoryLink"]
-
 _log = logging.getLogger("mqinfer.broker")
 
 _MAX_PACKET_SIZE = 64 << 20  # as in mosquitto.conf

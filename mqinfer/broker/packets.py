@@ -14,21 +14,6 @@ from mqinfer.broker.routes import check_topic, is_suitable
 from mqinfer.protocol.errors import BadEnvelope, ConfigError, MessageTooLarge
 from mqinfer.protocol.types import Buffer
 
-__all__ = [
-    "PUBACK",
-    "PUBLISH",
-    "Head",
-    "Received",
-    "buffer_size",
-    "decode_puback",
-    "decode_publish",
-    "decode_variable_integer",
-    "encode_head",
-    "encode_puback",
-    "encode_variable_integer",
-    "payload_size",
-]
-
 PUBLISH, PUBACK = 0x30, 0x40
 
 _LARGEST = 268_435_455  # what four bytes of seven bits hold

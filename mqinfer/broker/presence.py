@@ -22,8 +22,6 @@ from mqinfer.broker.link import Ack, Link, Message, ReasonCode, ignore_ack
 from mqinfer.protocol.errors import LinkError, MqinferError, NameTaken, NotAuthorized, NotConnected
 from mqinfer.protocol.states import AnyState, read_any_state
 
-__all__ = ["Presence", "make_client_id", "new_incarnation", "reads_back"]
-
 _log = logging.getLogger("mqinfer.broker")
 _PATIENCE_S = 2.0
 """How long to wait for the broker's answer to a first state, and for a message that a client sent to itself."""

@@ -13,8 +13,6 @@ import threading
 from typing import NoReturn, Protocol
 from weakref import WeakSet
 
-__all__ = ["Maker", "abandon_in_children", "end_thread_in_child"]
-
 
 class _Abandonable(Protocol):
     def abandon(self) -> None:

@@ -11,8 +11,6 @@ from functools import lru_cache
 from mqinfer.broker.link import Message, MessageHandler
 from mqinfer.protocol.errors import BadTopic
 
-__all__ = ["Route", "Routes", "check_topic", "compile_filter", "is_suitable", "subscription_name"]
-
 _log = logging.getLogger("mqinfer.broker")
 
 _LONGEST = 65_535  # bytes; a string travels behind a length of two bytes

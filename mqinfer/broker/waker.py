@@ -8,8 +8,6 @@ import threading
 from contextlib import suppress
 from typing import Self
 
-__all__ = ["Waker"]
-
 
 class Waker:
     """A pair of sockets: any thread may call `wake`; the other methods are for the thread that waits.

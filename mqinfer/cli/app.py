@@ -19,8 +19,6 @@ from mqinfer.cli.web import dashboard, gateway
 from mqinfer.logs import LogSettings, set_up
 from mqinfer.protocol.errors import MqinferError
 
-__all__ = ["app", "main"]
-
 _END = f"{SOURCES}\n\n{EXIT_CODES}"
 """The last lines of each help."""
 

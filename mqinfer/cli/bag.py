@@ -15,8 +15,6 @@ from mqinfer.images.lens import Distortion
 from mqinfer.logs import printable
 from mqinfer.protocol.errors import ConfigError, SourceError
 
-__all__ = ["app"]
-
 app = typer.Typer(help="Inspect, repair and create recordings.", no_args_is_help=True)
 
 

@@ -18,8 +18,6 @@ from mqinfer.edge_agent.output_files import writing
 from mqinfer.lab.reports import as_json, check_plots, print_grid
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["app"]
-
 _BATCHING = BatchingOptions()
 
 

@@ -29,8 +29,6 @@ from mqinfer.logs import LogLevel, printable, settings
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError
 from mqinfer.protocol.topics import Topics, check_name
 
-__all__ = ["app"]
-
 Directory = Annotated[Path, typer.Argument(help="Folder of the broker's configuration.")]
 Days = Annotated[int, typer.Option(help="Validity of new certificates, in days.", min=1, max=3650)]
 

@@ -7,8 +7,6 @@ import typer
 from mqinfer.cli.edge.learning import calibrate, report, train
 from mqinfer.cli.edge.steering import change, show
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="Make a cascade: train its small model, choose its thresholds. Read and change one that runs.",
     no_args_is_help=True,

@@ -16,8 +16,6 @@ import typer
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
-__all__ = ["demo"]
-
 _MODEL = "drive_segmentation_onnx"
 _INSTANCES = 2
 _LEAST_IOU = 0.80

@@ -8,8 +8,6 @@ from mqinfer.cli.options import plain_console
 from mqinfer.logs import printable
 from mqinfer.protocol.errors import BadTopic, ConfigError, MissingExtra, MqinferError, NameTaken, NotAuthorized
 
-__all__ = ["EXIT_CODES", "ExitCode", "exit_code", "print_error"]
-
 
 class ExitCode(IntEnum):
     """What the end of a process means to a shell or a service manager."""

@@ -19,8 +19,6 @@ from mqinfer.protocol.topics import Topics
 if TYPE_CHECKING:
     from mqinfer.telemetry.tracer import Tracer
 
-__all__ = ["local_versions", "local_worker"]
-
 
 @contextmanager
 def local_worker(

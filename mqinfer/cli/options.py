@@ -18,24 +18,6 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.settings import CONFIG_FILE, ConfigFile
 from mqinfer.logs import LogFormat, LogLevel, LogSettings, set_up
 
-__all__ = [
-    "ConnectionOptions",
-    "MetricsBind",
-    "MetricsPort",
-    "OtlpEndpoint",
-    "Root",
-    "TakeOver",
-    "TritonMetrics",
-    "make_group",
-    "options_of",
-    "plain_console",
-    "table_console",
-    "until_signal",
-    "with_connection",
-    "with_group",
-    "with_log_options",
-]
-
 _EMPTY = inspect.Parameter.empty
 """Default of an option that must be stated."""
 _WIDE = 10_000

@@ -15,8 +15,6 @@ from mqinfer.images.decode import to_array, to_rgb
 from mqinfer.lab.optimize.samples import Sample
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["read_arrays", "read_frames"]
-
 _TRUTH = "truth"
 
 

@@ -24,8 +24,6 @@ from typer.core import TyperGroup
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.telemetry.exporting import ENDPOINT
 
-__all__ = ["CONFIG_FILE", "SOURCES", "ConfigFile", "FirstConfigFile", "SourcedGroup"]
-
 _log = logging.getLogger("mqinfer")
 SOURCES = (
     "Each option can also be set by a variable of the environment, MQINFER_COMMAND_OPTION, such as "

@@ -41,8 +41,6 @@ from mqinfer.protocol.errors import ConfigError, NotAuthorized
 from mqinfer.protocol.topics import Topics, check_name
 from mqinfer.telemetry.exporting import check_endpoint
 
-__all__ = ["worker"]
-
 _log = logging.getLogger("mqinfer.cloud_worker")
 _END_S = 60
 """The system ends the command so long after SIGTERM, whatever it hangs in; its processes then drain by themselves."""

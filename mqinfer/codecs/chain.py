@@ -26,17 +26,6 @@ from mqinfer.protocol.header import CHAIN, DIGEST, POSITION
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.types import EncodedTensor, Scalar
 
-__all__ = [
-    "Addressed",
-    "ChainDecoder",
-    "ChainEncoder",
-    "PictureDecoder",
-    "PictureEncoder",
-    "StreamHalves",
-    "picture_size",
-    "sealed",
-]
-
 Addressed = tuple[EncodedTensor, str]
 """A tensor, and the worker that has what it is encoded against; empty where any worker can decode it."""
 

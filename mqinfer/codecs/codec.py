@@ -13,8 +13,6 @@ from mqinfer.protocol.types import Buffer, EncodedTensor, Scalar
 if TYPE_CHECKING:
     from mqinfer.codecs.chain import StreamHalves
 
-__all__ = ["Codec", "Encoded", "Traits"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:

@@ -23,8 +23,6 @@ from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.types import Buffer
 
-__all__ = ["jpeg_reader"]
-
 log = logging.getLogger("mqinfer.codecs")
 
 _TOLERANCE = 8

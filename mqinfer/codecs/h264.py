@@ -26,8 +26,6 @@ from mqinfer.protocol.header import DIGEST
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import EncodedTensor
 
-__all__ = ["H264Codec", "H264Decoder", "H264Encoder"]
-
 _NAME = "h264"
 _OPTIONS = {"preset": "veryfast", "tune": "zerolatency", "forced-idr": "1"}
 """Settings of x264. The preset takes an edge about a frame's time: see docs/reference/encodings.md."""

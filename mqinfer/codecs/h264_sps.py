@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple, Self
 
-__all__ = ["MOST_REFERENCES", "UNIT", "Bits", "SequenceSet", "references"]
-
 MOST_REFERENCES = 16
 """Pictures that the standard lets a stream ask for (A.3.1)."""
 UNIT = b"\0\0\1"

@@ -19,8 +19,6 @@ from mqinfer.protocol.errors import BadEncoding, LimitExceeded
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import Buffer, EncodedTensor, Scalar
 
-__all__ = ["ImageCodec", "ReadPicture", "encoded_image", "read_with_opencv"]
-
 ReadPicture = Callable[[Buffer, ImageInfo], Array | None]
 """Decodes a picture with a checked header to [H, W] or [H, W, channels], in RGB order; None if it is corrupt."""
 

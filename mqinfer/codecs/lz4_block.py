@@ -19,8 +19,6 @@ from mqinfer.protocol.header import RAW_SIZE
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import Buffer, EncodedTensor
 
-__all__ = ["Lz4Codec", "compress_block", "decompress_block"]
-
 _PLAIN = Traits(range(1, 13), auto_colours=True, auto_depth=True)
 _SHUFFLED = Traits(range(1, 13), auto_depth=True)
 _MAX_RATIO = 255

@@ -19,8 +19,6 @@ from mqinfer.protocol.errors import BadEncoding
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import Buffer, EncodedTensor
 
-__all__ = ["MaskCodec"]
-
 Pixels = npt.NDArray[np.uint8]
 
 _HEAD = Struct("<II")

@@ -7,8 +7,6 @@ from typing import Any
 
 from mqinfer.extras import missing_extra
 
-__all__ = ["opencv"]
-
 
 @cache
 def opencv() -> Any:

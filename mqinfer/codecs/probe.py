@@ -14,8 +14,6 @@ from struct import Struct
 from mqinfer.protocol.errors import BadEncoding
 from mqinfer.protocol.types import Buffer
 
-__all__ = ["ImageInfo", "check_complete", "lfs_pointer", "probe_image"]
-
 _SOI, _EOI, _SOS = b"\xff\xd8", b"\xff\xd9", b"\xff\xda"
 _LFS_POINTER = b"version https://git-lfs"
 _PNG = b"\x89PNG\r\n\x1a\n"

@@ -19,19 +19,6 @@ from mqinfer.protocol.errors import BadEncoding
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.types import EncodedTensor, Scalar
 
-__all__ = [
-    "LOSSY",
-    "STATEFUL",
-    "Codecs",
-    "Encoding",
-    "available_encodings",
-    "codecs_for",
-    "decode_tensor",
-    "encode_tensor",
-    "parse_encoding",
-    "traits_of",
-]
-
 Codecs = Mapping[str, Codec]
 """Codecs by name."""
 

@@ -9,8 +9,6 @@ from mqinfer.broker.connect import make_link
 from mqinfer.dashboard.settings import DashboardSettings
 from mqinfer.protocol.errors import ConfigError, NotAuthorized
 
-__all__ = ["check_anonymous"]
-
 
 def check_anonymous(settings: DashboardSettings) -> None:
     """Check that a relay that others can reach opens no broker that lets everybody in.

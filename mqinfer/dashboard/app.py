@@ -18,8 +18,6 @@ from mqinfer.dashboard.relay import Relay
 from mqinfer.dashboard.settings import DashboardSettings
 from mqinfer.logs import log_dropped
 
-__all__ = ["make_app", "make_configuration"]
-
 _log = logging.getLogger("mqinfer.dashboard")
 
 _MOST_BODY = 4096

@@ -7,8 +7,6 @@ import struct
 from mqinfer.broker.packets import decode_variable_integer, encode_variable_integer
 from mqinfer.protocol.errors import BadEnvelope
 
-__all__ = ["CONNECT", "with_login"]
-
 CONNECT = 0x10
 
 _CLEAN_START, _WILL, _PASSWORD, _USER = 0x02, 0x04, 0x40, 0x80

@@ -7,8 +7,6 @@ from urllib.parse import urlsplit
 
 from mqinfer.dashboard.settings import DashboardSettings, is_loopback
 
-__all__ = ["is_expected_host", "is_own_origin", "security_headers"]
-
 _USUAL_PORTS = {"http": 80, "https": 443}
 _MOST_HOST = 300
 """Characters of a Host or an Origin header."""

@@ -16,8 +16,6 @@ from mqinfer.dashboard.page import make_file
 from mqinfer.dashboard.sessions import Attempts, Sessions
 from mqinfer.logs import log_dropped
 
-__all__ = ["LoginForm"]
-
 _log = logging.getLogger("mqinfer.dashboard")
 
 _FOLDER = Path(__file__).with_name("login_page")

@@ -13,8 +13,6 @@ from aiohttp import web
 from mqinfer.extras import clone, install_command
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["PAGE", "PageFile", "make_file", "read_page"]
-
 PAGE = Path(__file__).with_name("page")
 """Where the build puts the page."""
 

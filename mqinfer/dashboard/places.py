@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from mqinfer.dashboard.settings import is_loopback
 
-__all__ = ["Full", "Places"]
-
 
 class Full(Exception):
     """There is no place left; the text says which bound was met."""

@@ -23,8 +23,6 @@ from mqinfer.dashboard.settings import DashboardSettings
 from mqinfer.logs import log_dropped
 from mqinfer.protocol.errors import MqinferError
 
-__all__ = ["Gate", "Refused", "Relay"]
-
 _log = logging.getLogger("mqinfer.dashboard")
 
 _PROTOCOL = "mqtt"

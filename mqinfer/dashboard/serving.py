@@ -23,8 +23,6 @@ from mqinfer.web.connections import BoundedRunner, allow_many_connections
 from mqinfer.web.keys import KeyFile
 from mqinfer.web.tls import ssl_context
 
-__all__ = ["run", "serve"]
-
 _log = logging.getLogger("mqinfer.dashboard")
 
 _FURTHER = 128

@@ -12,8 +12,6 @@ from ipaddress import IPv6Address
 
 from mqinfer.web.keys import KeyFile
 
-__all__ = ["GRANTED", "Attempts", "Sessions"]
-
 _WATCH = "watch"
 GRANTED: Mapping[str, frozenset[str]] = {
     _WATCH: frozenset({_WATCH}),

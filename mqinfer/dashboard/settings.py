@@ -15,8 +15,6 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.web.tls import TlsFiles
 
-__all__ = ["MOST_OF_LOGIN", "DashboardSettings", "LoginMode", "PageOptions", "check_settings", "is_loopback"]
-
 LoginMode = Literal["mqtt", "relay"]
 
 _DIRECT = re.compile(r"wss?://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:/[A-Za-z0-9._~/-]*)?")

@@ -9,8 +9,6 @@ from mqinfer.dashboard.connect_packet import CONNECT, with_login
 from mqinfer.dashboard.relay import Refused
 from mqinfer.protocol.errors import BadEnvelope
 
-__all__ = ["WallGate"]
-
 _MOST_PACKET = 1 << 16
 """Bytes of a packet: a browser that watches sends small ones."""
 _MOST_HEAD = 5

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 from mqinfer.bags.frame import Frame
 
-__all__ = ["FanOut", "FrameReader"]
-
 _AHEAD = 4
 """A reader may be this many frames ahead of the slowest one; they are held in memory."""
 

@@ -12,8 +12,6 @@ from mqinfer.metrics.endpoint import Read
 from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.states import PendingRequests
 
-__all__ = ["edge_metrics", "pending_frames"]
-
 
 def pending_frames(requester: Requester, runs: Sequence[ModelRun]) -> list[PendingRequests]:
     """Return what waits for each model: the frames that were read and have no outcome, those in spools included."""

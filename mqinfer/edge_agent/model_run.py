@@ -37,8 +37,6 @@ from mqinfer.protocol.errors import ConfigError, ModelNotFound, MqinferError, So
 from mqinfer.protocol.states import StreamState
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["ModelRun", "SessionParts"]
-
 log = logging.getLogger("mqinfer.edge_agent")
 # fmt: off
 _NO_MATTER = (

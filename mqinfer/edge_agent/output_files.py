@@ -17,7 +17,6 @@ from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
 
 log = logging.getLogger("mqinfer.edge_agent")
-__all__ = ["set_aside", "write_npz", "writing"]
 
 _PATH_PARTS = re.compile(r"[/\\]+")
 _LONGEST_NAME = 200

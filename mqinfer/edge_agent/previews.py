@@ -30,8 +30,6 @@ from mqinfer.protocol.envelope import CONTENT_TYPE, encode_response
 from mqinfer.protocol.errors import ConfigError, MessageTooLarge, NotConnected
 from mqinfer.protocol.types import Capture, InferResponse, Outcome
 
-__all__ = ["PREVIEW", "PreviewCounts", "PreviewDrop", "Previews", "check_rate"]
-
 PREVIEW = "preview"
 """Name of the output that holds the picture."""
 

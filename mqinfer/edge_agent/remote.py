@@ -39,8 +39,6 @@ from mqinfer.protocol.errors import Cancelled, LinkError, MessageTooLarge, Mqinf
 from mqinfer.protocol.types import InferRequest, Outcome
 from mqinfer.telemetry.around import Around
 
-__all__ = ["PREPARERS", "Preparation", "RemoteStage", "StageParts"]
-
 log = logging.getLogger("mqinfer.edge_agent")
 PREPARERS = 2
 """Frames are prepared on so many threads."""

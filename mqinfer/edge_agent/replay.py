@@ -37,8 +37,6 @@ from mqinfer.edge_agent.spooling.spool import Spool
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.telemetry.around import Around
 
-__all__ = ["Replay"]
-
 _LATEST_IN_MEMORY = 64
 """With `latest` at least this many frames are held from reading to the sinks: superseded ones wait there in order."""
 _STOP_CHECK_S = 0.2

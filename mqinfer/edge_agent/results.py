@@ -28,8 +28,6 @@ from mqinfer.protocol.errors import (
 from mqinfer.protocol.states import ServedModel
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["Engines", "FirstResults", "Results"]
-
 _MOST = 1024
 """Workers and versions that are remembered; names come from outside, so their number is bounded."""
 

@@ -18,8 +18,6 @@ from mqinfer.edge_agent.sinks.jsonl_sink import RESULTS_FILE, TIMES_FILE
 from mqinfer.protocol.errors import ConfigError, LinkError, ModelNotFound, Unanswered, error_from_code
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["NOTHING", "RUN_FILE", "Done", "describe_run", "open_earlier", "write_run"]
-
 log = logging.getLogger("mqinfer.edge_agent")
 RUN_FILE = "run.json"
 _LONGEST = 200

@@ -25,8 +25,6 @@ from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, LinkError
 
-__all__ = ["run_sessions"]
-
 log = logging.getLogger("mqinfer.edge_agent")
 
 Connect = Callable[[float], None]

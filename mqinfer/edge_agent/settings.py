@@ -16,8 +16,6 @@ from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS
 from mqinfer.images.demosaic import Demosaic
 from mqinfer.judging.settings import CascadeSettings
 
-__all__ = ["OutputSettings", "PreparingSettings", "ReplayOptions", "ReplaySettings", "SourceSettings", "SpoolSettings"]
-
 
 @dataclass(frozen=True, slots=True)
 class SourceSettings:

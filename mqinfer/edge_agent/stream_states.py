@@ -11,8 +11,6 @@ from msgspec.structs import replace
 from mqinfer.edge_agent.model_run import ModelRun
 from mqinfer.protocol.states import StreamState
 
-__all__ = ["EdgeStreams"]
-
 _LEAST_S = 1.0
 """A rate is counted over at least this time: states also come at each connection, one right behind the other."""
 

@@ -14,8 +14,6 @@ from mqinfer.logs import log_dropped
 from mqinfer.protocol.errors import ConfigError, NotAuthorized
 from mqinfer.web.keys import Credentials, KeyFile
 
-__all__ = ["GRANTED", "Access", "Right", "read_restrictions"]
-
 _log = logging.getLogger("mqinfer.gateway")
 
 _RESTRICTION = re.compile(r"(?P<calls>[a-z-]+(?:,[a-z-]+)*)[:=](?P<key>[A-Za-z0-9_.-]+)[:=](?P<value>.+)")

@@ -16,8 +16,6 @@ from mqinfer.gateway.errors import Overloaded
 from mqinfer.protocol.errors import LimitExceeded
 from mqinfer.web.arriving import SHARE, Arriving
 
-__all__ = ["CallAdmission", "Ticket", "take_room"]
-
 _MOST_IDLE = 64
 """Above this number of models, those without calls are forgotten."""
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.types import EncodedTensor, RequestedOutput
 
-__all__ = ["InferCall", "outputs_size"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InferCall:

@@ -15,8 +15,6 @@ from mqinfer.protocol.header import IMAGE_ENCODING
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.types import EncodedTensor, TensorSpec
 
-__all__ = ["CardChecks", "check_shape"]
-
 _SHOWN = 200
 """Characters of a caller's text that an error repeats."""
 

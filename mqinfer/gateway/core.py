@@ -34,8 +34,6 @@ from mqinfer.protocol.types import Scalar
 from mqinfer.web.arriving import Arriving
 from mqinfer.web.unsent import Unsent
 
-__all__ = ["Core"]
-
 _log = logging.getLogger("mqinfer.gateway")
 
 S = TypeVar("S")

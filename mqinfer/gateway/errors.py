@@ -22,18 +22,6 @@ from mqinfer.protocol.errors import (
     Unanswered,
 )
 
-__all__ = [
-    "FailedPrecondition",
-    "MethodNotAllowed",
-    "Overloaded",
-    "Status",
-    "TimeoutExpired",
-    "Unauthenticated",
-    "Unavailable",
-    "Unsupported",
-    "status_of",
-]
-
 
 class Overloaded(Rejected):
     """The gateway has as many calls as it accepts.

@@ -26,8 +26,6 @@ from mqinfer.protocol.errors import InvalidRequest, MqinferError
 from mqinfer.web.arriving import Arriving
 from mqinfer.web.unsent import Unsent
 
-__all__ = ["GrpcCaller", "Work", "abort", "admit", "holding", "known", "make_server", "receive", "text_of", "unary"]
-
 log = logging.getLogger("mqinfer.gateway")
 
 _MOST_TEXT = 2000

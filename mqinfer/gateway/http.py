@@ -34,16 +34,6 @@ from mqinfer.protocol.nesting import MAX_NESTING, is_deep_json
 from mqinfer.protocol.types import Buffer
 from mqinfer.web.connections import BoundedRunner
 
-__all__ = [
-    "AdmittedCall",
-    "Bodies",
-    "Endpoint",
-    "check_nesting",
-    "json_reply",
-    "make_application",
-    "make_runner",
-]
-
 log = logging.getLogger("mqinfer.gateway")
 _server_log = log.getChild("http")
 

@@ -22,8 +22,6 @@ from mqinfer.protocol.types import ErrorInfo, InferRequest, Outcome
 from mqinfer.telemetry.around import Around
 from mqinfer.telemetry.conventions import SpanRole
 
-__all__ = ["Inference"]
-
 T = TypeVar("T")
 _Find = Callable[[str, str | None], Awaitable[str | None]]
 _MOST_NAME = 64

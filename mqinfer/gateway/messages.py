@@ -16,8 +16,6 @@ from google.protobuf.message import DecodeError
 from mqinfer.protocol.datatypes import Buffer
 from mqinfer.protocol.errors import InvalidRequest
 
-__all__ = ["message_class", "parse"]
-
 
 @cache
 def message_class(name: str) -> Any:

@@ -20,8 +20,6 @@ from mqinfer.metrics.lag import lag, to_record
 from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.states import PendingRequests
 
-__all__ = ["make_metrics", "make_metrics_app", "pending_calls"]
-
 
 def pending_calls(core: Core) -> list[PendingRequests]:
     """Return what waits for each model: calls that wait for their turn, and requests of the client; thread-safe."""

@@ -16,16 +16,6 @@ from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = [
-    "NO_NAMED_REPOSITORY",
-    "NO_SHARED_MEMORY",
-    "config_of",
-    "describe_model",
-    "describe_server",
-    "log_settings",
-    "trace_settings",
-]
-
 EXTENSIONS = (
     "classification",
     "model_repository",

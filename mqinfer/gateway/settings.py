@@ -12,8 +12,6 @@ from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.web.tls import TlsFiles
 
-__all__ = ["GatewayBounds", "GatewayCallers", "GatewayPorts", "GatewaySettings"]
-
 
 def _port(what: str) -> Any:
     """Return the option of a port."""

@@ -10,8 +10,6 @@ import numpy.typing as npt
 from mqinfer.protocol.datatypes import Array, Buffer, Datatype, dtype_of
 from mqinfer.protocol.errors import BadTensor
 
-__all__ = ["count_varints", "pack_varints", "unpack_varints"]
-
 _PART = 1 << 18
 """Bytes that are converted at a time: it takes some 30 times as much memory."""
 _LONGEST = 10

@@ -11,8 +11,6 @@ from mqinfer.codecs.opencv import opencv
 from mqinfer.images.pixel_format import ColourModel, PixelFormat
 from mqinfer.protocol.errors import BadImage
 
-__all__ = ["colours_to_rgb", "stretch", "to_8_bits", "true_bits", "values_to_rgb"]
-
 _BIT_DEPTHS = range(8, 17)
 
 

@@ -22,8 +22,6 @@ from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import Buffer
 from mqinfer.value_object import value_object
 
-__all__ = ["CompressedFormat", "decode_compressed", "parse_format", "picture_size"]
-
 _DEPTH_HEADER = struct.Struct("<iff")
 """`ConfigHeader` of compressed_depth_image_transport: format, and the two parameters of the quantisation."""
 

@@ -15,18 +15,6 @@ from mqinfer.images.pixel_format import ColourModel, PixelFormat, parse_encoding
 from mqinfer.protocol.errors import BadImage
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 
-__all__ = [
-    "as_image",
-    "depth_name",
-    "is_depth",
-    "is_mosaic",
-    "to_array",
-    "to_depth",
-    "to_mosaic",
-    "to_rgb",
-    "used_bits",
-]
-
 _DEPTH = {"u2": "16UC1", "f4": "32FC1"}
 """Encodings of depth pictures by their samples: millimetres and metres (REP 118)."""
 _SENSOR_BITS = (10, 12, 14)

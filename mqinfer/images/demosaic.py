@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from mqinfer.codecs.opencv import opencv
 from mqinfer.protocol.errors import BadImage
 
-__all__ = ["PATTERNS", "Demosaic", "demosaic"]
-
 PATTERNS = ("rggb", "bggr", "gbrg", "grbg")
 
 

@@ -17,8 +17,6 @@ import numpy.typing as npt
 from mqinfer.images.camera import CameraInfo
 from mqinfer.protocol.errors import BadImage
 
-__all__ = ["Distortion", "Lens", "lens_of"]
-
 Rays = npt.NDArray[np.float64]
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from mqinfer.protocol.types import Buffer
 from mqinfer.value_object import value_object
 
-__all__ = ["CompressedImage", "RawImage"]
-
 
 @value_object(eq=False)
 class RawImage:

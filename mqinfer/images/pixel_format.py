@@ -11,8 +11,6 @@ from enum import StrEnum
 from mqinfer.protocol.errors import BadImage
 from mqinfer.value_object import value_object
 
-__all__ = ["ColourModel", "PixelFormat", "parse_encoding"]
-
 
 class ColourModel(StrEnum):
     """How samples become colours."""

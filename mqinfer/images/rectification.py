@@ -18,8 +18,6 @@ from mqinfer.images.camera import CameraInfo
 from mqinfer.images.lens import Lens, lens_of
 from mqinfer.protocol.errors import BadImage
 
-__all__ = ["Rectification", "rectification"]
-
 Points = npt.NDArray[np.float64]
 _KEPT = 8
 """Calibrations whose maps are kept: 10 bytes for each pixel of a camera's picture."""

@@ -17,8 +17,6 @@ from mqinfer.protocol.card import ColourOrder, ImageContract, Layout
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
 from mqinfer.protocol.errors import BadTensor
 
-__all__ = ["fit", "place", "to_model_input"]
-
 Pixels = npt.NDArray[np.uint8]
 Samples = npt.NDArray[Any]
 """Pixels, or distances."""

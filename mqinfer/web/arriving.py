@@ -16,8 +16,6 @@ from mqinfer.logs import log_dropped
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.web.peers import received_bytes
 
-__all__ = ["SHARE", "Arriving"]
-
 SHARE = 0.75
 """One caller, or one connection, may have this share, so that there is always room for another one."""
 _TICK_S = 0.05

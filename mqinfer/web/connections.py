@@ -19,8 +19,6 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from mqinfer.logs import log_dropped
 
-__all__ = ["BoundedRunner", "MaskedReader", "allow_many_connections", "log_each_kind"]
-
 _MOST_WHY = 200
 """Characters of what aiohttp found wrong."""
 _IDLE_S = 120.0

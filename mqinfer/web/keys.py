@@ -16,8 +16,6 @@ import msgspec
 from mqinfer.protocol.decoding import prepare
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["Credentials", "KeyFile"]
-
 _log = logging.getLogger("mqinfer.web")
 
 _LOOK_S = 1.0

@@ -8,8 +8,6 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["close_connections", "received_bytes"]
-
 _DESCRIPTORS = Path("/proc/self/fd")
 _BYTES_RECEIVED = 128
 """Where Linux has it in its `tcp_info`."""

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["TlsFiles", "ssl_context"]
-
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from mqinfer.logs import log_dropped
 from mqinfer.web.peers import close_connections
 
-__all__ = ["Unsent", "UnsentReply"]
-
 _LOOKS = 64
 """Times, at most, that all replies are looked at while one has its time."""
 

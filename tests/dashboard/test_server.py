@@ -317,7 +317,7 @@ def test_loopback() -> None:
 
 def test_the_page_is_missing(tmp_path: Path) -> None:
     """A source checkout that has not built it learns how to."""
-    with pytest.raises(ConfigError, match="run: .*scripts/build-page"):
+    with pytest.raises(ConfigError, match=r"run: .*scripts/build-page"):
         read_page(tmp_path)
 
 

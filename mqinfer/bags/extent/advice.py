@@ -7,8 +7,6 @@ from pathlib import Path
 
 from mqinfer.codecs.probe import lfs_pointer
 
-__all__ = ["ZSTD_MAGIC", "advise"]
-
 _MCAP_MAGIC = b"\x89MCAP0\r\n"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 """Begins what zstd compressed; a message of ROS 2 that is not begins with a zero."""

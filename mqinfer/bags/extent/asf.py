@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["AsfExtent"]
-
 _HEAD = 4096
 _PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
 """Identifier of the object in the header that states sizes."""

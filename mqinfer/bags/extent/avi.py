@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from av import Packet, VideoFrame
 
-__all__ = ["AviTimes"]
-
 
 class AviTimes:
     """Hands the times of packets in turn to pictures of H.264 and HEVC; of other codecs FFmpeg knows the order.

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from av import Packet, VideoFrame, VideoStream
 
-__all__ = ["ShownPackets"]
-
 _MPEG = re.compile(rb"\x00\x00\x01\xb8...[\x40-\x7f\xc0-\xff]", re.DOTALL)
 _CLOSED = {
     "h264": re.compile(rb"\x00\x00\x01[\x05\x25\x45\x65]"),

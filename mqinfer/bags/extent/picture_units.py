@@ -6,8 +6,6 @@ import re
 
 from mqinfer.codecs.h264_sps import UNIT, Bits, SequenceSet
 
-__all__ = ["PictureUnits"]
-
 _IMPOSSIBLE = re.compile(rb"\x00\x00(?:\x00+[^\x00]|\x02|\x03[^\x00-\x03])")
 """Bytes that encoders never write inside a unit; zeros may follow its end."""
 _HEAD = 64

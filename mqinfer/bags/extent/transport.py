@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from av import Packet
 
-__all__ = ["TransportBreaks"]
-
 _BEFORE = 2 << 20
 """Bytes before a break in which the table of programs was sent before."""
 _MOST = 16 << 20

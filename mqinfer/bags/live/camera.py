@@ -12,8 +12,6 @@ from mqinfer.bags.video_source import raw_bgr
 from mqinfer.codecs.opencv import opencv
 from mqinfer.protocol.errors import SourceError
 
-__all__ = ["CameraSource", "without_login"]
-
 _OPENED_MS = 10_000
 """A stream that is not open after this time is refused."""
 _STALLED_S = 5.0

@@ -11,8 +11,6 @@ from dataclasses import replace
 from mqinfer.bags.frame import WHOLE, Frame, FrameSource, StreamInfo, TimeRange
 from mqinfer.protocol.errors import ConfigError, SourceError
 
-__all__ = ["ReturningSource"]
-
 log = logging.getLogger("mqinfer.bags")
 
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 10.0

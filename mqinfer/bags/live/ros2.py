@@ -11,8 +11,6 @@ from mqinfer.bags.frame import Frame, StreamInfo
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.errors import MissingExtra, SourceError
 
-__all__ = ["Ros2Source"]
-
 _RAW, _COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 _FOUND_S = 10.0
 """A topic that nobody publishes after this time is refused: discovery takes a second or two."""

@@ -22,8 +22,6 @@ from mqinfer.protocol.card import ImageContract, Resize
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.types import Capture, InferRequest, Outcome
 
-__all__ = ["Alone", "measure_alone", "pictures_of"]
-
 _MODEL, _INPUT = "picture", "x"
 _WHITE = 255.0
 

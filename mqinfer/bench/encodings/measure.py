@@ -35,8 +35,6 @@ from mqinfer.models.repository import Repository
 from mqinfer.protocol.card import BAYER, ImageContract, ModelCard
 from mqinfer.protocol.errors import ConfigError, SourceError
 
-__all__ = ["EncodingFigures", "EncodingsMeasurement", "EncodingsOptions", "measure_encodings"]
-
 _FIRST = "raw"
 """The others are compared with it."""
 _LEVELS = {"jpeg": ("jpeg:90", "jpeg:75", "jpeg:50")}

@@ -7,8 +7,6 @@ from pathlib import Path
 from mqinfer.bench.encodings.measure import EncodingFigures, EncodingsMeasurement
 from mqinfer.lab.reports import Grid, new_figure
 
-__all__ = ["draw", "grid_of"]
-
 _USUAL = "jpeg:90"
 """The default of `--encoding`: what the thin link is compared with."""
 

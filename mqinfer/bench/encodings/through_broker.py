@@ -30,8 +30,6 @@ from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ModelFailed
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["CollectingSink", "Served", "camera", "changed_share", "keep_over_link", "send_all"]
-
 _TIMEOUT_S = 300.0
 _FRESH_S = 2.0
 """Time limit of a live frame, as that of `mqinfer replay --policy latest`."""

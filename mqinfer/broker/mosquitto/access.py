@@ -15,25 +15,6 @@ from mqinfer.protocol.control import Operation
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.topics import CONTROL, DEFAULT_ROOT, EVERY_SERVER, Topics, check_name, is_name
 
-__all__ = [
-    "BROKER",
-    "DEFAULT_GATEWAY_PROCESSES",
-    "DEFAULT_PROCESSES",
-    "DEFAULT_SUBS",
-    "GUARD",
-    "GuardedFilters",
-    "Role",
-    "access_rules",
-    "guarded_filters",
-    "guarded_rules",
-    "most_connections",
-    "names_of",
-    "put_section",
-    "role_of",
-    "sections",
-    "without_section",
-]
-
 GUARD = "GUARD"
 """User name of the guard of `mqinfer broker`; the names of clients have no capitals, so none of them can have it."""
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
-__all__ = ["Authority", "Pair", "check_host", "common_name", "hosts_of"]
-
 _AUTHORITY_DAYS = 3650
 _SLACK = timedelta(hours=1)  # clocks of vehicles differ: a certificate is good from a little before it was made
 _SECOND = timedelta(seconds=1)

@@ -24,8 +24,6 @@ from mqinfer.protocol.card import read_card
 from mqinfer.protocol.errors import MqinferError, NotAuthorized, NotConnected
 from mqinfer.protocol.topics import Topics
 
-__all__ = ["Checker", "Finding", "Result", "check_certificate", "enter_without_login"]
-
 _TIMEOUT_S = 10.0
 _PATIENCE_S = 2.0
 """How long to wait for a message that may not come, where no later one shows that it will not."""

@@ -13,19 +13,6 @@ from typing import NamedTuple
 
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = [
-    "FILES",
-    "Listener",
-    "Ports",
-    "guard_listener",
-    "listeners_of",
-    "ports_of",
-    "render",
-    "render_secure",
-    "with_place",
-    "with_port",
-]
-
 _OPEN_TCP = "listener 1883 127.0.0.1\n"
 _OPEN_WEBSOCKETS = "listener 9001 127.0.0.1\n"
 _BROWSERS = "# --- Browsers"  # the last section: what follows it belongs to the websockets listener

@@ -16,17 +16,6 @@ from typing import NamedTuple, Self
 
 from mqinfer.broker.packets import PUBLISH, encode_puback, encode_variable_integer
 
-__all__ = [
-    "Connection",
-    "Door",
-    "Kept",
-    "clearing",
-    "connecting",
-    "subscribing",
-    "taking_over",
-    "unsubscribing",
-]
-
 _CONNACK, _PINGRESP = 0x20, 0xD0
 _PINGREQ, _DISCONNECT = b"\xc0\x00", b"\xe0\x00"
 _CLEAN_SESSION = 0x02

@@ -18,8 +18,6 @@ from mqinfer.broker.mosquitto.configuration import FILES
 from mqinfer.broker.mosquitto.files import read_file, write_file
 from mqinfer.protocol.errors import MqinferError
 
-__all__ = ["Copies"]
-
 _log = logging.getLogger("mqinfer.broker")
 
 _QUIET_S = 1.0

@@ -9,8 +9,6 @@ from mqinfer.broker.certificate import OwnCertificate
 from mqinfer.broker.mosquitto.access import BROKER
 from mqinfer.broker.mosquitto.folder import BrokerFolder
 
-__all__ = ["WARNED", "Expiry", "entries", "warnings"]
-
 WARNED = timedelta(days=30)
 """How long before its end a certificate is warned of."""
 _AUTHORITY = "authority"

@@ -16,8 +16,6 @@ from tempfile import NamedTemporaryFile
 
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
-__all__ = ["hash_password", "new_password", "put_password", "read_file", "without_password", "write_file"]
-
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _ACCOUNTS = ("mosquitto", "nobody")  # Mosquitto runs as the first that exists when root starts it
 # The broker computes the hash at each login, on its one thread: a millisecond. It need not be slow, since these

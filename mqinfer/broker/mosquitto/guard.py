@@ -35,8 +35,6 @@ from mqinfer.protocol.card import MAX_CARD_BYTES
 from mqinfer.protocol.decoding import MAX_STATE_BYTES
 from mqinfer.protocol.errors import MqinferError
 
-__all__ = ["Guard", "GuardedBroker", "GuardedSite", "Offence", "OpenSite", "offence"]
-
 _log = logging.getLogger("mqinfer.broker")
 
 _SWEEP_S = 0.25

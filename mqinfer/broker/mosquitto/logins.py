@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from mqinfer.logs import is_logged
 
-__all__ = ["Came", "Left", "Logins", "Refusals", "Unreadable", "read_line"]
-
 _log = logging.getLogger("mqinfer.broker")
 
 _CUT_AT = 999  # Mosquitto logs no more bytes of a line

@@ -12,8 +12,6 @@ from datetime import UTC, datetime, timedelta
 
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["Issued", "format_register", "parse_register", "revoked"]
-
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 _LINE = re.compile(r"(?P<name>\S+) (?P<serial>[0-9a-f]+) (?P<end>\S+)(?: revoked (?P<revoked>\S+))?")
 _KEPT_AFTER_END = timedelta(days=1)  # of clocks that differ

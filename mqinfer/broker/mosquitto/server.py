@@ -22,8 +22,6 @@ from mqinfer.broker.malloc import KEEP_FREED
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MissingExtra
 
-__all__ = ["MosquittoServer", "find_mosquitto", "free_port", "keepalive_warning"]
-
 _log = logging.getLogger("mqinfer.broker")
 
 _ATTEMPTS = 20

@@ -26,8 +26,6 @@ from mqinfer.broker.mosquitto.server import MosquittoServer, free_port
 from mqinfer.logs import log_once
 from mqinfer.protocol.errors import ConfigError, MissingExtra, MqinferError
 
-__all__ = ["guarded", "guarded_open", "keep_current", "secured"]
-
 _log = logging.getLogger("mqinfer.broker")
 
 _LOOK_S = 0.5

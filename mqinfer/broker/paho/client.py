@@ -39,8 +39,6 @@ from mqinfer.protocol.errors import BadEnvelope, ConfigError
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.types import Buffer
 
-__all__ = ["LinkClient", "check_paho"]
-
 _log = logging.getLogger("mqinfer.broker")
 
 _PRIVATE_NAMES = ("_packet_read", "_packet_write", "_packet_handle", "_mid_generate", "_send_pingreq")

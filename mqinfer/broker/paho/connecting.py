@@ -22,22 +22,6 @@ from mqinfer.broker.link import Message
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, LinkError, NotAuthorized
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 
-__all__ = [
-    "STRICT_CODES",
-    "UNSUPPORTED_VERSION",
-    "ConnectionClosed",
-    "Identity",
-    "client_arguments",
-    "configure",
-    "connect_properties",
-    "dial_error",
-    "disconnection",
-    "make_tls_context",
-    "refusal",
-    "set_nodelay",
-    "tls_error",
-]
-
 UNSUPPORTED_VERSION = 0x84
 STRICT_CODES = range(79, 95)
 """Errors of OpenSSL's strict check, from X509_V_ERR_INVALID_CA on (openssl/x509_vfy.h)."""

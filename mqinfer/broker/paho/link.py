@@ -25,8 +25,6 @@ from mqinfer.protocol.errors import (
 )
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 
-__all__ = ["PahoLink"]
-
 _ANSWER_S = 60.0
 """How long a SUBACK may take: large messages may be in front of it on a thin link. The session finds a dead connection
 itself, long before."""

@@ -15,8 +15,6 @@ import struct
 import termios
 from typing import NamedTuple
 
-__all__ = ["KEEPALIVE_S", "Counts", "Liveness", "count_bytes"]
-
 KEEPALIVE_S = 10
 """Longest silence before a PINGREQ, in seconds: who only listens finds its connection dead after that and `_LOOKS`, and
 the broker publishes a will after 1.5 times this. An idle connection costs 27 packets a minute, 1.4 kB with the headers

@@ -34,8 +34,6 @@ from mqinfer.broker.waker import Waker
 from mqinfer.logs import is_logged
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotAuthorized, NotConnected
 
-__all__ = ["Backoff", "Loop"]
-
 _log = logging.getLogger("mqinfer.broker")
 
 _TICK_S = 1.0  # how often the connection is looked at

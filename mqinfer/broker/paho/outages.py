@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 
 from mqinfer.broker.process import abandon_in_children
 
-__all__ = ["OUTAGES", "Outages"]
-
 _log = logging.getLogger("mqinfer.broker")
 _REMINDER_S = 60.0
 """Interval of the lines that an outage lasts on."""

@@ -13,8 +13,6 @@ from mqinfer.broker.link import Ack, Message
 from mqinfer.broker.packets import Head
 from mqinfer.broker.paho.session import Session
 
-__all__ = ["MOST_QUEUED", "Outbox", "Outgoing", "Question"]
-
 _log = logging.getLogger("mqinfer.broker")
 
 MOST_QUEUED = 65_535

@@ -17,8 +17,6 @@ from msgspec.structs import replace
 from mqinfer.broker.packets import PUBLISH, Received, decode_publish, decode_variable_integer
 from mqinfer.protocol.errors import BadEnvelope
 
-__all__ = ["OtherPacket", "PacketReader"]
-
 _CAPACITY = 1 << 16
 _LARGEST = 268_435_460  # what MQTT allows: five bytes of fixed header, and what four bytes of seven bits count
 _ALIGNMENT = 64

@@ -33,8 +33,6 @@ from mqinfer.broker.routes import Route, Routes
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotAuthorized
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 
-__all__ = ["Session", "cut"]
-
 _log = logging.getLogger("mqinfer.broker")
 
 _RECEIVE_MAXIMUM = 65_535  # of a broker that names none (MQTT 5, section 3.2.2.3.3)

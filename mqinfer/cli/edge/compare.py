@@ -25,8 +25,6 @@ from mqinfer.logs import printable
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, MqinferError
 from mqinfer.protocol.topics import Topics
 
-__all__ = ["compare"]
-
 
 @with_connection
 def compare(

@@ -13,8 +13,6 @@ from mqinfer.cli.options import ConnectionOptions, with_connection
 from mqinfer.edge_agent.settings import SourceSettings
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["edge"]
-
 
 @with_connection
 @with_sending

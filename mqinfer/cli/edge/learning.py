@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from mqinfer.lab.cascade.recording import Answered
     from mqinfer.lab.cascade.scores import Scores
 
-__all__ = ["calibrate", "report", "train"]
-
 Pixels = npt.NDArray[np.uint8]
 Source = Annotated[str, typer.Argument(help="Bag, video, folder of pictures or picture.")]
 

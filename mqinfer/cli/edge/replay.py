@@ -12,8 +12,6 @@ from mqinfer.cli.edge.sending import Sending, make_settings, with_sending
 from mqinfer.cli.options import ConnectionOptions, with_connection
 from mqinfer.edge_agent.settings import SourceSettings
 
-__all__ = ["replay"]
-
 
 @with_connection
 @with_sending

@@ -50,8 +50,6 @@ from mqinfer.telemetry.exporting import check_endpoint, make_tracer
 if TYPE_CHECKING:
     from mqinfer.telemetry.tracer import Tracer
 
-__all__ = ["failed_load", "run_replay"]
-
 _CONNECT_S = 10.0
 
 

@@ -30,8 +30,6 @@ from mqinfer.judging.settings import CascadeSettings, read_settings
 from mqinfer.metrics.endpoint import LOOPBACK
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["Sending", "make_settings", "with_sending"]
-
 _CARD_TIMEOUT_S = 10.0
 _TIMEOUT_S = {Policy.LATEST: 2.0, Policy.ALL: 300.0}
 

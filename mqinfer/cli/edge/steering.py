@@ -13,8 +13,6 @@ from mqinfer.judging.settings import check_changes
 from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.errors import ConfigError, NoWorker
 
-__all__ = ["change", "show"]
-
 Edge = Annotated[str, typer.Argument(help="Name of the edge: its `mqinfer replay --name`.")]
 Timeout = Annotated[float, typer.Option(help="Seconds to wait for the reply.", min=0.001, max=1e6)]
 

@@ -22,8 +22,6 @@ from mqinfer.protocol.card import card_to_json
 from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.topics import instead_of
 
-__all__ = ["app"]
-
 Model = Annotated[str, typer.Argument(help="Name of the model.")]
 Worker = Annotated[str, typer.Argument(help="A server (its `mqinfer worker --name`), or one process, such as gpu-1.0.")]
 Timeout = Annotated[float, typer.Option(help="Seconds to wait for the replies.", min=0.001, max=1e6)]

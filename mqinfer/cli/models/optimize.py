@@ -14,8 +14,6 @@ from mqinfer.protocol.errors import ConfigError
 if TYPE_CHECKING:
     from mqinfer.lab.optimize.samples import Sample
 
-__all__ = ["optimize"]
-
 _REPORTS = "reports"
 
 

@@ -11,8 +11,6 @@ from mqinfer.cli.options import plain_console, table_console
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["profile"]
-
 
 def profile(
     repository: Annotated[Path, typer.Argument(help="Model repository: a folder of MODEL/VERSION/FILE.")],

@@ -16,8 +16,6 @@ from mqinfer.metrics.lag import Lag, to_record
 from mqinfer.metrics.lag import lag as lag_of
 from mqinfer.protocol.errors import NotConnected
 
-__all__ = ["lag"]
-
 
 @with_connection
 def lag(

@@ -16,8 +16,6 @@ from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.types import Scalar, Timings
 
-__all__ = ["describe", "line_of"]
-
 _MOST_NAMED = 3
 """Classes, boxes or outputs that a line names."""
 _LONGEST = 160

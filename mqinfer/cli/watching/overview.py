@@ -19,8 +19,6 @@ from mqinfer.protocol.control import Call, ModelState, Operation
 from mqinfer.protocol.errors import MqinferError, NotAuthorized, NoWorker
 from mqinfer.protocol.states import PendingRequests, ServedModel, WorkerStatus
 
-__all__ = ["Observer", "ServerReplies", "observe"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Figures:

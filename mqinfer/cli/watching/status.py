@@ -18,8 +18,6 @@ from mqinfer.logs import printable
 from mqinfer.protocol.states import WorkerStatus
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["cell", "counts", "label_text", "print_table", "status"]
-
 _COLOURS = {"ready": "green", "lost": "red", "unavailable": "red"}
 """Colour of a cell that holds this word, in any case; other states are yellow."""
 _STATES = frozenset({"ready", "lost", "unavailable", "draining", "loading", "unloading"})

@@ -25,8 +25,6 @@ from mqinfer.cli.watching.status import cell, counts, label_text, print_table
 from mqinfer.logs import printable
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["top"]
-
 _LEAST_ROWS = 3
 """Rows of each table in a terminal, however low it is."""
 _OVERHEAD = 3

@@ -28,8 +28,6 @@ from mqinfer.logs import printable
 from mqinfer.protocol.card import ClassInfo, ModelCard
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, NotAuthorized
 
-__all__ = ["watch"]
-
 _log = logging.getLogger("mqinfer.watch")
 _TICK_S = 0.5
 """The recording is written to disk at least this often."""

@@ -15,8 +15,6 @@ from mqinfer.extras import check_packages
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.web.tls import TlsFiles
 
-__all__ = ["dashboard"]
-
 
 @with_connection
 @with_group("page", PageOptions)

@@ -15,8 +15,6 @@ from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.topics import check_name
 from mqinfer.telemetry.exporting import check_endpoint
 
-__all__ = ["gateway"]
-
 _PACKAGES = {
     "grpc": "grpcio",
     "aiohttp": "aiohttp",

@@ -24,8 +24,6 @@ from mqinfer.judging.settings import CascadeSettings, RunsAt, SmallModel
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError, ModelFailed
 
-__all__ = ["make_cascade"]
-
 log = logging.getLogger("mqinfer.edge_agent")
 _ANY_SIDE = 64
 """Side of a picture for a model that takes any, in pixels."""

@@ -38,8 +38,6 @@ from mqinfer.protocol.errors import Cancelled, MqinferError, Superseded
 from mqinfer.protocol.header import FALLBACK
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["Cascade"]
-
 log = logging.getLogger("mqinfer.edge_agent")
 
 

@@ -15,8 +15,6 @@ from mqinfer.protocol.decoding import write_json
 from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError
 from mqinfer.protocol.topics import may_answer
 
-__all__ = ["CascadeControl"]
-
 log = logging.getLogger("mqinfer.edge_agent")
 
 

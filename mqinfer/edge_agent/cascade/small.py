@@ -29,8 +29,6 @@ from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.header import IMAGE_ENCODING
 from mqinfer.protocol.types import TensorSpec, Timings
 
-__all__ = ["SmallInput", "SmallNetwork", "image_contract_of", "shown_as", "size_of"]
-
 
 def image_contract_of(card: ModelCard) -> ImageContract:
     """Return how a picture becomes the small model's only input.

@@ -24,8 +24,6 @@ from mqinfer.logs import log_once
 from mqinfer.protocol.errors import BadImage
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["CascadeFrame", "SmallAnswer", "SmallStage"]
-
 log = logging.getLogger("mqinfer.edge_agent")
 _THREADS = 2
 

@@ -12,8 +12,6 @@ from typing import Protocol, TypeAlias
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.pending import PendingFrame, PreparedFrame
 
-__all__ = ["FrameStage", "Settle"]
-
 Settle: TypeAlias = Callable[[PendingFrame, PreparedFrame | None, InferResult], None]
 """Receives a frame with its outcome, and how it was prepared; None where it never was."""
 

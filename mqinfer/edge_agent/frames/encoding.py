@@ -9,8 +9,6 @@ from mqinfer.protocol.card import BAYER
 from mqinfer.protocol.errors import BadEncoding
 from mqinfer.value_object import value_object
 
-__all__ = ["AUTO", "SMALLEST", "FrameEncoding"]
-
 SMALLEST = "png"
 """Carries a mosaic where nothing else is asked for: of the lossless codecs its bytes are fewest."""
 AUTO = "auto"

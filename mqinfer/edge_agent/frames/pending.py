@@ -18,8 +18,6 @@ from mqinfer.protocol.types import Capture, EncodedTensor, ErrorInfo
 from mqinfer.telemetry.around import Around
 from mqinfer.value_object import value_object
 
-__all__ = ["FinishedFrame", "PendingFrame", "PreparedFrame", "capture_of", "failed_frame"]
-
 
 @value_object(eq=False)
 class PreparedFrame:

@@ -17,8 +17,6 @@ from mqinfer.edge_agent.frames.pending import PendingFrame
 from mqinfer.protocol.errors import NoWorker, ReferenceLost
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["PAUSE_S", "Again", "Patience", "Retries", "was_there", "with_earlier"]
-
 PAUSE_S = 0.2
 """How long to wait before another try."""
 _LEAST_TIMEOUT_S = 0.001

@@ -28,8 +28,6 @@ from mqinfer.protocol.errors import (
 )
 from mqinfer.protocol.types import ErrorInfo, Outcome
 
-__all__ = ["FrameTable", "Reach", "ReadingOrder", "absence", "because"]
-
 T = TypeVar("T")
 
 

@@ -20,19 +20,6 @@ from mqinfer.client.result import InferResult
 from mqinfer.protocol.header import RECEIVED_TIME, SENT_TIME
 from mqinfer.protocol.types import Timings
 
-__all__ = [
-    "NO_TIMES",
-    "REQUEST_STAGES",
-    "STAGES",
-    "Clocks",
-    "EdgeStage",
-    "Exchange",
-    "FrameTimes",
-    "Laps",
-    "LinkStage",
-    "Offset",
-]
-
 REQUEST_STAGES = tuple(stage.name for stage in fields(Timings))
 
 

@@ -22,8 +22,6 @@ from mqinfer.protocol.errors import BadEncoding
 from mqinfer.protocol.states import ServedModel
 from mqinfer.protocol.types import Buffer, EncodedTensor
 
-__all__ = ["NO_VIEW", "FrameView"]
-
 _HEADER = 4096
 """An orientation in a JPEG stands within this many bytes of its start."""
 

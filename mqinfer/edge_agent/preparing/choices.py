@@ -14,8 +14,6 @@ from mqinfer.protocol.card import ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadEncoding, ConfigError, MissingExtra
 
-__all__ = ["check_alone", "check_encoding", "choose_contracts", "choose_encoding", "choose_output_encoding"]
-
 T = TypeVar("T")
 _MOSAICS = ("bayer:lz4", "bayer")
 _MASKS = (Datatype.UINT8, Datatype.BOOL)

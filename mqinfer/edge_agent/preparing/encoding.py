@@ -25,8 +25,6 @@ from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.header import IMAGE_ENCODING
 from mqinfer.protocol.types import EncodedTensor, Outcome, Scalar
 
-__all__ = ["COLOURS", "LOSSLESS", "FrameEncoder", "listed_encodings"]
-
 COLOURS = "rgb8"
 """How pictures travel that are neither distances nor mosaics."""
 LOSSLESS = "lz4"

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 
 from mqinfer.smoothing import smoothed
 
-__all__ = ["EncodingCandidate", "EncodingChoice"]
-
 _WEIGHT = 0.3
 """A new measurement moves an average by this share of the difference."""
 _DECAY = 0.95

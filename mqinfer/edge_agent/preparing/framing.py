@@ -18,8 +18,6 @@ from mqinfer.images.placement import Region
 from mqinfer.images.rectification import rectification
 from mqinfer.protocol.errors import BadImage, ConfigError, MqinferError
 
-__all__ = ["BitDepths", "Framing"]
-
 log = logging.getLogger("mqinfer.edge_agent")
 _FEWEST, _MOST = 8, 16
 

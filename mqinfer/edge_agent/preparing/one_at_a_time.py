@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-__all__ = ["OneAtATime"]
-
 
 class OneAtATime:
     """Runs tasks in the order of their submission, never two at once, on the threads of a shared pool. Thread-safe.

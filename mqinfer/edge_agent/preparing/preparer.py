@@ -30,8 +30,6 @@ from mqinfer.protocol.errors import BadImage
 from mqinfer.protocol.header import BIT_DEPTH, DEMOSAIC
 from mqinfer.protocol.types import Scalar
 
-__all__ = ["Preparer", "RecordStage", "Tap"]
-
 RecordStage = Callable[[EdgeStage, int], None]
 """Receives a stage and its duration in nanoseconds."""
 Tap = Callable[[Callable[[], Picture]], None]

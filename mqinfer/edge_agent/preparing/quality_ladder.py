@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from mqinfer.value_object import value_object
 
-__all__ = ["FULL_QUALITY", "QualityBounds", "QualityLadder", "QualityStep"]
-
 _PERIOD_S = 2.0
 """Frames are counted for this long before each decision."""
 _GOOD_PERIODS = 3

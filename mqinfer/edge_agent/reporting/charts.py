@@ -12,8 +12,6 @@ from html import escape
 
 from mqinfer.logs import printable
 
-__all__ = ["stacked", "top_of"]
-
 _HEIGHT = 1000
 _LINES = 4
 

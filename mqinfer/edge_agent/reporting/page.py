@@ -40,8 +40,6 @@ from mqinfer.logs import printable
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["ReportFile", "ReportedRun", "write_report"]
-
 _LONGEST = 300
 """Characters of a text from outside that are shown."""
 _Groups = Mapping[str, Sequence[str]]

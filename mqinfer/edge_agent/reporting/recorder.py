@@ -16,8 +16,6 @@ from mqinfer.edge_agent.reporting.worst import WorstFrames
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["Answerer", "RunRecorder"]
-
 _MOST_ANSWERERS = 64
 
 

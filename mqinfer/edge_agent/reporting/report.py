@@ -27,28 +27,6 @@ from mqinfer.metrics.histogram import Percentiles
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.types import Outcome, Stage
 
-__all__ = [
-    "Ending",
-    "RunExtent",
-    "RunInfo",
-    "SessionReport",
-    "answer_words",
-    "failure_lines",
-    "milliseconds",
-    "missed_lines",
-    "outcome_words",
-    "plain_line",
-    "preview_words",
-    "printable",
-    "progress",
-    "ratio_words",
-    "render",
-    "summary",
-    "summary_table",
-    "write_summary",
-]
-
-
 _LONGEST_MESSAGE = 500
 """Characters of an error's message that are shown."""
 

@@ -9,8 +9,6 @@ from itertools import zip_longest
 
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["OTHER", "Series", "TimeBin"]
-
 _MOST_SPANS = 120
 _SHORTEST_S = 0.25
 _MOST_ENDINGS = 12

@@ -15,8 +15,6 @@ from mqinfer.metrics.histogram import Histogram, Percentiles
 from mqinfer.protocol.errors import Cancelled, MqinferError
 from mqinfer.protocol.types import Outcome, Stage, Timings
 
-__all__ = ["Failure", "FrameCounts", "ReplayStatistics", "Snapshot"]
-
 _MOST_CODES = 32
 """Codes of errors that are counted apart: they come from outside, so their number is bounded."""
 _OTHER = "other"

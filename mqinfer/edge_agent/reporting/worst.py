@@ -19,8 +19,6 @@ from mqinfer.edge_agent.sinks.drawing.overlay import draw_areas, draw_boxes, enc
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["KeptFrame", "WorstFrames"]
-
 _MOST = 6
 _MOST_OF_ONE_CODE = 2
 _WIDTH, _QUALITY = 420, 70

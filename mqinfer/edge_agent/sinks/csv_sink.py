@@ -18,8 +18,6 @@ from mqinfer.edge_agent.sinks.jsonl_sink import describe_result, describe_times
 from mqinfer.logs import printable
 from mqinfer.protocol.card import ClassInfo
 
-__all__ = ["CsvSink"]
-
 _KEY = ("source", "sequence", "capture_time_ns")
 """Identifies a frame in each table."""
 _FRAME = (

@@ -21,8 +21,6 @@ from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
-__all__ = ["DEFAULT_SINKS", "SINK_KINDS", "SinkSet", "check_kinds", "open_sinks"]
-
 log = logging.getLogger("mqinfer.edge_agent")
 
 _OPENERS: dict[str, Callable[[Path, ModelCard, int, str | None], Sink]] = {

@@ -20,8 +20,6 @@ from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.header import FALLBACK
 
-__all__ = ["RESULTS_FILE", "TIMES_FILE", "JsonlSink", "describe_result", "describe_times"]
-
 RESULTS_FILE, TIMES_FILE = "results.jsonl", "times.jsonl"
 
 

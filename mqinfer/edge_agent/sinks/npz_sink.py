@@ -13,8 +13,6 @@ from mqinfer.edge_agent.output_files import set_aside, write_npz, writing
 from mqinfer.edge_agent.sinks.sink import file_name
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["NpzSink"]
-
 _LONGEST = 100
 
 

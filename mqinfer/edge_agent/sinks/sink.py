@@ -14,8 +14,6 @@ from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.protocol.errors import SourceError
 
-__all__ = ["Sink", "StreamNames", "repair_earlier"]
-
 log = logging.getLogger("mqinfer.edge_agent")
 
 

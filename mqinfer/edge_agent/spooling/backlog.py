@@ -34,8 +34,6 @@ from mqinfer.protocol.errors import BadImage, Cancelled, Superseded
 from mqinfer.protocol.header import BIT_DEPTH, DEMOSAIC, IMAGE_ENCODING
 from mqinfer.protocol.types import Capture, EncodedTensor, ErrorInfo, Outcome
 
-__all__ = ["KEPT", "Backlog"]
-
 log = logging.getLogger("mqinfer.edge_agent")
 DAMAGED = "damaged in the spool, and set aside there; replay this part of the recording again, and check the disk"
 """Message of the outcome of a frame whose bytes on the disk are not what was stored."""

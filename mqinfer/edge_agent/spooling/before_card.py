@@ -23,8 +23,6 @@ from mqinfer.edge_agent.spooling.spool import FULL_CHECK_S, Spool, SpooledFrame
 from mqinfer.protocol.errors import Cancelled, LinkError, MqinferError, SourceError
 from mqinfer.protocol.types import Capture, ErrorInfo
 
-__all__ = ["BeforeCard", "wait_for"]
-
 log = logging.getLogger("mqinfer.edge_agent")
 _CHECK_S = 0.2
 """How often a stop is looked for while nothing but the card can come."""

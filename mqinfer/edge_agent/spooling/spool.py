@@ -40,8 +40,6 @@ from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError, MqinferError, SourceError
 from mqinfer.protocol.types import Capture, EncodedTensor
 
-__all__ = ["FULL_CHECK_S", "Spool", "SpoolBusy", "SpooledFrame"]
-
 log = logging.getLogger("mqinfer.edge_agent")
 FULL_CHECK_S = 1.0
 """While the disk takes none, a frame that waits is offered to it again this often."""

@@ -15,8 +15,6 @@ from mqinfer.gateway.varints import count_varints, unpack_varints
 from mqinfer.protocol.datatypes import Buffer, Datatype
 from mqinfer.protocol.errors import BadTensor, LimitExceeded
 
-__all__ = ["raw_contents"]
-
 _KINDS = ("BOOL", "INT32", "INT64", "UINT32", "UINT64", "FP32", "FP64", "BYTES")  # of the fields 1 to 8
 _FIELDS = {
     Datatype.BOOL: 1,

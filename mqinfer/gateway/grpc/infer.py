@@ -22,8 +22,6 @@ from mqinfer.gateway.messages import message_class
 from mqinfer.protocol.datatypes import Buffer, datatype_of, raw_bytes
 from mqinfer.protocol.errors import Cancelled, MqinferError
 
-__all__ = ["make_infer", "make_stream", "response"]
-
 _Infer = Callable[[], Awaitable[InferResult]]
 _MOST_STRINGS = 4096
 """Strings of a result that are joined on the loop."""

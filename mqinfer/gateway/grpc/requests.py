@@ -22,8 +22,6 @@ from mqinfer.protocol.errors import BadTensor, InvalidRequest, LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.types import EncodedTensor, RequestedOutput
 
-__all__ = ["LARGE", "GrpcRequest", "read_call", "read_request"]
-
 LARGE = 64 << 10
 """Bytes from which a request's tensors are cut out of it, and from which work is done beside the loop."""
 

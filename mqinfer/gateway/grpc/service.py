@@ -24,8 +24,6 @@ from mqinfer.gateway.protocol_answers import (
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.errors import LimitExceeded
 
-__all__ = ["METHODS", "make_work"]
-
 _MOST_BYTES = 1 << 20
 """Bytes of a request that carries no tensors."""
 

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from mqinfer.broker.packets import encode_variable_integer
 from mqinfer.protocol.errors import InvalidRequest
 
-__all__ = ["DELIMITED", "VARINT", "delimited", "fields", "read_varint"]
-
 VARINT, DELIMITED = 0, 2
 _FIXED = {1: 8, 5: 4}
 _MOST_SHIFT = 63

@@ -33,8 +33,6 @@ from mqinfer.protocol.decoding import prepare
 from mqinfer.protocol.errors import BadTensor
 from mqinfer.protocol.oip_json import HEADER_LENGTH, data_of_array
 
-__all__ = ["make_app"]
-
 _T = TypeVar("_T")
 Handler = Callable[[AdmittedCall], Awaitable[web.Response]]
 _MODEL = r"/v2/models/([^/]+)(?:/versions/([0-9]+))?"

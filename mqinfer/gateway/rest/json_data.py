@@ -18,8 +18,6 @@ from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadEnvelope, BadTensor, InvalidRequest, LimitExceeded
 from mqinfer.protocol.oip_json import raw_of_data
 
-__all__ = ["raw_of_text"]
-
 _CHUNK = 1 << 20
 """Text of numbers that is converted at a time, so that the loop's thread gets its turns."""
 _MOST_ITEMS = 4 << 20

@@ -24,8 +24,6 @@ from mqinfer.protocol.nesting import JSON_STRINGS
 from mqinfer.protocol.oip_json import HEADER_LENGTH
 from mqinfer.protocol.types import Count, EncodedTensor, RequestedOutput
 
-__all__ = ["RestRequest", "expand_raw", "header_length", "read_json", "read_request"]
-
 _MOST_QUOTES = 1 << 16
 """Quotes in JSON in which numbers that JSON lacks are put into quotes: text between strings is searched for them."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"

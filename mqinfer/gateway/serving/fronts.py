@@ -25,8 +25,6 @@ from mqinfer.gateway.tfs.rest import make_rest_app
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.web.tls import TlsFiles
 
-__all__ = ["Fronts", "check_ports", "places"]
-
 _BACKLOG = 4096
 """Connections that the kernel keeps until they are accepted, as with gRPC; further callers wait a second or more."""
 

@@ -24,8 +24,6 @@ from mqinfer.telemetry.exporting import make_tracer
 from mqinfer.web.keys import KeyFile
 from mqinfer.web.tls import ssl_context
 
-__all__ = ["GatewaySpec", "Stop", "serve"]
-
 _log = logging.getLogger("mqinfer.gateway")
 
 _WINDOW = 256

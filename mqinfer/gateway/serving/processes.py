@@ -19,8 +19,6 @@ from mqinfer.gateway.serving.process import GatewaySpec, Stop, serve
 from mqinfer.protocol.errors import ConfigError, MissingExtra, MqinferError, NameTaken, NotAuthorized
 from mqinfer.web.connections import allow_many_connections, log_each_kind
 
-__all__ = ["run_alone", "run_several"]
-
 _log = logging.getLogger("mqinfer.gateway")
 
 _FIRST_DELAY_S, _LAST_DELAY_S = 0.1, 30.0

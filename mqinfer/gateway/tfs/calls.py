@@ -19,8 +19,6 @@ from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import InvalidRequest, LimitExceeded, ModelFailed, ModelNotFound, NoWorker
 from mqinfer.protocol.types import RequestedOutput
 
-__all__ = ["NamedModel", "Spec", "find", "infer", "version_states"]
-
 _NO_VERSION = "0"
 _PARTS = 32
 """Requests of one call that are pending at a time."""

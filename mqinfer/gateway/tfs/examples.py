@@ -20,17 +20,6 @@ from mqinfer.protocol.card import Signature
 from mqinfer.protocol.datatypes import Array, Datatype, to_bytes
 from mqinfer.protocol.errors import BadEnvelope, BadTensor, InvalidRequest, ModelFailed
 
-__all__ = [
-    "CLASSIFY",
-    "REGRESS",
-    "TASKS",
-    "TASK_PREFIX",
-    "Task",
-    "examples_from_json",
-    "examples_of",
-    "run_task",
-]
-
 TASK_PREFIX = "tensorflow/serving/"
 CLASSIFY, REGRESS = f"{TASK_PREFIX}classify", f"{TASK_PREFIX}regress"
 """Method names of tasks and signatures."""

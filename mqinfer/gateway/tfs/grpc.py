@@ -25,8 +25,6 @@ from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import InvalidRequest, LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 
-__all__ = ["make_grpc_handlers"]
-
 _SIGNATURE_DEF = "signature_def"
 _AVAILABLE, _END = 30, 50
 """States of a version (`get_model_status.proto`)."""

@@ -26,18 +26,6 @@ from mqinfer.protocol.errors import BadEnvelope, BadTensor, LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.types import Buffer
 
-__all__ = [
-    "dtype_name",
-    "is_base64",
-    "one_large",
-    "parse",
-    "read_predict",
-    "shown",
-    "to_binary",
-    "write_json",
-    "write_predictions",
-]
-
 _MOST_ITEMS = 8 << 20
 """Values, lists and objects in one body; each takes up to 64 bytes of memory, an object as much as four."""
 _LARGE_BYTES = 1 << 20

@@ -14,8 +14,6 @@ from mqinfer.protocol.datatypes import ITEM_BYTES, Datatype
 from mqinfer.protocol.errors import LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 
-__all__ = ["SIGNATURE_DEF_URL", "parse", "tfs_class"]
-
 SIGNATURE_DEF_URL = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 
 _MOST_FIELDS = DEFAULT_LIMITS.payload_bytes // ITEM_BYTES[Datatype.BYTES]

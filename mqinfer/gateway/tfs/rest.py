@@ -43,8 +43,6 @@ from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import BadEnvelope, InvalidRequest
 from mqinfer.protocol.types import Buffer
 
-__all__ = ["make_rest_app"]
-
 _VERSION = r"(?:/versions/(\d+)|/labels/([^/:]+))?"
 _PREDICTION = re.compile(rf"/v1/models/([^/:]+){_VERSION}:(classify|regress|predict)", re.IGNORECASE)
 _STATUS = re.compile(rf"/v1/models(?:/([^/:]+))?{_VERSION}", re.IGNORECASE)

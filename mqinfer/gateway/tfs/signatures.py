@@ -19,8 +19,6 @@ from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import InvalidRequest
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["DEFAULT", "check_inputs", "check_outputs", "choose", "is_own", "narrowed", "signatures_of", "widened"]
-
 DEFAULT = "serving_default"
 _PREDICT = "tensorflow/serving/predict"
 

@@ -17,8 +17,6 @@ from mqinfer.protocol.datatypes import Array, Datatype, array_bytes, dtype_of, f
 from mqinfer.protocol.errors import BadTensor, LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 
-__all__ = ["NUMBERS", "read_tensor", "read_tensors", "write_tensor"]
-
 NUMBERS = {
     Datatype.FP32: 1, Datatype.FP64: 2, Datatype.INT32: 3, Datatype.UINT8: 4, Datatype.INT16: 5, Datatype.INT8: 6,
     Datatype.BYTES: 7, Datatype.INT64: 9, Datatype.BOOL: 10, Datatype.UINT16: 17, Datatype.FP16: 19,

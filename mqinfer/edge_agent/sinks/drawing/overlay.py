@@ -26,26 +26,6 @@ from mqinfer.protocol.errors import BadImage
 from mqinfer.protocol.header import FALLBACK
 from mqinfer.protocol.types import Stage
 
-__all__ = [
-    "MINIMUM_WIDTH",
-    "add_strip",
-    "caption",
-    "colour_mask",
-    "draw_answer",
-    "draw_areas",
-    "draw_boxes",
-    "draw_depth",
-    "draw_instances",
-    "draw_lines",
-    "draw_overlay",
-    "draw_result",
-    "encode_mask",
-    "encode_picture",
-    "palette",
-    "stamp",
-    "visible",
-]
-
 MINIMUM_WIDTH = 640
 """Narrower pictures get a margin up to this width in pixels, so that the caption is legible."""
 

@@ -19,8 +19,6 @@ from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["PictureSink"]
-
 
 class PictureSink:
     """Writes `overlay-<stream>-<sequence>.png` for the first result of a stream and every n-th after it.

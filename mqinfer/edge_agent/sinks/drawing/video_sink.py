@@ -22,8 +22,6 @@ from mqinfer.edge_agent.sinks.sink import StreamNames
 from mqinfer.extras import missing_extra
 from mqinfer.protocol.card import ClassInfo
 
-__all__ = ["VideoSink"]
-
 _FALLBACK_RATE = Fraction(10)
 _FRAGMENT_S = 1.0
 """A fragment holds a second of video, or the frames of a second of the clock where these are fewer."""

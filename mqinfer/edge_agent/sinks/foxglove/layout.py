@@ -7,8 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["LAYOUT_FILE", "make_layout", "result_topic"]
-
 LAYOUT_FILE = "foxglove-layout.json"
 """Name of the layout beside `results.mcap`."""
 _PLAIN_TOPIC = re.compile(r"[A-Za-z0-9_/-]+")

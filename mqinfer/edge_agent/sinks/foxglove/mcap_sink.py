@@ -35,8 +35,6 @@ from mqinfer.protocol.datatypes import datatype_of
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Buffer
 
-__all__ = ["McapSink"]
-
 _CHUNK_S = 1.0
 _LARGEST_SEQUENCE = 0xFFFFFFFF
 """The header of a message has 32 bits for it; the object in `mqinfer.Result` has all of it."""

@@ -18,18 +18,6 @@ from mqinfer.answers.outputs import Mask
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.types import Buffer
 
-__all__ = [
-    "OUTPUTS",
-    "RESULT",
-    "Box",
-    "compressed_image",
-    "image_annotations",
-    "raw_image",
-    "result_schema",
-    "schema",
-    "time",
-]
-
 JsonObject = dict[str, object]
 RESULT = "mqinfer.Result"
 """Schema name of the messages that carry the objects of `results.jsonl` and `times.jsonl`."""

@@ -15,8 +15,6 @@ from mqinfer.client.watching import SeenPreview, SeenResult
 from mqinfer.protocol.types import InferResponse, Outcome
 from mqinfer.recent_ids import RecentIds
 
-__all__ = ["HOLD_S", "Pairing"]
-
 HOLD_S = 0.5
 """How long a result waits for its preview."""
 KEEP_S = 30.0

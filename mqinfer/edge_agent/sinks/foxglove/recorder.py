@@ -27,8 +27,6 @@ from mqinfer.protocol.card import CardParameters, ModelCard
 from mqinfer.protocol.errors import BadEncoding, InvalidRequest
 from mqinfer.protocol.types import Capture, Outcome
 
-__all__ = ["Recorder"]
-
 _MOST_MODELS = 64
 _MOST_STREAMS = 1024
 _LONGEST_SOURCE = 200

@@ -26,8 +26,6 @@ from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError, SourceError
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["RosbagSink"]
-
 log = logging.getLogger("mqinfer.edge_agent")
 
 _CHUNK_S = 1.0

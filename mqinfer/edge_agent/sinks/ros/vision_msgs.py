@@ -6,8 +6,6 @@ without their comments.
 
 from __future__ import annotations
 
-__all__ = ["DEFINITIONS"]
-
 DEFINITIONS = {
     "vision_msgs/msg/Point2D": "float64 x\nfloat64 y\n",
     "vision_msgs/msg/Pose2D": "vision_msgs/Point2D position\nfloat64 theta\n",
