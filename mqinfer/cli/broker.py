@@ -91,6 +91,9 @@ def init(
         int | None, typer.Option(help="Port for browsers (WebSockets, passwords); none by default.", min=1, max=65535)
     ] = None,
     bind: Annotated[str | None, typer.Option(help="Address to listen on; all addresses by default.")] = None,
+    user: Annotated[
+        str | None, typer.Option(help="User that runs the broker, who gets the secrets that it reads; needs root.")
+    ] = None,
     days: Days = DEFAULT_DAYS,
     root: Root = "mqinfer/v1",
 ) -> None:
@@ -105,7 +108,7 @@ def init(
     }
     is_new, before = not folder.configuration_file.exists(), folder.ports()
     ports = replace(before, **{name: each for name, each in given.items() if each is not None})
-    logins = folder.init(host or (), ports, days, wanted, Topics(root))
+    logins = folder.init(host or (), ports, days, wanted, Topics(root), user=user)
     for (role, _), login in zip(wanted, logins, strict=True):
         _print_login(folder, role, login)
     if ports != before and not is_new:

@@ -11,8 +11,10 @@ import pytest
 from mqinfer.cli.exit_codes import ExitCode
 from tests.docs.blocks import ROOT
 from tests.docs.test_blocks import unknown
+from tests.docs.test_help import COMMANDS
 from tests.programs import find_program
 
+SAMPLES = sorted((ROOT / "examples" / "systemd").glob("*.env"))
 UNITS = {path.name: path for path in sorted((ROOT / "examples" / "systemd").glob("*.service"))}
 
 
@@ -53,3 +55,17 @@ def test_systemd_accepts_it(unit: str, tmp_path: Path) -> None:
     )
     complaints = [line for line in done.stderr.splitlines() if unit in line]
     assert (done.returncode, complaints) == (0, []), done.stderr
+
+
+def test_each_environment_has_a_sample() -> None:
+    """With the variables that the unit needs, and no others than mqinfer knows."""
+    listed = [part.envvar or [] for command in COMMANDS.values() for part in command.params]
+    known = {name for names in listed for name in ([names] if isinstance(names, str) else names)}
+    files = [Path(name) for unit in UNITS for name in values(unit, "EnvironmentFile")]
+    assert {path.name for path in files} == {path.name for path in SAMPLES}
+    for sample in SAMPLES:
+        text = sample.read_text(encoding="utf-8")
+        names = set(re.findall(r"^(\w+)=", text, re.MULTILINE))
+        needed = set(re.findall(r"\$\{(\w+)\}", UNITS[f"mqinfer-{sample.stem}.service"].read_text(encoding="utf-8")))
+        assert needed <= names
+        assert names - needed <= known

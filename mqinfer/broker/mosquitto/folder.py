@@ -39,7 +39,15 @@ from mqinfer.broker.mosquitto.configuration import (
     ports_of,
     render_secure,
 )
-from mqinfer.broker.mosquitto.files import new_password, put_password, read_file, without_password, write_file
+from mqinfer.broker.mosquitto.files import (
+    check_user,
+    give_file,
+    new_password,
+    put_password,
+    read_file,
+    without_password,
+    write_file,
+)
 from mqinfer.broker.mosquitto.register import Issued, format_register, parse_register, revoked
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.topics import Topics, check_name, is_name
@@ -49,6 +57,8 @@ __all__ = ["DEFAULT_DAYS", "BrokerFolder", "Login", "Ports"]
 DEFAULT_DAYS = 825
 """Validity of the certificates of brokers and clients; adding a client again renews its certificate."""
 
+_SECRETS = ("broker.key", "acl", "passwords", "certificates")
+"""What only the broker reads; `ca.key`, the workers' group and the clients' keys stay with whoever made the folder."""
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -105,13 +115,15 @@ class BrokerFolder:
         """
         return self._hosts()[0]
 
-    def init(
+    def init(  # noqa: PLR0913 - the choices that a site's owner has
         self,
         hosts: Sequence[str] = (),
         ports: Ports | None = None,
         days: int = DEFAULT_DAYS,
         clients: Sequence[tuple[Role, str]] = (),
         topics: Topics | None = None,
+        *,
+        user: str | None = None,
     ) -> list[Login]:
         """Write what is missing, and a new certificate for the broker; add clients.
 
@@ -122,13 +134,15 @@ class BrokerFolder:
             days: Validity of the certificates.
             clients: To add, each with its role.
             topics: The site's.
+            user: Who runs the broker; the secrets that it reads are this user's, also when they are written again. None
+                keeps their owners, and new ones are for a Mosquitto that root starts.
 
         Returns:
             The logins of the clients.
 
         Raises:
             BadTopic: A client's name breaks the rules for names.
-            ConfigError: A host or name is wrong, the ports can't be changed, or the folder can't be written.
+            ConfigError: A host, name or user is wrong, the ports can't be changed, or the folder can't be written.
             MissingExtra: `cryptography` is not installed.
         """
         wanted = [check_host(host) for host in hosts]
@@ -136,6 +150,8 @@ class BrokerFolder:
         names = self._hosts() if known else list(dict.fromkeys([*wanted, *_own_name(), *_LOCAL]))
         configuration = self._configured(ports)
         self._planned(clients, topics)
+        if user is not None:
+            check_user(user, self.path)
         if not self._file("ca.crt").exists():
             self._write_pair(self.path / "ca", Authority.make())
         authority = self._authority()
@@ -147,7 +163,13 @@ class BrokerFolder:
         self._write_missing("passwords", b"")
         if not self.configuration_file.exists() or self.configuration() != configuration:
             write_file(self.configuration_file, configuration.encode(), secret=False)
+        if user is not None:
+            self._give_secrets(user)
         return [self.add(role, name, topics=topics, days=days) for role, name in clients]
+
+    def _give_secrets(self, user: str) -> None:
+        for name in _SECRETS:
+            give_file(self._file(name), user)
 
     def _write_missing(self, name: str, content: bytes, *, for_broker: bool = True) -> None:
         if not self._file(name).exists():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
+import stat
 import subprocess
 import sys
 import threading
@@ -306,3 +308,54 @@ def test_no_line_of_the_log_is_an_order_to_the_terminal(capsys: pytest.CaptureFi
     """What a client has put into its id is printed without control characters."""
     commands._show("client \x1b[2J\x07car\n")
     assert capsys.readouterr().err == "client \\x1b[2J\\x07car\n"
+
+
+OTHER = "daemon"
+"""An account that every Debian has, in place of the one that a unit runs as."""
+
+
+def refusal(place: Path, *command: str) -> str:
+    """Run a program as the other user; return what it printed where it failed, or nothing."""
+    words = ["setpriv", f"--reuid={OTHER}", "--regid=nogroup", "--clear-groups", *command]
+    done = subprocess.run(words, cwd=place.parent, capture_output=True, text=True, check=False, timeout=60)
+    return done.stderr if done.returncode else ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files to another user")
+def test_a_folder_that_root_makes_for_a_user(place: Path) -> None:
+    """What the broker reads is the user's, also after a change by root, and no other secret is."""
+    assert run("init", place, "--host", "localhost", "--client", "worker:gpu-1")[0] == 0
+    reads = ["mosquitto.conf", "ca.crt", "broker.crt", "broker.key", "acl", "passwords", "certificates", "revoked.pem"]
+    assert "Permission denied" in refusal(place, "cat", str(place / "acl"))
+    for change in (["init", "--user", OTHER], ["init"], ["add", "vehicle", "car-1"], ["remove", "car-1"]):
+        command, *arguments = change
+        assert run(command, place, *arguments)[0] == 0, change
+        assert refusal(place, "cat", *(str(place / name) for name in reads)) == "", change
+    for secret in ("ca.key", "group", "clients/gpu-1.key"):
+        assert "Permission denied" in refusal(place, "cat", str(place / secret))
+    for name in ("broker.key", "acl", "passwords", "certificates"):
+        assert stat.S_IMODE((place / name).stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_folder_that_the_broker_can_not_read(place: Path) -> None:
+    """The error of `mqinfer broker --config` names the user and the cure, and `init` a folder that can't be entered."""
+    assert run("init", place, "--host", "localhost")[0] == 0
+    command = (sys.executable, "-m", "mqinfer", "broker", "--config", str(place), "--port", "0")
+    said = refusal(place, *command)
+    assert f"can't be read by user {OTHER}" in said
+    assert f"mqinfer broker init {place} --user {OTHER}" in said
+    place.chmod(0o700)
+    code, message = run("init", place, "--user", OTHER)
+    assert (code, message) == (2, f"{OTHER} can't enter {place}; run: chmod a+x {place}")
+
+
+def test_a_user_who_can_not_be(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that does not exist, and one whom only root may give files to: nothing is written."""
+    code, message = run("init", place, "--user", "no-such-user")
+    assert (code, "useradd --system no-such-user" in message) == (2, True)
+    monkeypatch.setattr("os.geteuid", lambda: 12345)
+    code, message = run("init", place, "--user", OTHER)
+    assert code == 2
+    assert message == f"only root may give files to {OTHER}; run it with sudo, or as {OTHER} without --user"
+    assert not place.exists()
