@@ -22,7 +22,10 @@ DOCUMENT = "docs/reference/settings.md"
 OTHER = "daemon"
 """An account that every Debian has, in place of `mqinfer`."""
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files for another user and become one")
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files for another user and become one"),
+]
 
 
 @pytest.fixture
