@@ -43,13 +43,13 @@ class Confined:
         """Assert that none has ended."""
         assert self._resident().keys() == self._before.keys(), f"a process ended: {attack}"
 
-    def wait_for_memory(self) -> None:
-        """Wait until each has returned what it took, but for `LEFT`."""
+    def wait_for_memory(self, least: int = LEFT) -> None:
+        """Wait until each has returned what it took, but for `least` bytes."""
 
         def left() -> int:
             return max(bytes_now - self._before[process] for process, bytes_now in self._resident().items())
 
-        wait_until(lambda: left() <= LEFT)
+        wait_until(lambda: left() <= least)
 
     def _resident(self) -> dict[int, int]:
         """Return the resident bytes of each."""
