@@ -39,9 +39,16 @@ settings.load_profile("mqinfer")
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files with most slow tests first: where processes share the files, no long one is left for the end."""
+    """Put the files with the longest tests, then those with most slow ones first: no long one is left for the end.
+
+    A test that may take long has a time limit of its own.
+    """
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-    items.sort(key=lambda item: -slow[item.path])
+    limits: dict[Path, float] = {}
+    for item in items:
+        if limit := item.get_closest_marker("timeout"):
+            limits[item.path] = max(limits.get(item.path, 0), limit.args[0])
+    items.sort(key=lambda item: (-limits.get(item.path, 0), -slow[item.path]))
 
 
 @pytest.fixture(scope="session", autouse=True)
