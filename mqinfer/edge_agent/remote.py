@@ -173,9 +173,6 @@ def _record(pending: PendingFrame, spans: Around, stage: EdgeStage, nanoseconds:
     spans.measured(stage.removeprefix("edge_"), nanoseconds)
 
 
-log = logging.getLogger("mqinfer.edge_agent")
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class StageParts:
     """What the stages of one run share.
