@@ -131,18 +131,19 @@ def extremes(output: Array) -> tuple[float, float] | None:
 def elements(output: Array) -> dict[str, object]:
     """Return all elements of an output for JSON: little-endian bytes, or strings, in base64."""
     if output.dtype.kind == "O":
-        return {"strings": [base64.b64encode(each).decode() for each in _strings(output)]}
+        return {"strings": [base64.b64encode(each).decode() for each in strings_of(output)]}
     return {"data": base64.b64encode(np.ascontiguousarray(output).tobytes()).decode()}
 
 
-def _strings(output: Array) -> list[bytes]:
+def strings_of(output: Array) -> list[bytes]:
+    """Return the strings of an output in row-major order, as bytes."""
     return [each if isinstance(each, bytes) else str(each).encode() for each in output.ravel().tolist()]
 
 
 def _hash(output: Array) -> str:
     """Return a hash of the elements in order; it tells two results apart, and protects from nobody."""
     if output.dtype.kind == "O":  # strings, each behind its length
-        return xxh3_128_hexdigest(b"".join(len(each).to_bytes(8, "little") + each for each in _strings(output)))
+        return xxh3_128_hexdigest(b"".join(len(each).to_bytes(8, "little") + each for each in strings_of(output)))
     return xxh3_128_hexdigest(np.ascontiguousarray(output).reshape(-1).view(np.uint8).data)
 
 

@@ -131,8 +131,7 @@ def _view(inputs: Mapping[str, Input], card: ModelCard) -> FrameView | None:
         return None
     pixels = to_rgb(CompressedImage("16UC1; png" if contract.takes_depth else "", picture.data))
     height, width = pixels.shape[:2]
-    size = contract.width or width, contract.height or height
-    return FrameView(pixels, Placement.of((width, height), size, contract.resize))
+    return FrameView(pixels, Placement.in_model(contract, width, height))
 
 
 def _draw(path: Path, view: FrameView, result: InferResult, card: ModelCard) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mqinfer.answers.outputs import strings_of
 from mqinfer.logs import printable
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
@@ -104,7 +105,7 @@ def _parts(array: Array) -> dict[str, Array]:
     """Return an array as it is stored, and what is stored beside it, by suffix of the name."""
     if array.dtype.kind != "O":
         return {"": array}
-    values = [each if isinstance(each, bytes) else str(each).encode() for each in array.ravel().tolist()]
+    values = strings_of(array)
     lengths = np.array([len(each) for each in values], np.int64)
     has_zero = any(each.endswith(b"\0") for each in values)
     if not has_zero and len(values) * lengths.max(initial=0) <= _MOST_PADDED + 4 * lengths.sum():

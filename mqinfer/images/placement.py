@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from mqinfer.images.camera import CameraInfo
 from mqinfer.images.rectification import rectification
-from mqinfer.protocol.card import Resize
+from mqinfer.protocol.card import ImageContract, Resize
 
 __all__ = ["UNKNOWN", "Placement", "Region", "Resize", "is_scaled"]
 
@@ -82,6 +82,11 @@ class Placement:
         part = left, top, size[0], size[1]
         margins = (picture[0] - placed[0]) // 2, (picture[1] - placed[1]) // 2
         return cls(frame, picture, *margins, *placed, None if part == whole else part, camera)
+
+    @classmethod
+    def in_model(cls, contract: ImageContract, width: int, height: int) -> Self:
+        """Place a picture of a size, in pixels, in what a model sees, which has that size where the model takes any."""
+        return cls.of((width, height), (contract.width or width, contract.height or height), contract.resize)
 
     @property
     def is_whole(self) -> bool:

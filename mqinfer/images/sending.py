@@ -66,8 +66,7 @@ def picture_tensor(
     else:
         tensor = _file(picture, contract.input)
         height, width = tensor.shape[1:3]
-    size = contract.width or width, contract.height or height
-    return tensor, Placement.of((width, height), size, contract.resize)
+    return tensor, Placement.in_model(contract, width, height)
 
 
 def _file(picture: str | PathLike[str] | bytes | bytearray | memoryview, name: str) -> EncodedTensor:

@@ -150,8 +150,7 @@ class Preparer:
 
     def placement(self, width: int, height: int) -> Placement:
         """Return where a picture of a size, in pixels, lies in what the model sees."""
-        size = self.contract.width or width, self.contract.height or height
-        return Placement.of((width, height), size, self.contract.resize)
+        return Placement.in_model(self.contract, width, height)
 
     def _placed(self, frame: Frame, size: tuple[int, int], sent: tuple[int, int]) -> Placement:
         """Return where a frame lies in what the model sees, which has the size that is sent where it takes any."""
