@@ -20,7 +20,7 @@ from tests.dashboard.test_login import KEY, KEYS
 from tests.dashboard.test_relay_bounds import HANDSHAKE
 from tests.patience import PATIENCE_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600), pytest.mark.full]
 
 SUBSCRIBE = b"\x82\x07\x00\x01\x00\x00\x01#\x00"
 """Of everything, with QoS 0."""

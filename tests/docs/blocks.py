@@ -54,7 +54,10 @@ _GATEWAY_PORTS = {"HTTP": "8000", "GRPC": "8001", "METRICS": "8002", "TFS_GRPC":
 _PORTS = ("1883", "8883", "8884", "9443", "8443", "9201", "8080", *_GATEWAY_PORTS.values())
 _PRELUDE = """\
 set -eu
-wait_for() { until [ "$(grep -c -- "$1" "$LOG")" -ge "${2:-1}" ]; do sleep 0.05; done; }
+wait_for() {
+  local end=$((SECONDS + 240))
+  until [ "$(grep -c -- "$1" "$LOG")" -ge "${2:-1}" ]; do [ $SECONDS -lt $end ] || return 1; sleep 0.05; done
+}
 """
 _MOST_S = 500.0
 """Of one document, on a machine that is busy with other things."""
@@ -165,6 +168,7 @@ def _ports_as_defaults(folder: Path, ports: Mapping[str, str]) -> dict[str, str]
         (folder / ".config" / tool).write_text(f"-p {port}\n", encoding="utf-8")
     gateway = {f"MQINFER_GATEWAY_{name}_PORT": ports[usual] for name, usual in _GATEWAY_PORTS.items()}
     return gateway | {
+        "MQINFER_DASHBOARD_PORT": ports["8080"],
         "XDG_CONFIG_HOME": str(folder / ".config"),
         "MQINFER_BROKER": f"mqtt://127.0.0.1:{port}",
         "LOG": str(folder / "log"),

@@ -23,7 +23,7 @@ from tests.gateway.test_grpc_receiving import frame, opening, unfinished
 from tests.patience import PATIENCE_S, wait_until
 from tests.ports import free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.full]
 
 PORTS = ("http", "grpc", "metrics", "tfs-grpc", "tfs-rest")
 ROOM = 128 * MIB
