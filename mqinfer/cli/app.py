@@ -10,7 +10,7 @@ import typer
 
 from mqinfer._version import __version__
 from mqinfer.cli import bag, bench, broker, cascade, demo, infer, models, worker
-from mqinfer.cli.edge import compare, edge, replay
+from mqinfer.cli.edge import compare, replay
 from mqinfer.cli.exit_codes import EXIT_CODES, exit_code, print_error
 from mqinfer.cli.options import with_log_options
 from mqinfer.cli.settings import SOURCES, FirstConfigFile, SourcedGroup
@@ -36,7 +36,7 @@ for each in (
     with_log_options(demo.demo),
     worker.worker,
     replay.replay,
-    edge.edge,
+    replay.edge,
     compare.compare,
     infer.infer,
     gateway.gateway,

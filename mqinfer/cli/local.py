@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from mqinfer.broker.address import BrokerAddress
@@ -18,6 +19,11 @@ from mqinfer.protocol.topics import Topics
 
 if TYPE_CHECKING:
     from mqinfer.telemetry.tracer import Tracer
+
+
+def local_address() -> BrokerAddress:
+    """Return the address of a new in-memory broker; it takes no login, whatever there is."""
+    return BrokerAddress.parse(f"memory://local-{token_hex(4)}")
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from mqinfer.edge_agent.preparing.choices import check_alone, choose_contracts, 
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.previews import Previews
 from mqinfer.edge_agent.replay import Replay
-from mqinfer.edge_agent.reporting.report import Ending, RunInfo, SessionReport
+from mqinfer.edge_agent.reporting.report import Ending, SessionReport
 from mqinfer.edge_agent.reporting.statistics import FrameCounts, ReplayStatistics, Snapshot
 from mqinfer.edge_agent.resuming import NOTHING, describe_run, open_earlier, write_run
 from mqinfer.edge_agent.settings import ReplayOptions, ReplaySettings
@@ -56,7 +56,6 @@ class SessionParts:
         shelf: Holds the models' cards.
         broker: Name of the broker in the summary.
         stop: Set by a signal, or when the connection has failed for good.
-        is_endless: Whether the source ends only by a signal.
         streams: Number of image streams of the source.
         pacer: Holds the frames back until they are due.
         missed: Frames of joined topics that were left out; None where no topics are joined.
@@ -67,7 +66,6 @@ class SessionParts:
     shelf: LiveRegistry
     broker: str
     stop: threading.Event
-    is_endless: bool
     streams: int
     pacer: Pacer
     missed: Callable[[], Mapping[Miss, int]] | None = None
@@ -284,22 +282,22 @@ class ModelRun:
         snapshot.check()
         ended, why = self._ending(snapshot)
         card, options = self._card, self.settings.options
-        run = RunInfo(
+        return SessionReport(
+            snapshot,
             options.model,
             options.version or (card.version if card else ""),
             card.parameters.model_hash if card else "",
             self._site.broker,
             self._encoding,
             files,
-            0 if self._spool is None else self._spool.damaged,
-            ended,
-            str(why or ""),
-            {} if self._replay is None else self._replay.clocks.offsets(),
-            None if self._site.missed is None else self._site.missed(),
-            None if options.preview_rate is None else self._previews.total,
+            spool_damaged=0 if self._spool is None else self._spool.damaged,
+            ended=ended,
+            broke_off=why,
+            is_stopped=self.settings.source.is_endless and self._site.stop.is_set(),
+            clocks={} if self._replay is None else self._replay.clocks.offsets(),
+            missed=None if self._site.missed is None else self._site.missed(),
+            previews=None if options.preview_rate is None else self._previews.total,
         )
-        is_stopped = self._site.is_endless and self._site.stop.is_set()
-        return SessionReport(snapshot, run, why, is_stopped)
 
     def _ending(self, snapshot: Snapshot) -> tuple[Ending, MqinferError | None]:
         is_stopped = self._site.stop.is_set()
@@ -314,7 +312,7 @@ class ModelRun:
 
     def _is_cut_short(self, snapshot: Snapshot) -> bool:
         """Return whether a stop came before the end of the source, or of a frame."""
-        return not self._site.is_endless and not (self._is_read and not snapshot.outcomes[Outcome.CANCELLED])
+        return not self.settings.source.is_endless and not (self._is_read and not snapshot.outcomes[Outcome.CANCELLED])
 
     def _nothing_read(self, snapshot: Snapshot) -> ConfigError | None:
         start, missed = self.settings.source.start, self._site.missed

@@ -12,8 +12,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -23,12 +24,10 @@ from mqinfer.client.request import InferOptions, make_request, names_label, with
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import NEWER_FRAME, StreamWindow
-from mqinfer.edge_agent.frames.chain import Settle
-from mqinfer.edge_agent.frames.pending import PendingFrame, PreparedFrame, failed_frame
+from mqinfer.edge_agent.frames.pending import PendingFrame, PreparedFrame, Settle, failed_frame
 from mqinfer.edge_agent.frames.retries import Again, Patience, Retries, with_earlier
 from mqinfer.edge_agent.frames.table import FrameTable
 from mqinfer.edge_agent.frames.times import EdgeStage
-from mqinfer.edge_agent.preparing.one_at_a_time import OneAtATime
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.preparing.quality_ladder import FULL_QUALITY, QualityLadder, QualityStep
 from mqinfer.edge_agent.previews import PreviewDrop, Previews
@@ -38,6 +37,42 @@ from mqinfer.logs import is_logged
 from mqinfer.protocol.errors import Cancelled, LinkError, MessageTooLarge, MqinferError, Superseded
 from mqinfer.protocol.types import InferRequest, Outcome
 from mqinfer.telemetry.around import Around
+
+
+class OneAtATime:
+    """Runs tasks in the order of their submission, never two at once, on the threads of a shared pool. Thread-safe.
+
+    Between two of its tasks the pool may run others, so streams take turns.
+    """
+
+    def __init__(self, pool: Executor) -> None:
+        """Start without a task.
+
+        Args:
+            pool: Its threads run the tasks.
+        """
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._tasks: deque[Callable[[], None]] = deque()  # the first one is running or submitted to the pool
+
+    def submit(self, task: Callable[[], None]) -> None:
+        """Queue a task; it must not raise."""
+        with self._lock:
+            self._tasks.append(task)
+            is_first = len(self._tasks) == 1
+        if is_first:
+            self._pool.submit(self._run)
+
+    def _run(self) -> None:
+        try:
+            self._tasks[0]()
+        finally:
+            with self._lock:
+                self._tasks.popleft()
+                is_more = bool(self._tasks)
+            if is_more:
+                self._pool.submit(self._run)
+
 
 log = logging.getLogger("mqinfer.edge_agent")
 PREPARERS = 2

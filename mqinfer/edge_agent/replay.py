@@ -1,6 +1,6 @@
 """Send the frames of a source to a model, and keep the results in the order of reading.
 
-The way of a frame: `_read` takes it from the source when there is room, the first stage takes it (`frames.chain`):
+The way of a frame: `_read` takes it from the source when there is room, the first stage takes it (`FrameStage`):
 a cascade, the spool, or the one that sends it (`remote`), `_conclude` receives the outcome, and `Results` writes it to
 the sinks.
 
@@ -20,8 +20,7 @@ from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import Policy
 from mqinfer.edge_agent.cascade.cascade import Cascade
-from mqinfer.edge_agent.frames.chain import FrameStage
-from mqinfer.edge_agent.frames.pending import FinishedFrame, PendingFrame, PreparedFrame
+from mqinfer.edge_agent.frames.pending import FinishedFrame, FrameStage, PendingFrame, PreparedFrame
 from mqinfer.edge_agent.frames.retries import Retries, was_there
 from mqinfer.edge_agent.frames.table import FrameTable
 from mqinfer.edge_agent.frames.times import Clocks, Laps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, nullcontext
@@ -17,7 +18,6 @@ from mqinfer.bags.sources import open_sources
 from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.requester import Requester
 from mqinfer.client.window import Policy
-from mqinfer.edge_agent.fan_out import FanOut
 from mqinfer.edge_agent.model_run import ModelRun, SessionParts
 from mqinfer.edge_agent.reporting.report import RunExtent, SessionReport, progress
 from mqinfer.edge_agent.settings import ReplaySettings, SourceSettings
@@ -25,12 +25,113 @@ from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, LinkError
 
+_AHEAD = 4
+"""A reader may be this many frames ahead of the slowest one; they are held in memory."""
+
+
+class FanOut:
+    """Frames of one iterator for several readers, each on a thread of its own.
+
+    The reader that needs the next frame first reads it from the source, and so waits until it is due. What it raises,
+    every reader raises after the frames before it.
+    """
+
+    def __init__(self, frames: Iterator[Frame], readers: int) -> None:
+        """Prepare.
+
+        Args:
+            frames: Read once.
+            readers: How many there will be.
+        """
+        self.readers = tuple(FrameReader(self, number) for number in range(readers))
+        """Each yields every frame; one that reads no more must be closed, or the others wait for it."""
+        self._frames = frames
+        self._changed = threading.Condition()
+        self._kept: deque[Frame] = deque()
+        self._first = 0  # number of the oldest frame that is kept
+        self._next = dict.fromkeys(range(readers), 0)  # number of the next frame, by reader
+        self._is_reading = False
+        self._end: BaseException | None = None
+
+    def take(self, reader: int) -> Frame:
+        """Return the next frame of a reader.
+
+        Raises:
+            StopIteration: There is none.
+            SourceError: The source broke off.
+        """
+        while (frame := self._find(reader)) is None:
+            self._read()
+        return frame
+
+    def leave(self, reader: int) -> None:
+        """Wait for a reader no more."""
+        with self._changed:
+            self._next.pop(reader, None)
+            self._forget()
+
+    def _find(self, reader: int) -> Frame | None:
+        """Wait for a frame that another reader reads; return None if this reader is the one that must read it."""
+        with self._changed:
+            while True:
+                index = self._next[reader] - self._first
+                if index < len(self._kept):
+                    frame = self._kept[index]
+                    self._next[reader] += 1
+                    self._forget()
+                    return frame
+                if self._end is not None:
+                    raise self._end
+                if not self._is_reading and index < _AHEAD:
+                    self._is_reading = True
+                    return None
+                self._changed.wait()
+
+    def _read(self) -> None:
+        frame, end = None, None
+        try:
+            frame = next(self._frames)
+        except BaseException as error:  # noqa: BLE001 - each reader raises it
+            end = error
+        with self._changed:
+            self._is_reading = False
+            self._end = end
+            if frame is not None:
+                self._kept.append(frame)
+            self._changed.notify_all()
+
+    def _forget(self) -> None:
+        """Drop the frames that every reader has; the lock is held."""
+        while self._kept and min(self._next.values(), default=self._first + 1) > self._first:
+            self._kept.popleft()
+            self._first += 1
+        self._changed.notify_all()
+
+
+class FrameReader(Iterator[Frame]):
+    """One reader's frames."""
+
+    def __init__(self, source: FanOut, number: int) -> None:
+        self._source = source
+        self._number = number
+
+    def __next__(self) -> Frame:
+        """Return the next frame; wait while this reader is too far ahead of the others."""
+        return self._source.take(self._number)
+
+    def close(self) -> None:
+        """Read no more."""
+        self._source.leave(self._number)
+
+
 log = logging.getLogger("mqinfer.edge_agent")
 
 Connect = Callable[[float], None]
 """Connects within this many seconds, or raises."""
 _GRACE_S = 1.0
 """With a spool: how long to wait for the first connection and then for a card, before frames are kept without them."""
+_CONNECT_S = 10.0
+"""How long a connection may take before the first frame."""
 _ATTEMPT_S, _PAUSE_S = 5.0, 1.0
 """A first connection may take `_ATTEMPT_S`; after a failure the next attempt comes `_PAUSE_S` later."""
 
@@ -56,7 +157,8 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
         broker: Name of the broker in the summary.
         stop: Ends the replay early once pending frames have their outcome; set if the connection fails for good.
         console: For the progress display.
-        connect: Connects the requester while a spool keeps the frames; None where it is connected.
+        connect: Connects the requester: meanwhile, where it waits for live sources or a spool keeps the frames, else
+            before; None where it is connected.
         on_runs: Receives the runs of the models, which can be watched from then on.
         observe: Makes a further sink for each model.
 
@@ -69,15 +171,15 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
         ConfigError: A setting is wrong, a model takes no pictures, or a file cannot be created.
     """
     _check(settings)
+    connect = _connect_first(settings, connect)
     requester.watch(lambda: stop.set() if requester.failure else None)
     with ExitStack() as stack:
         opened = stack.enter_context(closing(_open(settings.source, stop)))
         source, streams, missed = _join(opened, settings)
         shelf = LiveRegistry(requester)
-        is_endless = settings.source.loop or settings.source.is_live
         filled = sum(stream.count != 0 for stream in streams)
         pacer = Pacer(_rate(settings), wait=stop.wait)
-        site = SessionParts(requester, shelf, broker, stop, is_endless, max(filled, 1), pacer, missed, observe)
+        site = SessionParts(requester, shelf, broker, stop, max(filled, 1), pacer, missed, observe)
         is_one = len(models) == 1
         runs = [stack.enter_context(closing(ModelRun(settings.of_model(each, is_one=is_one), site))) for each in models]
         on_runs(runs)
@@ -97,12 +199,20 @@ def _check(settings: ReplaySettings) -> None:
         return
     if settings.outputs.folder is None or "jsonl" not in settings.outputs.sinks:
         raise ConfigError("--resume goes on with the results.jsonl of --output; name its folder, with the sink jsonl")
-    if settings.source.is_live or settings.source.loop or settings.options.policy is Policy.LATEST:
+    if settings.source.is_endless or settings.options.policy is Policy.LATEST:
         raise ConfigError("--resume needs a recording and --policy all, without --loop: others don't stop at a frame")
     if settings.cascade is not None:
         raise ConfigError("--resume is without --cascade, whose answers depend on the frames before; run it anew")
     if settings.spool is not None:
         raise ConfigError("--resume is without --spool: the frames that a spool keeps are sent by the next run anyway")
+
+
+def _connect_first(settings: ReplaySettings, connect: Connect | None) -> Connect | None:
+    """Connect, unless frames can be read or kept before; return what connects then."""
+    if connect is None or settings.source.is_service or settings.spool is not None:
+        return connect
+    connect(_CONNECT_S)
+    return None
 
 
 def _patience(settings: ReplaySettings, requester: Requester) -> float:

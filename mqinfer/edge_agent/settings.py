@@ -47,6 +47,11 @@ class SourceSettings:
         return is_live(self.sources[0])
 
     @property
+    def is_endless(self) -> bool:
+        """Whether they end only by a signal."""
+        return self.loop or self.is_live
+
+    @property
     def shown(self) -> tuple[str, ...]:
         """The sources without the logins of cameras."""
         return tuple(map(without_login, self.sources))

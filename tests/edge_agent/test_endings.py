@@ -129,7 +129,7 @@ def lines(path: Path) -> list[dict[str, object]]:
 def test_a_run_to_the_end(requester: Requester, drive: Path) -> None:
     """It is complete, without a reason and without failures."""
     (report,) = run(requester, drive)
-    content = summary(report.snapshot, report.run)
+    content = summary(report)
     assert (content["ended"], content["reason"], content["failures"]) == ("complete", None, [])
 
 
@@ -139,11 +139,11 @@ def test_several_models_read_the_recording_once(
     """Each has every frame, its own counters and its own files; the source is read once."""
     reports = run(requester, drive, "echo", "small", folder=tmp_path, sinks=("jsonl",))
     assert recorded.read == FRAMES
-    assert [report.run.model for report in reports] == ["echo", "small"]
+    assert [report.model for report in reports] == ["echo", "small"]
     for report, shape in zip(reports, ([1, 32, 48, 3], [1, 16, 24, 3]), strict=True):
         assert report.snapshot.outcomes[Outcome.OK] == FRAMES
-        assert report.run.files[0] == tmp_path / report.run.model / "results.jsonl"
-        written = lines(report.run.files[0])
+        assert report.files[0] == tmp_path / report.model / "results.jsonl"
+        written = lines(report.files[0])
         assert [line["sequence"] for line in written] == list(range(FRAMES))
         assert {json.dumps(line["outputs"]["image"]["shape"]) for line in written} == {json.dumps(shape)}  # type: ignore[index]
 
@@ -152,12 +152,12 @@ def test_a_version_that_nobody_serves_ends_the_run(requester: Requester, drive: 
     """Few frames are sent, and the report names the reason."""
     options = ReplayOptions("echo", version="9", window=4)
     (refused,) = run(requester, drive, options=options)
-    assert refused.run.ended is Ending.FAILED
+    assert refused.ended is Ending.FAILED
     assert isinstance(refused.broke_off, NoWorker)
     assert refused.snapshot.outcomes[Outcome.OK] == 0
     (line, *_) = failure_lines(refused.snapshot)
     assert line.startswith("3 x no_worker: model 'echo': no worker serves it")
-    assert refused.run.reason == str(refused.broke_off)
+    assert refused.reason == str(refused.broke_off)
 
 
 @pytest.mark.parametrize("loop", [False, True])
@@ -166,7 +166,7 @@ def test_a_stop_before_the_end(requester: Requester, drive: Path, recorded: Reco
     stop = threading.Event()
     recorded.at[FRAMES // 2] = stop.set
     (report,) = run(requester, drive, stop=stop, loop=loop)
-    assert report.run.ended is (Ending.COMPLETE if loop else Ending.INTERRUPTED)
+    assert report.ended is (Ending.COMPLETE if loop else Ending.INTERRUPTED)
     assert report.is_stopped is loop
     assert report.broke_off is None
     assert 0 < report.snapshot.frames_read < FRAMES
@@ -177,21 +177,21 @@ def test_a_stop_while_there_is_no_card(requester: Requester, drive: Path) -> Non
     stop = threading.Event()
     stop.set()
     (report,) = run(requester, drive, "nobody", stop=stop, card_timeout=600.0)
-    assert (report.run.ended, report.snapshot.frames_read) == (Ending.INTERRUPTED, 0)
+    assert (report.ended, report.snapshot.frames_read) == (Ending.INTERRUPTED, 0)
 
 
 def test_a_start_behind_the_end(requester: Requester, drive: Path) -> None:
     """A run without a single frame is no success."""
     (report,) = run(requester, drive, start=3600.0)
-    assert report.run.ended is Ending.FAILED
-    assert "no frame from 3600 s on" in report.run.reason
+    assert report.ended is Ending.FAILED
+    assert "no frame from 3600 s on" in report.reason
 
 
 def test_a_source_that_breaks_off(requester: Requester, drive: Path, recorded: Recorded) -> None:
     """What was read has its outcome; the report says that the rest is missing."""
     recorded.error = SourceError("damaged at byte 4711")
     (report,) = run(requester, drive)
-    assert report.run.ended is Ending.INCOMPLETE
+    assert report.ended is Ending.INCOMPLETE
     assert report.broke_off is recorded.error
     assert report.snapshot.outcomes[Outcome.OK] == FRAMES
 
@@ -218,7 +218,7 @@ def test_the_newest_frames_of_a_recording_are_played_as_recorded(
     monkeypatch.setattr(session, "Pacer", pacer)
     (report,) = run(requester, drive, options=ReplayOptions("echo", window=1, policy=policy), rate=rate)
     assert rates == [expected]
-    assert (report.run.ended, report.snapshot.failed, report.snapshot.failures) == (Ending.COMPLETE, 0, ())
+    assert (report.ended, report.snapshot.failed, report.snapshot.failures) == (Ending.COMPLETE, 0, ())
 
 
 def never(_: float) -> None:
@@ -234,9 +234,9 @@ def test_without_any_connection_every_frame_is_kept(
     (report,) = run(client.requester, drive, connect=never, spool=tmp_path / "spool", folder=tmp_path / "out")
     client.requester.close()
     assert len(list((tmp_path / "spool").glob("*.frame"))) == FRAMES == report.snapshot.outcomes[Outcome.CANCELLED]
-    assert report.run.ended is Ending.FAILED
+    assert report.ended is Ending.FAILED
     assert isinstance(report.broke_off, LinkError)
-    assert f"{FRAMES} frames are kept in the spool" in report.run.reason
+    assert f"{FRAMES} frames are kept in the spool" in report.reason
 
     serve(url, write_echo("echo", PICTURE))
     with closing(connect(url, unique("edge"))) as requester:
@@ -258,7 +258,7 @@ def test_a_source_that_breaks_off_before_there_is_a_connection(
     client = Unconnected(url, unique("edge"))
     with closing(client.requester):
         (report,) = run(client.requester, drive, connect=never, spool=tmp_path)
-    assert (report.run.ended, report.broke_off) == (Ending.INCOMPLETE, recorded.error)
+    assert (report.ended, report.broke_off) == (Ending.INCOMPLETE, recorded.error)
     assert len(list(tmp_path.glob("*.frame"))) == FRAMES == report.snapshot.outcomes[Outcome.CANCELLED]
 
 
@@ -298,6 +298,6 @@ def test_a_connection_that_comes_late(
             sinks=("jsonl",),
             encoding=encoding,
         )
-    assert report.run.ended is Ending.COMPLETE
+    assert report.ended is Ending.COMPLETE
     assert report.snapshot.outcomes[Outcome.OK] == FRAMES
     assert [line["sequence"] for line in lines(tmp_path / "out" / "results.jsonl")] == list(range(FRAMES))

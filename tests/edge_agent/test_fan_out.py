@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from mqinfer.bags.frame import Frame
-from mqinfer.edge_agent.fan_out import FanOut
+from mqinfer.edge_agent.session import FanOut
 from mqinfer.images.picture import CompressedImage
 from mqinfer.protocol.errors import SourceError
 

@@ -20,10 +20,9 @@ from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.times import FrameTimes
 from mqinfer.edge_agent.frames.view import NO_VIEW, FrameView
 from mqinfer.edge_agent.reporting.charts import stacked, top_of
-from mqinfer.edge_agent.reporting.page import ReportedRun, ReportFile, write_report
-from mqinfer.edge_agent.reporting.recorder import RunRecorder
-from mqinfer.edge_agent.reporting.report import Ending, RunInfo
-from mqinfer.edge_agent.reporting.series import OTHER, Series
+from mqinfer.edge_agent.reporting.page import ReportFile, write_report
+from mqinfer.edge_agent.reporting.recorder import OTHER, RunRecorder, Series
+from mqinfer.edge_agent.reporting.report import Ending, SessionReport
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics
 from mqinfer.edge_agent.reporting.worst import WorstFrames
 from mqinfer.edge_agent.session import run_sessions
@@ -103,9 +102,9 @@ def report(path: Path, recorder: RunRecorder, *, model: str = "net", reason: str
     for source in ("/camera", NASTY):
         statistics.request_sent(source)
         statistics.finished(failed(NASTY, message=NASTY, source=source), bytes_raw=0)
-    info = RunInfo(model, "3", "sha256:a", "local", "jpeg:90", ended=Ending.FAILED, reason=reason)
-    run = ReportedRun(info, statistics.snapshot(), recorder)
-    write_report(path, {"source": "drive.bag", "topics": NASTY}, [run, run])
+    about, why = (model, "3", "sha256:a", "local", "jpeg:90"), ConfigError(reason)
+    run = SessionReport(statistics.snapshot(), *about, ended=Ending.FAILED, broke_off=why)
+    write_report(path, {"source": "drive.bag", "topics": NASTY}, [(run, recorder), (run, recorder)])
     return Page(path)
 
 

@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from mqinfer.edge_agent.preparing.one_at_a_time import OneAtATime
+from mqinfer.edge_agent.remote import OneAtATime
 
 
 def test_tasks_keep_their_order_and_never_overlap() -> None:

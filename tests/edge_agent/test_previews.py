@@ -23,6 +23,7 @@ from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.edge_agent.frames.times import EdgeStage
+from mqinfer.edge_agent.metrics import EdgeStreams
 from mqinfer.edge_agent.model_run import ModelRun
 from mqinfer.edge_agent.preparing.framing import Framing
 from mqinfer.edge_agent.preparing.preparer import Preparer
@@ -32,7 +33,6 @@ from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.reporting.statistics import FrameCounts, ReplayStatistics
 from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.edge_agent.spooling.spool import Spool
-from mqinfer.edge_agent.stream_states import EdgeStreams
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.lab.drives.mosaic import raw_image
 from mqinfer.lab.drives.synthetic import SyntheticDrive

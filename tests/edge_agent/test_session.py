@@ -86,7 +86,7 @@ def test_damaged_frames_of_the_spool_are_reported(drive: Path, requester: Reques
     for path in sorted(tmp_path.glob("*.frame"))[1:3]:
         path.write_bytes(path.read_bytes()[::-1])
     report = run_session(settings_for(drive, spool=tmp_path), requester)
-    assert summary(report.snapshot, report.run)["spool_damaged"] == report.run.spool_damaged == 2
+    assert summary(report)["spool_damaged"] == report.spool_damaged == 2
     assert report.snapshot.outcomes[Outcome.OK] == report.snapshot.frames_read == 3 + FRAMES
     assert not list(tmp_path.glob("*.frame"))
     assert len(list(tmp_path.glob("*.damaged"))) == 2
@@ -101,8 +101,8 @@ def test_a_drive_from_beginning_to_end(drive: Path, requester: Requester, tmp_pa
     snapshot = report.snapshot
     assert snapshot.frames_read == snapshot.requests == snapshot.outcomes[Outcome.OK] == FRAMES
     assert report.broke_off is None
-    assert report.run.encoding == (encoding or "jpeg:90")
-    assert all(path.exists() for path in report.run.files)
+    assert report.encoding == (encoding or "jpeg:90")
+    assert all(path.exists() for path in report.files)
     lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     recorded = open_source(str(drive), topics=["/camera/image_raw"])
     stamps = [frame.capture_time_ns for frame in recorded.frames()]

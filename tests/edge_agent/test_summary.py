@@ -8,7 +8,7 @@ from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.times import EdgeStage
 from mqinfer.edge_agent.reporting.report import (
     RunExtent,
-    RunInfo,
+    SessionReport,
     failure_lines,
     milliseconds,
     plain_line,
@@ -21,7 +21,7 @@ from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Capture, ErrorInfo, Outcome, Timings
 
-RUN = RunInfo("road", "1", "sha256:00", "mqtt://127.0.0.1:1883", "jpeg:90", (Path("out/results.jsonl"),))
+RUN = ("road", "1", "sha256:00", "mqtt://127.0.0.1:1883", "jpeg:90", (Path("out/results.jsonl"),))
 COUNTERS = {
     "frames_read",
     "requests",
@@ -66,7 +66,7 @@ def two_streams() -> Snapshot:
 
 def test_summary_has_exactly_the_promised_keys() -> None:
     """Others script against these names, in total and by stream."""
-    content = summary(two_streams(), RUN)
+    content = summary(SessionReport(two_streams(), *RUN))
     assert set(content) == COUNTERS | FACTS
     streams = content["streams"]
     assert isinstance(streams, list)
@@ -77,7 +77,7 @@ def test_summary_has_exactly_the_promised_keys() -> None:
 def test_summary_survives_a_trip_through_json(tmp_path: Path) -> None:
     """All six outcomes stand there, durations are milliseconds, nothing is a type that JSON lacks."""
     path = tmp_path / "summary.json"
-    write_summary(path, summary(two_streams(), RUN))
+    write_summary(path, summary(SessionReport(two_streams(), *RUN)))
     content = json.loads(path.read_text(encoding="utf-8"))
     assert content["outcomes"] == {
         "ok": 1,

@@ -115,7 +115,7 @@ def test_boxes_travel_alone_and_lie_on_the_recorded_frame(serving: Serve, replay
     assert {line["type"] for line in with_boxes["points"]} == {2}
     assert sorted(text["text"][:3] for text in with_boxes["texts"][1:]) == ["gre", "red"]
     assert (without["points"], len(without["texts"])) == ([], 1)
-    overlay = next(path for path in report.run.files if path.suffix == ".png")
+    overlay = next(path for path in report.files if path.suffix == ".png")
     drawn = cv2.imread(str(overlay))
     assert drawn is not None
     assert drawn.shape[0] > 2 * HEIGHT

@@ -21,11 +21,11 @@ from mqinfer.broker.link import Message
 from mqinfer.client.announcer import ClientAnnouncer
 from mqinfer.client.connection import connect, random_name
 from mqinfer.codecs import decode_tensor, encode_tensor
+from mqinfer.edge_agent.metrics import EdgeStreams
 from mqinfer.edge_agent.model_run import ModelRun
 from mqinfer.edge_agent.reporting.report import SessionReport, summary
 from mqinfer.edge_agent.session import run_sessions
 from mqinfer.edge_agent.settings import ReplayOptions
-from mqinfer.edge_agent.stream_states import EdgeStreams
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.resize import fit
 from mqinfer.lab.drives.recording import write_drive
@@ -133,11 +133,11 @@ def test_previews_pair_with_results(
     name = unique("car")
     with dashboard(broker_url, topics) as heard:
         report = run(broker_url, topics, drive, name, encoding=encoding, preview_rate=10.0)
-        counts = report.run.previews
+        counts = report.previews
         assert counts is not None
         wait_until(lambda: len(heard.previews) >= counts.published and len(heard.results) >= FRAMES)
     assert 1 <= counts.published == len(heard.previews) <= FRAMES
-    told: Any = summary(report.snapshot, report.run)
+    told: Any = summary(report)
     assert told["previews"] == {"published": counts.published, "dropped": {}}
     answered = {(each.capture, each.model_name): each for each in heard.results}
     with closing(open_source(str(drive))) as source:
@@ -173,7 +173,7 @@ def test_no_previews_unless_asked_for(
         report = run(broker_url, topics, drive, unique("car"))
         wait_until(lambda: len(heard.results) >= FRAMES)
     assert heard.previews == []
-    assert summary(report.snapshot, report.run)["previews"] is None
+    assert summary(report)["previews"] is None
 
 
 def test_a_jpeg_that_passes_untouched_is_shown_too(
@@ -187,8 +187,8 @@ def test_a_jpeg_that_passes_untouched_is_shown_too(
     with dashboard(broker_url, topics) as heard:
         report = run(broker_url, topics, folder, unique("car"), encoding="jpeg:90", preview_rate=1.0)
         wait_until(lambda: bool(heard.previews))
-    assert report.run.previews is not None
-    assert report.run.previews.published == 1
+    assert report.previews is not None
+    assert report.previews.published == 1
     (tensor,) = decode_response(heard.previews[0].payload).outputs
     assert np.abs(decode_tensor(tensor).astype(int) - fit(picture, 480, 300)).mean() < 4
 

@@ -60,7 +60,7 @@ def mask_graph(repository: Path) -> Path:
 
 def lines(report: SessionReport) -> list[dict[str, object]]:
     """Read the JSON lines that a replay wrote."""
-    (path,) = (path for path in report.run.files if path.name == "results.jsonl")
+    (path,) = (path for path in report.files if path.name == "results.jsonl")
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 

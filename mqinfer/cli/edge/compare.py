@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +12,7 @@ import typer
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.edge.running import failed_load
 from mqinfer.cli.exit_codes import ExitCode, exit_code, print_error
-from mqinfer.cli.local import local_versions
+from mqinfer.cli.local import local_address, local_versions
 from mqinfer.cli.options import ConnectionOptions, plain_console, table_console, until_signal, with_connection
 from mqinfer.client.connection import connect, default_name
 from mqinfer.client.options import ClientOptions
@@ -79,7 +78,7 @@ def compare(
         PreparingSettings(encoding),
         OutputSettings(output),
     )
-    address = BrokerAddress.parse(f"memory://local-{secrets.token_hex(4)}") if local else connection.address()
+    address = local_address() if local else connection.address()
     name, topics = connection.name or default_name(address), Topics(connection.root)
     with ExitStack() as stack:
         if local:
@@ -145,7 +144,7 @@ def _report(found: Compared) -> ExitCode:
 
 
 def _exit_code(found: Compared, errors: Sequence[MqinferError]) -> ExitCode:
-    ended = {session.run.ended for session in found.sessions}
+    ended = {session.ended for session in found.sessions}
     if Ending.INTERRUPTED in ended:
         return ExitCode.INTERRUPTED
     if Ending.INCOMPLETE in ended:

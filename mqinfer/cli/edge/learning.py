@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -13,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from mqinfer.broker.address import BrokerAddress
-from mqinfer.cli.local import local_worker
+from mqinfer.cli.local import local_address, local_worker
 from mqinfer.cli.options import (
     ConnectionOptions,
     plain_console,
@@ -87,9 +85,7 @@ class ReferenceOptions:
     @contextmanager
     def _client(self, connection: ConnectionOptions) -> Iterator[Client]:
         with ExitStack() as stack:
-            address = (
-                BrokerAddress.parse(f"memory://local-{secrets.token_hex(4)}") if self.local else connection.address()
-            )
+            address = local_address() if self.local else connection.address()
             if self.local:
                 topics = Topics(connection.root)
                 stack.enter_context(local_worker(self.repository, self.reference, None, address, topics))

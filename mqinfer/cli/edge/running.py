@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from secrets import token_hex
 from typing import TYPE_CHECKING
 
 import typer
@@ -16,14 +15,14 @@ from rich.console import Console
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.edge.sending import Sending
 from mqinfer.cli.exit_codes import ExitCode, exit_code, print_error
-from mqinfer.cli.local import local_worker
+from mqinfer.cli.local import local_address, local_worker
 from mqinfer.cli.options import ConnectionOptions, plain_console, table_console, until_signal
 from mqinfer.client.announcer import ClientAnnouncer
 from mqinfer.client.connection import Unconnected, default_name
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.requester import Requester
 from mqinfer.client.watching.absence import Absence
-from mqinfer.edge_agent.metrics import edge_metrics, pending_frames
+from mqinfer.edge_agent.metrics import EdgeStreams, edge_metrics, pending_frames
 from mqinfer.edge_agent.model_run import ModelRun
 from mqinfer.edge_agent.reporting.page import ReportFile
 from mqinfer.edge_agent.reporting.report import (
@@ -39,7 +38,6 @@ from mqinfer.edge_agent.reporting.report import (
 )
 from mqinfer.edge_agent.session import run_sessions
 from mqinfer.edge_agent.settings import ReplaySettings
-from mqinfer.edge_agent.stream_states import EdgeStreams
 from mqinfer.judging.settings import RunsAt
 from mqinfer.logs import printable
 from mqinfer.metrics.endpoint import serving_metrics
@@ -49,8 +47,6 @@ from mqinfer.telemetry.exporting import check_endpoint, make_tracer
 
 if TYPE_CHECKING:
     from mqinfer.telemetry.tracer import Tracer
-
-_CONNECT_S = 10.0
 
 
 def run_replay(
@@ -91,13 +87,21 @@ def run_replay(
         metrics = edge_metrics(requester, runs)
         stack.enter_context(serving_metrics(metrics, sending.process.metrics_port, sending.process.metrics_bind))
         try:
-            reports = _sessions(client, settings, models, shown, runs, page)
+            reports = run_sessions(
+                settings,
+                models,
+                requester,
+                broker=shown,
+                stop=until_signal(),
+                console=plain_console(stderr=True),
+                connect=client.open,
+                on_runs=runs.extend,
+                observe=page.observe if page else None,
+            )
         except ModelNotFound as error:
             raise (None if repository else failed_load(requester, models)) or error from None
     outcome = _report(reports, sending.outputs.summary_file)
-    if page:
-        page.write(settings, reports)
-        _print(table_console(), f"wrote {sending.outputs.report}")
+    _write_page(page, settings, reports)
     raise typer.Exit(outcome)
 
 
@@ -107,35 +111,10 @@ def _client_options(settings: ReplaySettings, window: int) -> ClientOptions:
     return replace(usual, patience=min(usual.patience, settings.options.timeout / 2)) if settings.spool else usual
 
 
-def _sessions(
-    client: Unconnected,
-    settings: ReplaySettings,
-    models: Sequence[str],
-    broker: str,
-    runs: list[ModelRun],
-    page: ReportFile | None,
-) -> list[SessionReport]:
-    """Send the frames; connect before, or meanwhile where the broker may be away."""
-    connects_later = settings.source.is_service or settings.spool is not None
-    if not connects_later:
-        client.open(_CONNECT_S)
-    return run_sessions(
-        settings,
-        models,
-        client.requester,
-        broker=broker,
-        stop=until_signal(),
-        console=plain_console(stderr=True),
-        connect=client.open if connects_later else None,
-        on_runs=runs.extend,
-        observe=page.observe if page else None,
-    )
-
-
 def _address(connection: ConnectionOptions, repository: Path | None) -> tuple[BrokerAddress, str]:
-    """Return the broker's address and its name in reports; in this process it takes no login, whatever there is."""
+    """Return the broker's address and its name in reports."""
     if repository is not None:
-        return BrokerAddress.parse(f"memory://local-{token_hex(4)}"), "local"
+        return local_address(), "local"
     address = connection.address()
     return address, str(address)
 
@@ -172,7 +151,7 @@ def _report(reports: Sequence[SessionReport], summary_file: Path | None) -> Exit
         _print_report(console, report, is_titled=len(reports) > 1)
     try:
         if summary_file:
-            each = [summary(report.snapshot, report.run) for report in reports]
+            each = [summary(report) for report in reports]
             write_summary(summary_file, each[0] if len(each) == 1 else {"models": each})
             _print(console, f"wrote {summary_file}")
     finally:
@@ -182,24 +161,30 @@ def _report(reports: Sequence[SessionReport], summary_file: Path | None) -> Exit
     return max(_exit_code(report) for report in reports)
 
 
+def _write_page(page: ReportFile | None, settings: ReplaySettings, reports: Sequence[SessionReport]) -> None:
+    if page:
+        page.write(settings, reports)
+        _print(table_console(), f"wrote {page.path}")
+
+
 def _print_report(console: Console, report: SessionReport, *, is_titled: bool) -> None:
-    run, snapshot = report.run, report.snapshot
+    snapshot = report.snapshot
     if is_titled:
-        _print(console, run.model)
+        _print(console, report.model)
     console.print(summary_table(snapshot))
     if words := answer_words(snapshot):
         _print(console, f"answered: {words}")
     for line in failure_lines(snapshot):
         _print(console, line)
-    if run.ended is Ending.INTERRUPTED:
+    if report.ended is Ending.INTERRUPTED:
         _print(console, f"interrupted before the end: {snapshot.frames_read} frames were read")
-    if run.spool_damaged:
-        _print(console, f"{run.spool_damaged} frames were damaged in the spool, and set aside there as *.damaged")
-    for line in missed_lines(run):
+    if report.spool_damaged:
+        _print(console, f"{report.spool_damaged} frames were damaged in the spool, and set aside there as *.damaged")
+    for line in missed_lines(report):
         _print(console, line)
-    if words := preview_words(run):
+    if words := preview_words(report):
         _print(console, f"previews: {words}")
-    for path in run.files:
+    for path in report.files:
         _print(console, f"wrote {path}")
 
 
@@ -209,12 +194,12 @@ def _print(console: Console, line: str) -> None:
 
 def _exit_code(report: SessionReport) -> ExitCode:
     """Return the code of one model's run; frames that failed count only in a recording that was read to its end."""
-    ended, error = report.run.ended, report.broke_off
+    ended, error = report.ended, report.broke_off
     if ended is Ending.INTERRUPTED:
         return ExitCode.INTERRUPTED
     if ended is Ending.INCOMPLETE:
         return ExitCode.INCOMPLETE
     if error:
         return exit_code(error)
-    has_failed = report.run.spool_damaged or (report.snapshot.failed and not report.is_stopped)
+    has_failed = report.spool_damaged or (report.snapshot.failed and not report.is_stopped)
     return ExitCode.FAILED if has_failed else ExitCode.OK

@@ -9,7 +9,6 @@ import base64
 import errno
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from html import escape
 from importlib.resources import files
@@ -19,10 +18,9 @@ from mqinfer._version import __version__
 from mqinfer.edge_agent.frames.times import EdgeStage, LinkStage
 from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.edge_agent.reporting.charts import stacked
-from mqinfer.edge_agent.reporting.recorder import RunRecorder
+from mqinfer.edge_agent.reporting.recorder import RunRecorder, Series, TimeBin
 from mqinfer.edge_agent.reporting.report import (
     Ending,
-    RunInfo,
     SessionReport,
     milliseconds,
     missed_lines,
@@ -30,7 +28,6 @@ from mqinfer.edge_agent.reporting.report import (
     preview_words,
     ratio_words,
 )
-from mqinfer.edge_agent.reporting.series import Series, TimeBin
 from mqinfer.edge_agent.reporting.statistics import Snapshot
 from mqinfer.edge_agent.reporting.worst import KeptFrame
 from mqinfer.edge_agent.settings import ReplaySettings
@@ -42,6 +39,8 @@ from mqinfer.protocol.types import Outcome
 
 _LONGEST = 300
 """Characters of a text from outside that are shown."""
+Runs = Sequence[tuple[SessionReport, RunRecorder | None]]
+"""The models' runs, each with what its recorder collected; None where it never began."""
 _Groups = Mapping[str, Sequence[str]]
 _REQUEST: _Groups = {
     "queue of the client": ("client_queue",),
@@ -63,21 +62,6 @@ _EDGE: _Groups = {
 """Stages by what a chart calls them; those of reading are left out: a source waits until a frame is due."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReportedRun:
-    """One model's run.
-
-    Attributes:
-        info: Its subject, and how it ended.
-        snapshot: Its counters.
-        recorder: What it collected; None where it never began.
-    """
-
-    info: RunInfo
-    snapshot: Snapshot
-    recorder: RunRecorder | None
-
-
 class ReportFile:
     """The report of one session, on its models.
 
@@ -86,10 +70,13 @@ class ReportFile:
 
     Raises:
         ConfigError: There can be no such file.
+
+    Attributes:
+        path: The file.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._recorders: dict[tuple[str, str], RunRecorder] = {}
         with writing(path):  # before a run of hours rather than after it
             if path.is_dir():
@@ -109,20 +96,17 @@ class ReportFile:
         Raises:
             ConfigError: The file cannot be written.
         """
-        runs = [
-            ReportedRun(each.run, each.snapshot, self._recorders.get((each.run.model, each.run.version)))
-            for each in reports
-        ]
-        write_report(self._path, settings.describe(), runs)
+        runs = [(each, self._recorders.get((each.model, each.version))) for each in reports]
+        write_report(self.path, settings.describe(), runs)
 
 
-def write_report(path: Path, settings: Mapping[str, object], runs: Sequence[ReportedRun]) -> None:
+def write_report(path: Path, settings: Mapping[str, object], runs: Runs) -> None:
     """Write a report; the file of an earlier run is kept under a number.
 
     Args:
         path: The file.
         settings: Of the run, by name.
-        runs: One a model.
+        runs: One a model, with what was collected of it.
 
     Raises:
         ConfigError: The file cannot be written.
@@ -143,12 +127,12 @@ def _unfinished(path: Path) -> Path:
     return path.parent / f"{path.name}.new"
 
 
-def _page(settings: Mapping[str, object], runs: Sequence[ReportedRun]) -> str:
+def _page(settings: Mapping[str, object], runs: Runs) -> str:
     style = files(__package__).joinpath("report.css").read_text(encoding="utf-8")
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-    title = ", ".join(run.info.model for run in runs)
+    title = ", ".join(run.model for run, _ in runs)
     made = datetime.now().astimezone().isoformat(" ", "seconds")
-    body = "".join(_run(run) for run in runs)
+    body = "".join(_run(run, recorder or RunRecorder()) for run, recorder in runs)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
@@ -160,15 +144,14 @@ def _page(settings: Mapping[str, object], runs: Sequence[ReportedRun]) -> str:
     )
 
 
-def _run(run: ReportedRun) -> str:
-    info, snapshot, recorder = run.info, run.snapshot, run.recorder or RunRecorder()
-    about = {"version": info.version, "hash": info.model_hash, "encoding": info.encoding, "broker": info.broker}
-    if info.previews is not None:
-        about["previews"] = preview_words(info)
-    worst = recorder.worst
+def _run(run: SessionReport, recorder: RunRecorder) -> str:
+    snapshot, worst = run.snapshot, recorder.worst
+    about = {"version": run.version, "hash": run.model_hash, "encoding": run.encoding, "broker": run.broker}
+    if run.previews is not None:
+        about["previews"] = preview_words(run)
     return "".join(
         [
-            f"<section><h2>Model {_text(info.model)}</h2>{_ending(info)}{_tiles(snapshot)}{_pairs(about)}</section>",
+            f"<section><h2>Model {_text(run.model)}</h2>{_ending(run)}{_tiles(snapshot)}{_pairs(about)}</section>",
             _section(
                 "Times by stage",
                 _latency(recorder.series, _REQUEST, "latency: from submission to result, mean, ms"),
@@ -176,21 +159,21 @@ def _run(run: ReportedRun) -> str:
                 _stages(snapshot),
             ),
             _section("Outcomes", _outcomes(recorder.series), _failures(snapshot)),
-            _section("Frames without a partner", _list(missed_lines(info))),
+            _section("Frames without a partner", _list(missed_lines(run))),
             _section("Streams", _streams(snapshot)),
             _section("Workers", _workers(recorder)),
             _section("Slowest results", _frames(worst.slowest)),
             _section("Frames without a result", _frames(worst.failed)),
             _section("Results with the lowest scores", _frames(worst.unsure)),
-            _section("Files", _list(str(path) for path in info.files)),
+            _section("Files", _list(str(path) for path in run.files)),
         ]
     )
 
 
-def _ending(info: RunInfo) -> str:
-    if info.ended is Ending.COMPLETE:
+def _ending(run: SessionReport) -> str:
+    if run.ended is Ending.COMPLETE:
         return ""
-    return f'<p class="bad">{_text(info.ended)}{_text(": " + info.reason if info.reason else "")}</p>'
+    return f'<p class="bad">{_text(run.ended)}{_text(": " + run.reason if run.reason else "")}</p>'
 
 
 def _tiles(snapshot: Snapshot) -> str:

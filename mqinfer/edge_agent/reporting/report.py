@@ -45,10 +45,11 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class RunInfo:
-    """The subject of a run.
+class SessionReport:
+    """One model's run, once it has ended.
 
     Attributes:
+        snapshot: The counters; they add up.
         model: Its name.
         version: Version of the model.
         model_hash: Content hash of that version's files.
@@ -57,12 +58,15 @@ class RunInfo:
         files: Files that the sinks wrote.
         spool_damaged: Frames that were damaged in the spool, and set aside there.
         ended: How it ended.
-        reason: Why it ended early, or what is incomplete; empty if all is well.
+        broke_off: Why it ended early or a kind of files is incomplete: the source broke off, no frame can succeed, a
+            file can't be written, or there was no connection or it failed for good; None if all is well.
+        is_stopped: Whether a signal ended a source without end, which is its regular end.
         clocks: How far each worker's clock is ahead of this one.
         missed: Frames of joined topics that were left out, by topic and reason; None where no topics are joined.
         previews: Previews that were published and dropped; None where none were asked for.
     """
 
+    snapshot: Snapshot
     model: str
     version: str
     model_hash: str
@@ -71,31 +75,19 @@ class RunInfo:
     files: tuple[Path, ...] = ()
     spool_damaged: int = 0
     ended: Ending = Ending.COMPLETE
-    reason: str = ""
+    broke_off: MqinferError | None = None
+    is_stopped: bool = False
     clocks: Mapping[str, Offset] = field(default_factory=dict)
     missed: Mapping[tuple[str, str], int] | None = None
     previews: PreviewCounts | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class SessionReport:
-    """The outcome of one model's replay.
-
-    Attributes:
-        snapshot: The counters; they add up.
-        run: Its subject, how it ended, and the files written.
-        broke_off: Why it ended early or a kind of files is incomplete: the source broke off, no frame can succeed, a
-            file can't be written, or there was no connection or it failed for good; None if all is well.
-        is_stopped: Whether a signal ended a source without end, which is its regular end.
-    """
-
-    snapshot: Snapshot
-    run: RunInfo
-    broke_off: MqinferError | None = None
-    is_stopped: bool = False
+    @property
+    def reason(self) -> str:
+        """Why it ended early, or what is incomplete; empty if all is well."""
+        return str(self.broke_off or "")
 
 
-def summary(snapshot: Snapshot, run: RunInfo) -> dict[str, object]:
+def summary(run: SessionReport) -> dict[str, object]:
     """Return a run as one JSON object; durations are milliseconds, and null if nothing was measured.
 
     `ended` is `complete`, `interrupted`, `incomplete` or `failed`, and `reason` the error, or null. `failures` holds
@@ -105,8 +97,8 @@ def summary(snapshot: Snapshot, run: RunInfo) -> dict[str, object]:
     return {
         "ended": run.ended.value,
         "reason": run.reason or None,
-        **_counters(snapshot),
-        "streams": [{"source": stream.source, **_counters(stream)} for stream in snapshot.streams],
+        **_counters(run.snapshot),
+        "streams": [{"source": stream.source, **_counters(stream)} for stream in run.snapshot.streams],
         "model": run.model,
         "version": run.version,
         "model_hash": run.model_hash,
@@ -224,7 +216,7 @@ def _counters(snapshot: Snapshot) -> dict[str, object]:
     }
 
 
-def _missed(run: RunInfo) -> dict[str, dict[str, int]] | None:
+def _missed(run: SessionReport) -> dict[str, dict[str, int]] | None:
     if run.missed is None:
         return None
     found: dict[str, dict[str, int]] = {}
@@ -233,13 +225,13 @@ def _missed(run: RunInfo) -> dict[str, dict[str, int]] | None:
     return found
 
 
-def missed_lines(run: RunInfo) -> list[str]:
+def missed_lines(run: SessionReport) -> list[str]:
     """Return why frames of joined topics were left out, one line for each topic and reason."""
     found = sorted((run.missed or {}).items())
     return [f"{count} x {printable(f'{topic}: {why}')}; not sent" for (topic, why), count in found]
 
 
-def preview_words(run: RunInfo) -> str:
+def preview_words(run: SessionReport) -> str:
     """Return how many previews were published, and why others were not; empty where none were asked for."""
     if run.previews is None:
         return ""

@@ -18,8 +18,7 @@ from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import Policy
 from mqinfer.codecs import decode_tensor
-from mqinfer.edge_agent.frames.chain import FrameStage, Settle
-from mqinfer.edge_agent.frames.pending import PendingFrame, PreparedFrame, failed_frame
+from mqinfer.edge_agent.frames.pending import FrameStage, PendingFrame, PreparedFrame, Settle, failed_frame
 from mqinfer.edge_agent.frames.retries import PAUSE_S, Patience
 from mqinfer.edge_agent.previews import PreviewDrop
 from mqinfer.edge_agent.remote import PREPARERS, StageParts

@@ -192,7 +192,7 @@ class _Comparison:
         if self._truth is not None:
             report |= {"truth": {"frames": self._truths, "error": _text(error)}, "scores": scores}
         report |= {"bounds": {"disagreement": bounds.disagreement, "score": bounds.score}, "refused": list(refused)}
-        files = [path for session in sessions for path in session.run.files]
+        files = [path for session in sessions for path in session.files]
         if output is not None:
             for other, pair in zip(others, self._pairs, strict=True):
                 files += write_worst(output, pair.worst, (first, other), self._classes[0])
