@@ -1,5 +1,6 @@
 /** Requests to models, and the results of others: the connection, one timer, and the table of what is pending. */
 
+import { Cards } from "./cards.js";
 import { CHECKSUM, checksum } from "./checksum.js";
 import { decodeReply } from "./envelope.js";
 import { Cancelled, errorFromCode, LinkError, MqinferError, NotAuthorized, NotConnected } from "./errors.js";
@@ -7,6 +8,8 @@ import { DEFAULT_LIMITS } from "./limits.js";
 import type { Link, LinkOptions, LinkStatus, Message } from "./link.js";
 import { openLink } from "./mqtt_link.js";
 import { type Counters, type Ended, outcomeOf, type PendingOptions, PendingTable } from "./pending.js";
+import { type PictureResult, pictureResult } from "./pictures/result.js";
+import { type Picture, pictureInputs } from "./pictures/sending.js";
 import type { Entry } from "./requests/entry.js";
 import {
   cancellation,
@@ -21,6 +24,7 @@ import {
   resultOf,
 } from "./requests/messages.js";
 import { Workers } from "./requests/workers.js";
+import type { ModelCard } from "./states/card.js";
 import { readWorkerState } from "./states/states.js";
 import { checkName, isName, Topics } from "./topics.js";
 import type { Limits, Reply, Request } from "./types.js";
@@ -72,6 +76,7 @@ export class Client {
   readonly #onStatus: ((status: LinkStatus) => void) | undefined;
   #link: Link | undefined;
   #watches: Watches | undefined;
+  #cards: Cards | undefined;
   #connected = false;
   #failure: MqinferError | undefined;
   #timer: ReturnType<typeof setTimeout> | undefined;
@@ -105,6 +110,7 @@ export class Client {
     const link = await openLink({ ...forLink, url, name, timeoutMs, onStatus: (status) => client.#onLink(status) });
     client.#link = link;
     client.#watches = new Watches(link, client.#topics);
+    client.#cards = new Cards(link, client.#topics);
     try {
       await link.subscribe(client.#topics.resultsOfClient(name), 1, (message) => client.#onReply(message));
     } catch (error) {
@@ -148,6 +154,38 @@ export class Client {
       this.#waiting.set(id, { request, resolve, reject, forget });
       this.#pump();
     });
+  }
+
+  /**
+   * Send a picture, and return what the model found in it, in the picture's own pixels.
+   *
+   * @param picture One, or for a model with several `[[image]]` as many in their order, of which the first one counts.
+   *   A file travels as it is.
+   * @param options As for `infer`; the first request to a model waits for its card before, as long.
+   * @throws ModelNotFound: No worker has published the model's card.
+   * @throws BadTensor: The model takes no pictures or another number of them, or something is none.
+   * @throws BadEncoding: It is of a kind that does not travel, such as one with transparency, and nothing here decodes it.
+   * @throws MqinferError: As for `infer`.
+   */
+  async inferPicture(
+    model: string,
+    picture: Picture | readonly Picture[],
+    options: InferOptions = {},
+  ): Promise<PictureResult> {
+    const card = await this.card(model, options);
+    const { inputs, placement } = await pictureInputs(card, picture);
+    return pictureResult(await this.infer(model, inputs, options), placement, card.classes);
+  }
+
+  /**
+   * Return a model's card: its inputs, outputs and classes.
+   *
+   * @throws ModelNotFound: No worker has published one within `timeoutMs`.
+   */
+  async card(model: string, options: Pick<InferOptions, "timeoutMs" | "signal"> = {}): Promise<ModelCard> {
+    if (this.#failure || !this.#cards) throw this.#failure ?? new NotConnected("not connected yet");
+    if (options.signal?.aborted) throw new Cancelled("cancelled by the caller");
+    return this.#cards.get(model, checkedTimeout(options.timeoutMs ?? this.#timeoutMs), options.signal);
   }
 
   /**
@@ -294,6 +332,7 @@ export class Client {
 
   #fail(error: MqinferError): void {
     this.#failure ??= error;
+    this.#cards?.close(error);
     for (const each of this.#table.drain(new Cancelled(error.message))) this.#hand(each);
     clearTimeout(this.#timer);
     this.#timerAt = Number.POSITIVE_INFINITY;

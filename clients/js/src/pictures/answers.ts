@@ -1,0 +1,107 @@
+/** Find boxes, class masks and scores among a result's outputs; the rules are Python's. */
+
+import { elements } from "../codecs/datatypes.js";
+import type { ClassInfo } from "../states/card.js";
+import type { Datatype, Tensor } from "../types.js";
+import type { Corners, Plane, Size } from "./placement.js";
+
+const MOST_BOXES = 100;
+const MOST_CLASSES = 5;
+const FLOATS: readonly Datatype[] = ["FP16", "FP32", "FP64"];
+const INTEGERS: readonly Datatype[] = ["UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"];
+
+interface Rows {
+  readonly datatype: Datatype;
+  readonly shape: readonly number[];
+  readonly values: readonly number[];
+}
+
+/** A class with its score, as the model has it: probability or logit. */
+export interface TopClass {
+  readonly name: string;
+  readonly number: number;
+  readonly score: number;
+}
+
+/** One detected object. */
+export interface DetectedBox {
+  readonly box: Corners;
+  readonly score: number;
+  /** Of the class, with its name; without them the model has no classes. */
+  readonly number?: number;
+  readonly name: string;
+}
+
+/** Find boxes: `boxes` [n, 4] with `scores` [n] and perhaps `classes` [n], the best first; `count` rows are valid. */
+export function findBoxes(outputs: readonly Tensor[], classes: readonly ClassInfo[]): DetectedBox[] {
+  const boxes = rows(outputs, "boxes", 2);
+  const scores = rows(outputs, "scores", 1);
+  const numbers = rows(outputs, "classes", 1);
+  const count = outputs.find(({ name }) => name === "count");
+  if (!boxes || !scores || boxes.shape[1] !== 4 || boxes.shape[0] !== scores.shape[0]) return [];
+  if (!FLOATS.includes(scores.datatype)) return [];
+  const end = count && INTEGERS.includes(count.datatype) && count.data.length === 1 ? Number(count.data[0]) : undefined;
+  const known = numbers?.shape[0] === scores.shape[0] && numbers?.values.every(Number.isFinite) ? numbers : undefined;
+  return [...scores.values.entries()]
+    .slice(0, end)
+    .map(([row, score]) => {
+      const box = boxes.values.slice(4 * row, 4 * row + 4) as unknown as Corners;
+      if (!known) return { box, score, name: "" };
+      const number = Math.trunc(known.values[row] as number);
+      return { box, score, number, name: className(number, classes) };
+    })
+    .filter(({ box, score }) => [...box, score].every(Number.isFinite) && box[0] <= box[2] && box[1] <= box[3])
+    .sort((one, other) => other.score - one.score)
+    .slice(0, MOST_BOXES);
+}
+
+/**
+ * Find the class mask: the first output of integers from 0 to 255 with exactly two axes longer than 1.
+ *
+ * @param picture Size of what the model saw: of one that is a single line the mask is one, too.
+ */
+export function findMask(outputs: readonly Tensor[], picture: Size = [0, 0]): Plane | undefined {
+  for (const output of outputs) {
+    const isLine = picture.includes(1) && elements(output.shape) === picture[0] * picture[1];
+    const [height, width, ...more] = isLine ? [picture[1], picture[0]] : output.shape.filter((side) => side !== 1);
+    const isOfObjects = output.name === "masks" && outputs.some(({ name }) => name === "boxes");
+    if (!height || !width || more.length > 0 || isOfObjects) continue;
+    if (![...INTEGERS, "BOOL"].includes(output.datatype)) continue;
+    const data = Uint8Array.from(output.data as Uint8Array, Number);
+    if (data.every((number, place) => number === Number(output.data[place]))) return { width, height, data };
+  }
+  return undefined;
+}
+
+/** Find the best classes: scores along one axis, one for each class of the card, or floats as the only output. */
+export function findTop(outputs: readonly Tensor[], classes: readonly ClassInfo[]): TopClass[] {
+  const hasBoxes = outputs.some(({ name }) => name === "boxes");
+  if (hasBoxes || findMask(outputs) || (classes.length === 0 && outputs.length !== 1)) return [];
+  const found = outputs.find(({ datatype, shape }) => {
+    const size = elements(shape);
+    const isNumber = FLOATS.includes(datatype) || (classes.length > 0 && INTEGERS.includes(datatype));
+    return isNumber && size > 1 && size === Math.max(...shape) && [0, size].includes(classes.length);
+  });
+  return Array.from((found?.data ?? []) as Float64Array, (score, number) => ({
+    name: className(number, classes),
+    number,
+    score: Number(score),
+  }))
+    .filter(({ score }) => Number.isFinite(score))
+    .sort((one, other) => other.score - one.score)
+    .slice(0, MOST_CLASSES);
+}
+
+/** Return the name of a class; a number that is not on the model's card is its own name. */
+function className(number: number, classes: readonly ClassInfo[]): string {
+  return classes[number]?.name ?? String(number);
+}
+
+/** Return the numbers of an output with so many axes, and perhaps one of 1 before them. */
+function rows(outputs: readonly Tensor[], name: string, axes: number): Rows | undefined {
+  const output = outputs.find((each) => each.name === name);
+  if (!output || ![...FLOATS, ...INTEGERS].includes(output.datatype)) return undefined;
+  const { datatype, data } = output;
+  const shape = output.shape.length > axes && output.shape[0] === 1 ? output.shape.slice(1) : output.shape;
+  return shape.length === axes ? { datatype, shape, values: Array.from(data as Float64Array, Number) } : undefined;
+}

@@ -1,0 +1,103 @@
+/** A picture as a program has it, file, pixels or canvas, as the tensor that travels. */
+
+import { BadEncoding, BadTensor } from "../errors.js";
+import { shown } from "../fields/fields.js";
+import type { ImageContract, ModelCard } from "../states/card.js";
+import { encodePicture, encodeTensor } from "../tensors.js";
+import type { EncodedTensor } from "../types.js";
+import { type Placement, placeInModel } from "./placement.js";
+
+/** Pixels in RGBA order: an `ImageData`, or what libraries in node decode to. */
+export interface Pixels {
+  readonly data: Uint8Array | Uint8ClampedArray;
+  readonly width: number;
+  readonly height: number;
+}
+type Drawable = HTMLCanvasElement | OffscreenCanvas | ImageBitmap;
+
+/** A JPEG or PNG (a `Blob` or `File`, its bytes, in node its path), pixels, or in browsers what can be drawn. */
+export type Picture = string | URL | Blob | ArrayBuffer | Uint8Array | Pixels | Drawable;
+
+/** Return the inputs of a request with a picture, or with one for each `[[image]]`, and where the first one lies. */
+export async function pictureInputs(
+  card: ModelCard,
+  picture: Picture | readonly Picture[],
+): Promise<{ inputs: Record<string, EncodedTensor>; placement: Placement }> {
+  const contracts = card.images.length > 0 || !card.image ? card.images : [card.image];
+  const given = Array.isArray(picture) ? (picture as readonly Picture[]) : [picture as Picture];
+  const names = contracts.map(({ input }) => input).join(", ");
+  if (contracts.length === 0) {
+    const cure = `\`mqinfer infer ${card.name} --input a.jpg\` prints the line that its model.toml lacks`;
+    throw new BadTensor(`model ${shown(card.name)} takes no pictures; ${cure}`);
+  }
+  if (given.length !== contracts.length) {
+    throw new BadTensor(
+      `${given.length} pictures: model ${shown(card.name)} takes ${contracts.length} in one request: ${names}`,
+    );
+  }
+  const sent = await Promise.all(contracts.map((each, place) => pictureTensor(given[place] as Picture, each)));
+  const inputs = Object.fromEntries(sent.map(({ tensor }) => [tensor.name, tensor]));
+  return { inputs, placement: (sent[0] as { placement: Placement }).placement };
+}
+
+async function pictureTensor(picture: Picture, contract: ImageContract) {
+  const file = await fileOf(picture);
+  const drawable = file ? await decoded(file, contract.input) : (picture as Pixels | Drawable);
+  const plain = file && !drawable;
+  const tensor = plain ? encodePicture(contract.input, file) : rgbTensor(pixelsOf(drawable), contract.input);
+  const [, height = 0, width = 0, channels] = tensor.shape;
+  const kind = (channels ? "rgb" : "mono") + (tensor.datatype === "UINT16" ? 16 : 8);
+  return {
+    tensor: { ...tensor, parameters: { image_encoding: kind } },
+    placement: placeInModel(contract, width, height),
+  };
+}
+
+/** Return the bytes of a file; undefined of pixels. */
+async function fileOf(picture: Picture): Promise<Uint8Array | undefined> {
+  if (picture instanceof Uint8Array) return picture;
+  if (picture instanceof ArrayBuffer) return new Uint8Array(picture);
+  if (picture instanceof Blob) return new Uint8Array(await picture.arrayBuffer());
+  if (typeof picture !== "string" && !(picture instanceof URL)) return undefined;
+  if (!("process" in globalThis))
+    throw new BadTensor(`${picture}: a page reads no paths; give the File, or the Blob of a response`);
+  const files = "node:fs/promises"; // not written in the call, where a bundler of pages looks for it
+  return ((await import(/* @vite-ignore */ files)) as typeof import("node:fs/promises")).readFile(picture);
+}
+
+/** Decode a picture of a kind that does not travel, such as one with transparency; undefined where it travels as it is. */
+async function decoded(file: Uint8Array, name: string): Promise<ImageBitmap | undefined> {
+  try {
+    encodePicture(name, file);
+    return undefined;
+  } catch (error) {
+    if (!(error instanceof BadEncoding) || typeof createImageBitmap !== "function") throw error;
+    return createImageBitmap(new Blob([file as Uint8Array<ArrayBuffer>]), { colorSpaceConversion: "none" }).catch(
+      () => {
+        throw error;
+      },
+    );
+  }
+}
+
+/** Return the pixels of what can be drawn; what is transparent becomes black. */
+function pixelsOf(picture: Pixels | Drawable | undefined): Pixels {
+  const { width, height } = picture ?? {};
+  if (picture && width && height && !("data" in picture) && typeof OffscreenCanvas === "function") {
+    const context = new OffscreenCanvas(width, height).getContext("2d") as OffscreenCanvasRenderingContext2D;
+    context.drawImage(picture, 0, 0);
+    return context.getImageData(0, 0, width, height);
+  }
+  if (picture && width && height && "data" in picture && picture.data.length === 4 * width * height) return picture;
+  throw new BadTensor(
+    "expected a JPEG or PNG, pixels { data, width, height } of 4 bytes in RGBA order each, or a canvas",
+  );
+}
+
+function rgbTensor({ data, width, height }: Pixels, name: string): EncodedTensor {
+  const rgb = new Uint8Array(3 * width * height);
+  for (let from = 0, to = 0; to < rgb.length; from += 4, to += 3) {
+    for (let channel = 0; channel < 3; channel++) rgb[to + channel] = data[from + channel] as number;
+  }
+  return encodeTensor(name, rgb, { shape: [1, height, width, 3] });
+}
