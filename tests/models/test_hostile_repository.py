@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -111,15 +112,164 @@ def test_graphs_that_read_files(tf: Any, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_asset_outside(tf: Any, tmp_path: Path) -> None:
     """The name of an asset stays below the folder of assets."""
-    from tensorflow.core.protobuf import saved_model_pb2
-
     folder = _saved(tf, tmp_path / "model.savedmodel", lambda x: {"y": tf.strings.upper(x)})
     load_model(ModelVersion("m", 1, folder))
+    with _edited(folder) as graph:
+        graph.asset_file_def.add(filename="../../x").tensor_info.name = "x:0"
+    with pytest.raises(ModelNotLoadable, match=r"an asset = '\.\./\.\./x'"):
+        load_model(ModelVersion("m", 1, folder))
+
+
+def _initialiser(tf: Any, file: Path) -> Any:
+    """Return what fills a table with the lines of a file."""
+    index = tf.lookup.TextFileIndex
+    return tf.lookup.TextFileInitializer(str(file), tf.string, index.WHOLE_LINE, tf.int64, index.LINE_NUMBER)
+
+
+def _save_vocabulary(tf: Any, folder: Path, vocabulary: Path) -> Path:
+    """Save a SavedModel with a vocabulary as its asset and a variable."""
+    module = tf.Module()
+    module.table = tf.lookup.StaticHashTable(_initialiser(tf, vocabulary), -1)
+    module.variable = tf.Variable(10, dtype=tf.int64)
+
+    def look_up(x: Any) -> Any:
+        return {"y": module.table.lookup(x) + module.variable}
+
+    module.function = tf.function(look_up)
+    concrete = module.function.get_concrete_function(tf.TensorSpec([None], tf.string, name="x"))
+    tf.saved_model.save(module, folder, signatures={"serving_default": concrete})
+    return folder
+
+
+def _save_vocabulary_1(tf: Any, folder: Path, vocabulary: Path) -> Path:
+    """Save the same as TensorFlow 1 does, which names assets in a collection."""
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.string, [None], "x")
+        y = tf.lookup.StaticHashTable(_initialiser(tf, vocabulary), -1).lookup(x)
+        y += v1.get_variable("v", [], tf.int64, v1.constant_initializer(10), use_resource=False)
+        session.run([v1.global_variables_initializer(), v1.tables_initializer()])
+        signature = v1.saved_model.predict_signature_def({"x": x}, {"y": y})
+        builder = v1.saved_model.Builder(str(folder))
+        assets = v1.get_collection(v1.GraphKeys.ASSET_FILEPATHS)
+        signatures = {"serving_default": signature}
+        builder.add_meta_graph_and_variables(session, ["serve"], signatures, assets, main_op=v1.tables_initializer())
+        builder.save()
+    return folder
+
+
+@contextmanager
+def _edited(folder: Path) -> Iterator[Any]:
+    """Change the first graph of a SavedModel."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
     file = folder / "saved_model.pb"
     content = saved_model_pb2.SavedModel.FromString(file.read_bytes())
-    content.meta_graphs[0].asset_file_def.add(filename="../../x").tensor_info.name = "x:0"
+    yield content.meta_graphs[0]
     file.write_bytes(content.SerializeToString())
-    with pytest.raises(ModelNotLoadable, match=r"an asset = '\.\./\.\./x'"):
+
+
+def _constant(tf: Any, nodes: Any, file: Path) -> None:
+    node = nodes.add(name="constant", op="Const")
+    node.attr["dtype"].type = tf.string.as_datatype_enum
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(str(file)))
+
+
+def _in_function(tf: Any, graph: Any, secret: Path) -> None:
+    """Fill the table from a path within the function."""
+    for function in graph.graph_def.library.function:
+        for node in function.node_def:
+            if node.op == "InitializeTableFromTextFileV2":
+                node.input[1] = "constant:output:0"
+                _constant(tf, function.node_def, secret)
+                return
+
+
+def _bound(tf: Any, graph: Any, secret: Path) -> None:
+    """Give the function a constant for an asset."""
+    _constant(tf, graph.graph_def.node, secret)
+    for node in graph.object_graph_def.nodes:
+        if node.HasField("asset"):
+            node.constant.operation = "constant"
+
+
+def _two_handles(tf: Any, graph: Any, secret: Path) -> None:
+    """Assign a path to the variable that holds the asset's, by another handle."""
+    del tf, secret
+    handle = next(node for node in graph.graph_def.node if node.op == "VarHandleOp")
+    copy = graph.graph_def.node.add()
+    copy.CopyFrom(handle)
+    copy.name = "copy"
+    copy.attr["shared_name"].s = handle.attr["shared_name"].s or handle.name.encode()
+
+
+def _restored_from(tf: Any, graph: Any, secret: Path) -> None:
+    """Restore the variables from a path in the graph."""
+    _constant(tf, graph.graph_def.node, secret)
+    saver = graph.saver_def.restore_op_name
+    node = next(node for node in graph.graph_def.node if node.name == saver)
+    node.input[0] = "constant"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("save", [_save_vocabulary, _save_vocabulary_1])
+def test_own_variables_and_assets(tf: Any, tmp_path: Path, save: Callable[..., Path]) -> None:
+    """A SavedModel restores its variables and reads its vocabulary, from wherever it was moved to."""
+    vocabulary = tmp_path / "vocabulary.txt"
+    vocabulary.write_text("a\nb\nc\n")
+    folder = save(tf, tmp_path / "saved", vocabulary).rename(tmp_path / "model.savedmodel")
+    vocabulary.unlink()
+    model = load_model(ModelVersion("m", 1, folder))
+    words = np.array([b"c", b"x"], np.object_)
+    assert model.backend.infer({"x": words})["y"].tolist() == [12, 9]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", [_in_function, _bound, _two_handles, _restored_from])
+def test_paths_that_the_loader_does_not_give(tf: Any, tmp_path: Path, attack: Callable[[Any, Any, Path], None]) -> None:
+    """What restores or fills a table from another path than the loader's own is refused by name."""
+    secret = tmp_path / "secret.txt"
+    secret.write_text("a\n")
+    folder = _save_vocabulary(tf, tmp_path / "model.savedmodel", secret)
+    with _edited(folder) as graph:
+        attack(tf, graph, secret)
+    with pytest.raises(ModelNotLoadable, match=r"is (InitializeTableFromTextFileV2|RestoreV2), which may read"):
+        load_model(ModelVersion("m", 1, folder))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operation", ["RestoreV2", "MergeV2Checkpoints", "CSVDatasetV2"])
+def test_files_that_a_request_names(tf: Any, tmp_path: Path, operation: str) -> None:
+    """A signature in which a request would restore, merge or list files is refused by name."""
+
+    def run(x: Any) -> Any:
+        path = x[0]
+        if operation == "RestoreV2":
+            found = tf.raw_ops.RestoreV2(prefix=path, tensor_names=["v"], shape_and_slices=[""], dtypes=[tf.int64])
+            return {"y": found[0]}
+        if operation == "MergeV2Checkpoints":
+            tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=x, destination_prefix=path)
+            return {"y": x}
+        numbers = tf.data.experimental.CsvDataset(path, [tf.float32])
+        return {"y": numbers.reduce(0.0, lambda total, number: total + number)}
+
+    folder = _saved(tf, tmp_path / "model.savedmodel", run)
+    with pytest.raises(ModelNotLoadable, match=f"is {operation}, which may read or write any file"):
+        load_model(ModelVersion("m", 1, folder))
+
+
+@pytest.mark.slow
+def test_an_asset_of_a_collection_outside(tf: Any, tmp_path: Path) -> None:
+    """The name of an asset that a collection has stays below the folder of assets too."""
+    from tensorflow.core.protobuf import meta_graph_pb2
+
+    vocabulary = tmp_path / "vocabulary.txt"
+    vocabulary.write_text("a\n")
+    folder = _save_vocabulary_1(tf, tmp_path / "model.savedmodel", vocabulary)
+    with _edited(folder) as graph:
+        for packed in graph.collection_def["saved_model_assets"].any_list.value:
+            packed.Pack(meta_graph_pb2.AssetFileDef(filename="../../vocabulary.txt"))
+    with pytest.raises(ModelNotLoadable, match=r"an asset = '\.\./\.\./vocabulary.txt'"):
         load_model(ModelVersion("m", 1, folder))
 
 

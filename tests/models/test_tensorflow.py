@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mqinfer.errors import ConfigError, ModelFailed, ModelNotLoadable
-from mqinfer.models.backends.tensorflow.frozen_graph import reaching, unconsumed
+from mqinfer.models.backends.tensorflow.graph_nodes import reaching, unconsumed
 from mqinfer.models.backends.tensorflow.runtime import choose_device
 from mqinfer.models.backends.tensorflow.saved_model import choose_signature
 from mqinfer.models.load_options import parse_device

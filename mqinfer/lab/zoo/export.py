@@ -13,7 +13,7 @@ from typing import Any
 
 from mqinfer.extras import import_extra
 from mqinfer.lab.zoo.layers import tensorflow
-from mqinfer.models.backends.tensorflow.frozen_graph import reaching
+from mqinfer.models.backends.tensorflow.graph_nodes import reaching
 
 Inference = Callable[[Any], Any]
 """Function from the input tensor to the output tensor."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from mqinfer.models.backends.tensorflow.frozen_graph import reaching, unconsumed
+from mqinfer.models.backends.tensorflow.graph_nodes import reaching, unconsumed
 from mqinfer.models.backends.tensorflow.saved_model import choose_signature
 from mqinfer.models.repository.files import describe
 from mqinfer.models.repository.protobuf_fields import Bytes, DamagedError, fields

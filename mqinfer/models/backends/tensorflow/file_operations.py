@@ -2,48 +2,48 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from mqinfer.models.backends.tensorflow.own_files import INITIALISERS, RESTORING, SAVING, OwnFiles
 from mqinfer.models.load_options import LoadOptions
 from mqinfer.models.repository.files import inner_path
 from mqinfer.protocol.errors import ModelNotLoadable
 
-_READERS = ("WholeFileReader", "TextLineReader", "FixedLengthRecordReader", "TFRecordReader", "LMDBReader")
-_DATASETS = ("TextLine", "TFRecord", "FixedLengthRecord", "Snapshot", "Cache", "Load", "Save", "Csv", "LMDB", "Sql")
-_OPERATIONS = frozenset(
-    {
-        "ReadFile",
-        "WriteFile",
-        "MatchingFiles",
-        "ImmutableConst",
-        "LoadAndRemapMatrix",
-        "GenerateVocabRemapping",
-        "PyFunc",
-        "PyFuncStateless",
-        "EagerPyFunc",
-        "CreateSummaryFileWriter",
-        "CreateSummaryDbWriter",
-        "DebugIdentity",
-        *(f"{name}{version}" for name in _READERS for version in ("", "V2")),
-        *(f"{name}Dataset{version}" for name in _DATASETS for version in ("", "V2", "V3")),
-    }
+_OPERATIONS = re.compile(
+    "(ReadFile|WriteFile|MatchingFiles|DumpTensor|ImmutableConst|LoadAndRemapMatrix|GenerateVocabRemapping|RecordInput"
+    "|Skipgram|CalibrationStatisticsSaver|(Eager)?PyFunc(Stateless)?|CreateSummary(File|Db)Writer"
+    "|FileSystemSetConfiguration|Rpc(Client|Server|Call)|RegisterDataset|DistributedSave"
+    "|Debug(Identity|NanCount|NumericSummary)|(WholeFile|TextLine|FixedLengthRecord|TFRecord|LMDB)Reader"
+    "|(Experimental)?(TextLine|TFRecord|FixedLengthRecord|Snapshot|SnapshotChunk|ListSnapshotChunks|MatchingFiles|Cache"
+    "|Load|Save|CSV|LMDB|Sql|DataService)Dataset(Reader)?|SnapshotNestedDatasetReader|(Experimental)?DatasetToTFRecord"
+    ")(V[0-9]+)?"
 )
-"""Operations by which a graph reads or writes files, or runs code, that its file only names; those by which TensorFlow
-stores and restores a SavedModel's own variables and tables are in most of them and are not among these."""
+"""Operations by which a graph reads or writes files, asks other machines, or runs code that its file only names."""
+_STORES = INITIALISERS | RESTORING | SAVING
 
 
-def check_graph(definition: Any, path: Path, options: LoadOptions) -> None:
+def check_graph(definition: Any, path: Path, options: LoadOptions, own: Collection[tuple[str, str]] = ()) -> None:
     """Raise if a GraphDef, or a function in it, has an operation that reads or writes files.
+
+    Args:
+        definition: The GraphDef.
+        path: For the message.
+        options: Its parameters may allow such operations.
+        own: Function, or "", and name of each node that is known to read only the model's own files.
 
     Raises:
         ModelNotLoadable: The message has the operation's node, and the parameter that allows it.
     """
     if str(options.parameters.get("file_operations", "")).lower() == "true":
         return
-    for nodes in (definition.node, *(function.node_def for function in definition.library.function)):
+    scopes = [("", definition.node), *((each.signature.name, each.node_def) for each in definition.library.function)]
+    for scope, nodes in scopes:
         for node in nodes:
-            if node.op.rpartition(">")[2] in _OPERATIONS or _prints_to_file(node):
+            operation = node.op.rpartition(">")[2]
+            if _has_file(node, operation) or (operation in _STORES and (scope, node.name) not in own):
                 raise ModelNotLoadable(
                     f"{path}: the node {node.name!r} is {node.op}, which may read or write any file of this machine; "
                     'export the model without it or, if you trust it, set parameters = { file_operations = "true" } '
@@ -51,12 +51,18 @@ def check_graph(definition: Any, path: Path, options: LoadOptions) -> None:
                 )
 
 
-def _prints_to_file(node: Any) -> bool:
-    return node.op == "PrintV2" and bool(node.attr["output_stream"].s.startswith(b"file:"))
+def _has_file(node: Any, operation: str) -> bool:
+    if operation == "PrintV2":
+        return bool(node.attr["output_stream"].s.startswith(b"file:"))
+    if operation == "FixedUnigramCandidateSampler":
+        return bool(node.attr["vocab_file"].s)
+    return _OPERATIONS.fullmatch(operation) is not None
 
 
 def check_saved_model(path: Path, options: LoadOptions) -> None:
     """Raise if a SavedModel has such an operation, or an asset outside its folder.
+
+    It restores its variables and reads its vocabularies by such operations too, as its loader runs them.
 
     Raises:
         ModelNotLoadable: As `check_graph`; an asset's name leads out of the folder.
@@ -64,6 +70,18 @@ def check_saved_model(path: Path, options: LoadOptions) -> None:
     from tensorflow.python.saved_model.loader_impl import parse_saved_model
 
     for graph in parse_saved_model(str(path)).meta_graphs:
-        for asset in graph.asset_file_def:
+        assets = list(_assets(graph))
+        for asset in assets:
             inner_path(path / "assets", asset.filename, "an asset")
-        check_graph(graph.graph_def, path, options)
+        own = OwnFiles(graph, [asset.tensor_info.name for asset in assets])
+        check_graph(graph.graph_def, path, options, own.find())
+
+
+def _assets(graph: Any) -> Iterator[Any]:
+    from tensorflow.core.protobuf import meta_graph_pb2
+
+    yield from graph.asset_file_def
+    for packed in graph.collection_def["saved_model_assets"].any_list.value:  # of files of before 2018
+        asset = meta_graph_pb2.AssetFileDef()
+        packed.Unpack(asset)
+        yield asset

@@ -7,9 +7,9 @@ no other consumes, or those that `model.toml` names. A tensor has its node's nam
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mqinfer.logs import log_once
 from mqinfer.models.backend import Backend
@@ -21,6 +21,7 @@ from mqinfer.models.backends.tensorflow.backend import (
     output_specs,
 )
 from mqinfer.models.backends.tensorflow.file_operations import check_graph
+from mqinfer.models.backends.tensorflow.graph_nodes import reaching, unconsumed
 from mqinfer.models.backends.tensorflow.runtime import choose_device, import_tensorflow, loading
 from mqinfer.models.load_options import LoadOptions, TensorOptions
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
@@ -30,7 +31,6 @@ log = logging.getLogger("mqinfer.models")
 _RANKS = 6
 """Number of ranks that are tried for a placeholder of unknown rank: 0 to 5 (a batch of colour films)."""
 _VARIABLES = frozenset({"Variable", "VariableV2", "VarHandleOp"})
-_NO_RESULTS = frozenset({"Assert", "Const", "NoOp", "Placeholder", "PlaceholderWithDefault"})
 
 
 def load(path: Path, options: LoadOptions) -> Backend:
@@ -156,45 +156,3 @@ def _inputs(graph: Any, definition: Any, outputs: Mapping[str, Any], path: Path)
 def _log_unused(path: Path, unused: Sequence[str]) -> None:
     if unused:
         log_once(log, logging.INFO, "%s: no output needs the placeholders %s; left out", path, ", ".join(unused))
-
-
-class NodeDef(Protocol):
-    """The part of TensorFlow's NodeDef that is needed here.
-
-    An entry of `input` is `node`, `node:1` for another output than the first, or `^node` for a mere dependency
-    (tensorflow/core/framework/node_def.proto).
-    """
-
-    @property
-    def name(self) -> str:
-        """Unique in the graph."""
-
-    @property
-    def op(self) -> str:
-        """Name of its operation."""
-
-    @property
-    def input(self) -> Sequence[str]:
-        """The nodes that its inputs come from."""
-
-
-def unconsumed(nodes: Iterable[NodeDef]) -> tuple[NodeDef, ...]:
-    """Return the nodes whose results no other takes: a frozen graph's outputs.
-
-    Unused placeholders and constants, and nodes without a result, are left out.
-    """
-    every = tuple(nodes)
-    consumed = {entry.partition(":")[0] for node in every for entry in node.input if not entry.startswith("^")}
-    return tuple(node for node in every if node.name not in consumed and node.op not in _NO_RESULTS)
-
-
-def reaching(nodes: Mapping[str, NodeDef], targets: Iterable[str]) -> frozenset[str]:
-    """Return the names of all nodes that the targets need, the targets included."""
-    found: set[str] = set()
-    waiting = list(targets)
-    while waiting:
-        name = waiting.pop()
-        if name not in found and name in nodes:
-            found.add(name)
-            waiting += [entry.removeprefix("^").partition(":")[0] for entry in nodes[name].input]
-    return frozenset(found)
