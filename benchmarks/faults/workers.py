@@ -19,7 +19,7 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.paho.session import Session
 from mqinfer.broker.presence import make_client_id
 from mqinfer.cloud_worker.serving.options import WorkerOptions
-from mqinfer.cloud_worker.serving.running import RunningRequests
+from mqinfer.cloud_worker.serving.pipeline import RunningRequests
 from mqinfer.cloud_worker.supervision.control_server import crash_message
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec, run_process

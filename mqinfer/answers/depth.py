@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqinfer.answers.outputs import CONFIDENCE, SMALL_OUTPUT, Mask, extremes, find_mask
-from mqinfer.images.colour import stretch
+from mqinfer.images.pixel_format import stretch
 from mqinfer.images.placement import UNKNOWN, Placement, is_scaled
 from mqinfer.protocol.datatypes import Array
 

@@ -1,16 +1,20 @@
-"""Find class masks and boxes among the outputs of a result, and describe outputs for JSON."""
+"""What the outputs of a result mean: class masks, boxes and a classifier's best classes.
+
+They are found, brought back to the pixels of the picture that they were found in, and described for JSON.
+"""
 
 from __future__ import annotations
 
 import base64
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_128_hexdigest
 
+from mqinfer.images.placement import Placement
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array, datatype_of
 
@@ -242,3 +246,79 @@ def _unbatched(output: Array | None, axes: int) -> Array:
     if output is None:
         return np.zeros(0)
     return output.reshape(output.shape[1:]) if output.ndim > axes and output.shape[0] == 1 else output
+
+
+def placed_boxes(
+    outputs: Mapping[str, Array], placement: Placement, classes: Sequence[ClassInfo] | None = None
+) -> tuple[DetectedBox, ...]:
+    """Return the boxes among outputs in pixels of the picture, the best first, with names where classes are given."""
+    found = find_boxes(outputs)
+    moved = placement.boxes_to_frame(np.array([each.box for each in found]).reshape(-1, 4)).tolist()
+    names = ["" if classes is None or each.number is None else class_name(each.number, classes) for each in found]
+    return tuple(
+        replace(each, box=tuple(sides), name=name) for each, sides, name in zip(found, moved, names, strict=True)
+    )
+
+
+def placed_mask(outputs: Mapping[str, Array], placement: Placement) -> Mask | None:
+    """Return the class mask among outputs in the picture's size, 255 where the model did not see it; None if none."""
+    found = find_mask(outputs, placement.picture)
+    return placement.mask_to_frame(found[1]) if found else None
+
+
+MOST_CLASSES = 5
+"""Classes of a result that are kept, best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopClass:
+    """A class with its score, as the model has it: probability or logit."""
+
+    name: str
+    number: int
+    score: float
+
+
+def find_top(outputs: Mapping[str, Array], classes: Sequence[ClassInfo] = ()) -> tuple[TopClass, ...]:
+    """Find the best classes of a result, at most `MOST_CLASSES`; of equal ones the lower number first.
+
+    Scores are numbers along one axis; all other axes are 1 (`[1, C]`, `[C]`, `[1, C, 1, 1]`). With labels they are the
+    first output of as many numbers as labels; without they are the only output, of floats. A result with a mask or with
+    boxes has none. Scores that are not finite are left out.
+
+    Args:
+        outputs: Decoded arrays by name.
+        classes: Of the model's card.
+    """
+    scores = _scores(outputs, len(classes))
+    if scores is None:
+        return ()
+    finite = np.flatnonzero(np.isfinite(scores))
+    best = finite[np.argsort(-scores[finite], kind="stable")[:MOST_CLASSES]].tolist()
+    return tuple(TopClass(class_name(number, classes), number, float(scores[number])) for number in best)
+
+
+def _scores(outputs: Mapping[str, Array], labels: int) -> npt.NDArray[np.float64] | None:
+    """Return the first row of scores: one of a score for each label, or of floats where it is the only output."""
+    if "boxes" in outputs or find_mask(outputs) or not (labels or len(outputs) == 1):
+        return None
+    for output in outputs.values():
+        if _is_row(output) and output.dtype.kind in ("fiu" if labels else "f") and labels in {0, output.size}:
+            return output.reshape(output.size).astype(np.float64)
+    return None
+
+
+def _is_row(output: Array) -> bool:
+    return output.size > 1 and output.size == max(output.shape)
+
+
+def top_label(top: TopClass) -> str:
+    """Return the label of a class: `tabby cat 0.87`."""
+    return f"{top.name} {top.score:.3g}"
+
+
+def describe_top(top: Sequence[TopClass]) -> dict[str, object]:
+    """Describe the best classes for JSON: empty without any, otherwise the key `top`."""
+    if not top:
+        return {}
+    return {"top": [{"class": each.name, "number": each.number, "score": round(each.score, 6)} for each in top]}

@@ -13,8 +13,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from mqinfer.answers.outputs import describe_boxes, describe_outputs
-from mqinfer.answers.top_classes import describe_top, find_top
+from mqinfer.answers.outputs import describe_boxes, describe_outputs, describe_top, find_top
 from mqinfer.cli.options import ConnectionOptions, table_console, with_connection
 from mqinfer.client import Client, InferResult
 from mqinfer.client.request import Input

@@ -13,9 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqinfer.answers.depth import find_depth
-from mqinfer.answers.outputs import DetectedBox, Mask, class_shares
-from mqinfer.answers.placed import placed_boxes, placed_mask
-from mqinfer.answers.top_classes import TopClass, find_top
+from mqinfer.answers.outputs import DetectedBox, Mask, TopClass, class_shares, find_top, placed_boxes, placed_mask
 from mqinfer.broker.link import Message
 from mqinfer.codecs import decode_tensor
 from mqinfer.images.placement import UNKNOWN, Placement

@@ -23,7 +23,7 @@ from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.codecs import available_encodings, encode_tensor
 from mqinfer.extras import missing_extra
-from mqinfer.images.resize import fit
+from mqinfer.images.placement import fit
 from mqinfer.logs import is_logged
 from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.envelope import CONTENT_TYPE, encode_response

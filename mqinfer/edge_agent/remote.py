@@ -24,9 +24,8 @@ from mqinfer.client.request import InferOptions, make_request, names_label, with
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import NEWER_FRAME, StreamWindow
-from mqinfer.edge_agent.frames.pending import PendingFrame, PreparedFrame, Settle, failed_frame
 from mqinfer.edge_agent.frames.retries import Again, Patience, Retries, with_earlier
-from mqinfer.edge_agent.frames.table import FrameTable
+from mqinfer.edge_agent.frames.table import FrameTable, PendingFrame, PreparedFrame, Settle, failed_frame
 from mqinfer.edge_agent.frames.times import EdgeStage
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.preparing.quality_ladder import FULL_QUALITY, QualityLadder, QualityStep

@@ -20,9 +20,8 @@ from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import Policy
 from mqinfer.edge_agent.cascade.cascade import Cascade
-from mqinfer.edge_agent.frames.pending import FinishedFrame, FrameStage, PendingFrame, PreparedFrame
 from mqinfer.edge_agent.frames.retries import Retries, was_there
-from mqinfer.edge_agent.frames.table import FrameTable
+from mqinfer.edge_agent.frames.table import FinishedFrame, FrameStage, FrameTable, PendingFrame, PreparedFrame
 from mqinfer.edge_agent.frames.times import Clocks, Laps
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.previews import Previews

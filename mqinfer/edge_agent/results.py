@@ -10,8 +10,7 @@ from dataclasses import replace
 from queue import SimpleQueue
 
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.frames.pending import FinishedFrame
-from mqinfer.edge_agent.frames.table import ReadingOrder
+from mqinfer.edge_agent.frames.table import FinishedFrame, ReadingOrder
 from mqinfer.edge_agent.frames.view import NO_VIEW, FrameView
 from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.protocol.errors import (

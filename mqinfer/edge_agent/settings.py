@@ -13,7 +13,7 @@ from mqinfer.client.window import Policy
 from mqinfer.edge_agent.preparing.framing import BitDepths, Framing
 from mqinfer.edge_agent.preparing.quality_ladder import QualityBounds
 from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS
-from mqinfer.images.demosaic import Demosaic
+from mqinfer.images.pixel_format import Demosaic
 from mqinfer.judging.settings import CascadeSettings
 
 

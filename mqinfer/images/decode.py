@@ -7,11 +7,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mqinfer.images.colour import colours_to_rgb, to_8_bits, true_bits, values_to_rgb
 from mqinfer.images.compressed import decode_compressed, parse_format
-from mqinfer.images.demosaic import Demosaic, demosaic
 from mqinfer.images.picture import CompressedImage, RawImage
-from mqinfer.images.pixel_format import ColourModel, PixelFormat, parse_encoding
+from mqinfer.images.pixel_format import (
+    ColourModel,
+    Demosaic,
+    PixelFormat,
+    colours_to_rgb,
+    demosaic,
+    parse_encoding,
+    to_8_bits,
+    true_bits,
+    values_to_rgb,
+)
 from mqinfer.protocol.errors import BadImage
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 

@@ -1,13 +1,20 @@
-"""Parse the names of ROS image encodings: sample type, channels, colour order, Bayer pattern.
+"""ROS image encodings: what their names mean, and how their samples become 8-bit RGB.
 
-Names and meanings are those of `sensor_msgs/image_encodings.hpp` (ros2/common_interfaces).
+Names and meanings are those of `sensor_msgs/image_encodings.hpp` (ros2/common_interfaces): sample type, channels,
+colour order, Bayer pattern. Mosaics are converted to full colour with OpenCV; then follow bit depths, colour orders,
+YUV, and values that are no light.
 """
 
 from __future__ import annotations
 
 import re
 from enum import StrEnum
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from mqinfer.codecs.opencv import opencv
 from mqinfer.protocol.errors import BadImage
 from mqinfer.value_object import value_object
 
@@ -116,3 +123,169 @@ def parse_encoding(name: str) -> PixelFormat:
         else ColourModel.VALUES
     )
     return PixelFormat(name, kind, sample, channels)
+
+
+PATTERNS = ("rggb", "bggr", "gbrg", "grbg")
+
+
+class Demosaic(StrEnum):
+    """How the two missing colours of each pixel are found.
+
+    `BILINEAR` averages the neighbours of the colour and is the fastest; `EDGE_AWARE` averages green along the weaker
+    gradient; `VNG` (variable number of gradients) is the slowest.
+    """
+
+    BILINEAR = "bilinear"
+    EDGE_AWARE = "edge-aware"
+    VNG = "vng"
+
+
+_SUFFIX = {Demosaic.BILINEAR: "", Demosaic.EDGE_AWARE: "_EA", Demosaic.VNG: "_VNG"}
+
+
+def demosaic(
+    mosaic: NDArray[np.unsignedinteger],
+    pattern: str,
+    method: Demosaic = Demosaic.BILINEAR,
+    *,
+    bit_depth: int = 16,
+) -> NDArray[np.unsignedinteger]:
+    """Convert a mosaic to an RGB image.
+
+    The border pixel on each side has too few neighbours; OpenCV repeats the next inner one.
+
+    OpenCV's VNG takes 8 bits only: a 16-bit mosaic is rounded to 8 bits and the result is scaled back, to 256 levels.
+
+    Args:
+        mosaic: `[H, W]`, uint8 or uint16, at least 3x3.
+        pattern: The top-left 2x2 in reading order: `rggb`, `bggr`, `gbrg` or `grbg`.
+        method: How the missing colours are found.
+        bit_depth: Used bits of a 16-bit sample; only VNG needs it.
+
+    Returns:
+        `[H, W, 3]` RGB of the mosaic's dtype.
+
+    Raises:
+        BadImage: The mosaic is too small, or of another dtype or shape, or the pattern is unknown.
+    """
+    _check(mosaic, pattern)
+    if method is Demosaic.VNG and mosaic.dtype == np.uint16:
+        return _vng16(mosaic, pattern, float((1 << bit_depth) - 1))
+    cv2 = opencv()
+    # OpenCV's BayerRGGB names are those of the top-left 2x2, as in ROS; its older BayerBG names are of the second row.
+    code = getattr(cv2, f"COLOR_Bayer{pattern.upper()}2RGB{_SUFFIX[method]}")
+    rgb: NDArray[np.unsignedinteger] = cv2.cvtColor(np.ascontiguousarray(mosaic), code)
+    return rgb
+
+
+def _vng16(mosaic: NDArray[np.unsignedinteger], pattern: str, white: float) -> NDArray[np.unsignedinteger]:
+    cv2 = opencv()
+    coarse = demosaic(cv2.convertScaleAbs(np.ascontiguousarray(mosaic), alpha=255.0 / white), pattern, Demosaic.VNG)
+    fine: NDArray[np.uint16] = np.rint(coarse * np.float32(white / 255.0)).astype(np.uint16)
+    return fine
+
+
+def _check(mosaic: NDArray[np.unsignedinteger], pattern: str) -> None:
+    if pattern not in PATTERNS:
+        raise BadImage(f"Bayer pattern {pattern!r} is unknown; expected one of {', '.join(PATTERNS)}")
+    if mosaic.ndim != 2 or mosaic.dtype not in (np.uint8, np.uint16):
+        raise BadImage(f"a mosaic is [H, W] of uint8 or uint16, not {list(mosaic.shape)} of {mosaic.dtype}")
+    if min(mosaic.shape) < 3:
+        # OpenCV returns a black image rather than an error.
+        raise BadImage(f"a mosaic of {mosaic.shape[1]}x{mosaic.shape[0]} is too small to demosaic: at least 3x3")
+
+
+_BIT_DEPTHS = range(8, 17)
+
+
+def true_bits(pixels: PixelFormat, bit_depth: int | None) -> int:
+    """Return the used bits of each sample.
+
+    Raises:
+        BadImage: A 16-bit sample can't have so many.
+    """
+    if pixels.sample_bytes == 1:
+        return 8
+    depth = 16 if bit_depth is None else bit_depth
+    if depth not in _BIT_DEPTHS:
+        raise BadImage(f"a bit depth of {depth} is not possible for {pixels.name}: expected 8 to 16")
+    return depth
+
+
+def to_8_bits(array: NDArray[Any], depth: int) -> NDArray[np.uint8]:
+    """Map 0..2^depth-1 linearly to 0..255, rounded; anything brighter becomes 255.
+
+    Raises:
+        BadImage: The samples are neither uint8 nor uint16.
+    """
+    if array.dtype == np.uint8:
+        return array
+    if array.dtype != np.uint16:
+        raise BadImage(f"samples of {array.dtype} have no colour scale; send the array as it is")
+    scaled: NDArray[np.uint8] = opencv().convertScaleAbs(np.ascontiguousarray(array), alpha=255.0 / ((1 << depth) - 1))
+    return scaled
+
+
+def colours_to_rgb(array: NDArray[np.uint8], pixels: PixelFormat) -> NDArray[np.uint8]:
+    """Convert 8-bit samples of any colour order, or of YUV, to `[H, W, 3]` RGB."""
+    cv2 = opencv()
+    if pixels.kind is ColourModel.NV24:
+        return _nv24(array)
+    codes = {
+        (ColourModel.GREY, 1): cv2.COLOR_GRAY2RGB,
+        (ColourModel.RGB, 4): cv2.COLOR_RGBA2RGB,
+        (ColourModel.BGR, 3): cv2.COLOR_BGR2RGB,
+        (ColourModel.BGR, 4): cv2.COLOR_BGRA2RGB,
+        (ColourModel.UYVY, 2): cv2.COLOR_YUV2RGB_UYVY,
+        (ColourModel.YUYV, 2): cv2.COLOR_YUV2RGB_YUY2,
+        (ColourModel.NV21, 1): cv2.COLOR_YUV2RGB_NV21,
+    }
+    code = codes.get((pixels.kind, pixels.channels))
+    if code is None:  # it is RGB already
+        return np.ascontiguousarray(array)
+    rgb: NDArray[np.uint8] = cv2.cvtColor(np.ascontiguousarray(array), code)
+    return rgb
+
+
+def _nv24(planes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Convert full-resolution Y and interleaved UV planes, which OpenCV can't.
+
+    BT.601 with video range, the same matrix that OpenCV uses for the other YUV encodings.
+    """
+    height, width = planes.shape[0] // 3, planes.shape[1]
+    luma = 1.164383 * (np.maximum(planes[:height], 16).astype(np.float32) - 16.0)
+    chroma = planes[height:].reshape(height, width, 2).astype(np.float32) - 128.0
+    u, v = chroma[..., 0], chroma[..., 1]
+    rgb = np.stack([luma + 1.596027 * v, luma - 0.391762 * u - 0.812968 * v, luma + 2.017232 * u], axis=-1)
+    result: NDArray[np.uint8] = np.clip(np.rint(rgb), 0, 255).astype(np.uint8)
+    return result
+
+
+def values_to_rgb(array: NDArray[Any], pixels: PixelFormat) -> NDArray[np.uint8]:
+    """Stretch values from their minimum to their maximum: grey, or colours, blue first, for three and four channels.
+
+    Raises:
+        BadImage: Another number of channels.
+    """
+    if pixels.channels not in (1, 3, 4):
+        raise BadImage(f"{pixels.name}: {pixels.channels} channels are not a colour picture; send the array as it is")
+    stretched = stretch(array)
+    if pixels.channels == 1:
+        return np.repeat(stretched[..., np.newaxis], 3, axis=-1)
+    return np.ascontiguousarray(stretched[..., 2::-1])
+
+
+def stretch(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """Map the least finite value to 0 and the greatest to 255; what is not finite becomes 0, and so do equal values."""
+    with np.errstate(invalid="ignore"):  # a signalling NaN is treated as any NaN
+        values = array.astype(np.float64)
+    finite = np.isfinite(values)
+    low, high = values.min(where=finite, initial=np.inf), values.max(where=finite, initial=-np.inf)
+    if not low < high:  # all equal, or nothing finite
+        return np.zeros(array.shape, np.uint8)
+    values[~finite] = low
+    # Dividing by a power of two rounds nothing, and within -1..1 even the largest doubles have a finite span.
+    values = np.ldexp(values, -np.frexp(max(-low, high))[1])
+    low, high = values.min(), values.max()
+    stretched: NDArray[np.uint8] = np.rint((values - low) / (high - low) * 255.0).astype(np.uint8)
+    return stretched

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from mqinfer.codecs import encode_tensor, encoded_image
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import CompressedImage
-from mqinfer.images.placement import Placement
-from mqinfer.images.resize import place
+from mqinfer.images.placement import Placement, place
 from mqinfer.protocol.card import ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Buffer, Datatype
 from mqinfer.protocol.errors import BadEncoding, BadImage, BadTensor, MissingExtra

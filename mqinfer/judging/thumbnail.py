@@ -10,11 +10,10 @@ import numpy.typing as npt
 from mqinfer.codecs import ImageInfo, probe_image
 from mqinfer.codecs.opencv import opencv
 from mqinfer.codecs.probe import check_complete
-from mqinfer.images.colour import to_8_bits, true_bits
 from mqinfer.images.compressed import parse_format
 from mqinfer.images.decode import to_array, to_rgb
 from mqinfer.images.picture import CompressedImage, RawImage
-from mqinfer.images.pixel_format import ColourModel, PixelFormat, parse_encoding
+from mqinfer.images.pixel_format import ColourModel, PixelFormat, parse_encoding, to_8_bits, true_bits
 from mqinfer.protocol.errors import BadEncoding, BadImage, InvalidRequest
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 

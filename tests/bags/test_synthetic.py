@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from mqinfer.bags.sources import open_source
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.lens import Distortion
+from mqinfer.images.placement import fit
 from mqinfer.images.rectification import rectification
-from mqinfer.images.resize import fit
 from mqinfer.lab.drives.camera import Course, PinholeCamera
 from mqinfer.lab.drives.lessons import lesson_drive, lessons_key
 from mqinfer.lab.drives.recording import write_drive

@@ -14,8 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mqinfer.cloud_worker.batching.adaptive import AdaptivePolicy, Arrivals
-from mqinfer.cloud_worker.batching.batch_policy import BatchPolicy, Choice, FinishedBatch, FixedPolicy
-from mqinfer.cloud_worker.batching.batcher import Batch, Batcher, Ready
+from mqinfer.cloud_worker.batching.batcher import Batch, Batcher, BatchPolicy, Choice, FinishedBatch, FixedPolicy, Ready
 from mqinfer.cloud_worker.batching.cost_curve import CostCurve
 
 Cost = Callable[[int, int], float]

@@ -6,8 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from mqinfer.cloud_worker.batching.batch_policy import Choice, FinishedBatch, FixedPolicy
-from mqinfer.cloud_worker.batching.batcher import PRIORITY_TURNS, Batch, Batcher, Ready
+from mqinfer.cloud_worker.batching.batcher import (
+    PRIORITY_TURNS,
+    Batch,
+    Batcher,
+    Choice,
+    FinishedBatch,
+    FixedPolicy,
+    Ready,
+)
 from mqinfer.fair_queue import FairQueue
 
 

@@ -12,13 +12,13 @@ from msgspec import structs
 from mqinfer.bags.frame import Frame
 from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.codecs import encode_tensor
-from mqinfer.edge_agent.frames.pending import PreparedFrame
+from mqinfer.edge_agent.frames.table import PreparedFrame
 from mqinfer.edge_agent.preparing.choices import choose_encoding
 from mqinfer.edge_agent.preparing.framing import BitDepths
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.preparing.quality_ladder import QualityStep
-from mqinfer.images.demosaic import Demosaic
 from mqinfer.images.picture import CompressedImage, RawImage
+from mqinfer.images.pixel_format import Demosaic
 from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.card import with_parameters
 from mqinfer.protocol.datatypes import Array

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqinfer.cloud_worker.batching.batch_policy import FixedPolicy
-from mqinfer.cloud_worker.batching.batcher import Batcher, Ready
+from mqinfer.cloud_worker.batching.batcher import Batcher, FixedPolicy, Ready
 from mqinfer.cloud_worker.serving.pipeline import FinishedRun, Pipeline
 from tests.patience import wait_until
 

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from mqinfer.cloud_worker.serving.running import RunningRequests
+from mqinfer.cloud_worker.serving.pipeline import RunningRequests
 
 ONE, TWO, THREE = (bytes([number]) * 16 for number in (1, 2, 3))
 

@@ -16,7 +16,7 @@ import pytest
 from mqinfer.answers.outputs import describe_outputs
 from mqinfer.bags.frame import Frame, StreamInfo
 from mqinfer.codecs import decode_tensor, encode_tensor
-from mqinfer.edge_agent.frames.pending import PreparedFrame
+from mqinfer.edge_agent.frames.table import PreparedFrame
 from mqinfer.edge_agent.frames.times import EdgeStage
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.framing import Framing
@@ -28,9 +28,8 @@ from mqinfer.edge_agent.spooling.spool import Spool, SpooledFrame
 from mqinfer.images.camera import CameraInfo
 from mqinfer.images.decode import as_image
 from mqinfer.images.picture import CompressedImage
-from mqinfer.images.placement import UNKNOWN
+from mqinfer.images.placement import UNKNOWN, fit
 from mqinfer.images.rectification import rectification
-from mqinfer.images.resize import fit
 from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Resize
 from mqinfer.protocol.errors import BadImage, ConfigError
 from mqinfer.protocol.types import Capture, EncodedTensor

@@ -20,8 +20,7 @@ from mqinfer.edge_agent.spooling.backlog import _frame_in, _with_pixels
 from mqinfer.edge_agent.spooling.spool import Spool, SpooledFrame
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import CompressedImage, RawImage
-from mqinfer.images.placement import Placement
-from mqinfer.images.resize import fit
+from mqinfer.images.placement import Placement, fit
 from mqinfer.protocol.card import CardParameters, ColourOrder, ImageContract, ModelCard, Resize, with_parameters
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadImage, ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mqinfer.answers.top_classes import TopClass, describe_top, find_top, top_label
+from mqinfer.answers.outputs import TopClass, describe_top, find_top, top_label
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array
 

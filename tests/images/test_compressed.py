@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from mqinfer.images.compressed import CompressedFormat, parse_format, picture_size
 from mqinfer.images.decode import to_array, to_rgb
-from mqinfer.images.demosaic import demosaic
 from mqinfer.images.picture import CompressedImage
+from mqinfer.images.pixel_format import demosaic
 from mqinfer.protocol.errors import BadImage
 from mqinfer.protocol.limits import Limits
 

@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from mqinfer.images.decode import to_array, to_rgb
-from mqinfer.images.demosaic import PATTERNS, Demosaic, demosaic
 from mqinfer.images.picture import RawImage
+from mqinfer.images.pixel_format import PATTERNS, Demosaic, demosaic
 from mqinfer.protocol.errors import BadImage
 
 Array = NDArray[Any]

@@ -10,7 +10,7 @@ import pytest
 
 from mqinfer.errors import BadImage, BadTensor
 from mqinfer.images.decode import as_image, depth_name, to_array, to_depth
-from mqinfer.images.resize import fit, place, to_model_input
+from mqinfer.images.placement import fit, place, to_model_input
 from mqinfer.protocol.card import ColourOrder, ImageContract, Layout, Resize
 from mqinfer.protocol.datatypes import Datatype
 

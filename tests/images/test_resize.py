@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from mqinfer.errors import BadTensor
-from mqinfer.images.resize import fit, place, to_model_input
+from mqinfer.images.placement import fit, place, to_model_input
 from mqinfer.protocol.card import ColourOrder, ImageContract, Layout, Resize
 from mqinfer.protocol.datatypes import Datatype, dtype_of
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from mqinfer.images.resize import to_model_input
+from mqinfer.images.placement import to_model_input
 from mqinfer.lab.optimize.graph import prune, sort
 from mqinfer.lab.optimize.passes import (
     fix_batch,

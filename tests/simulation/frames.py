@@ -17,9 +17,8 @@ from random import Random
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import Policy
-from mqinfer.edge_agent.frames.pending import PendingFrame
 from mqinfer.edge_agent.frames.retries import Retries
-from mqinfer.edge_agent.frames.table import FrameTable, absence
+from mqinfer.edge_agent.frames.table import FrameTable, PendingFrame, absence
 from mqinfer.images.picture import RawImage
 from mqinfer.protocol.errors import Cancelled, Expired, ReferenceLost, Rejected, Superseded
 from mqinfer.protocol.types import ErrorInfo, Outcome, Timings

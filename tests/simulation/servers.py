@@ -10,7 +10,7 @@ import numpy as np
 
 from mqinfer.broker.link import ConnectionHandler, Message
 from mqinfer.cloud_worker.serving.options import WorkerOptions
-from mqinfer.cloud_worker.serving.running import RunningRequests
+from mqinfer.cloud_worker.serving.pipeline import RunningRequests
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.models.loading import LoadedModel
 from mqinfer.models.repository.config import DynamicBatching, ModelConfig

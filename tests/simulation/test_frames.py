@@ -9,9 +9,8 @@ import pytest
 
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import DelayWindow, StreamWindow
-from mqinfer.edge_agent.frames.pending import PendingFrame
 from mqinfer.edge_agent.frames.retries import Again, Retries
-from mqinfer.edge_agent.frames.table import FrameTable, Reach
+from mqinfer.edge_agent.frames.table import FrameTable, PendingFrame, Reach
 from tests.simulation.frames import simulate_frames
 
 _RUNS, _ENOUGH = 600, 300

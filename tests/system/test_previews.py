@@ -27,7 +27,7 @@ from mqinfer.edge_agent.reporting.report import SessionReport, summary
 from mqinfer.edge_agent.session import run_sessions
 from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.images.decode import to_rgb
-from mqinfer.images.resize import fit
+from mqinfer.images.placement import fit
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.lab.drives.synthetic import SyntheticDrive
 from mqinfer.protocol.checksum import verify

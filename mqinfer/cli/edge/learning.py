@@ -25,7 +25,7 @@ from mqinfer.client.client import Client
 from mqinfer.edge_agent.cascade.small import SmallNetwork
 from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.images.decode import to_rgb
-from mqinfer.images.resize import fit
+from mqinfer.images.placement import fit
 from mqinfer.judging.results import ResultMaker
 from mqinfer.judging.settings import CascadeSettings, Reference, SmallModel, write_settings
 from mqinfer.models.repository import Repository

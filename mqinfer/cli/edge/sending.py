@@ -25,7 +25,7 @@ from mqinfer.edge_agent.settings import (
     SpoolSettings,
 )
 from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS, SINK_KINDS, check_kinds
-from mqinfer.images.demosaic import Demosaic
+from mqinfer.images.pixel_format import Demosaic
 from mqinfer.judging.settings import CascadeSettings, read_settings
 from mqinfer.metrics.endpoint import LOOPBACK
 from mqinfer.protocol.errors import ConfigError

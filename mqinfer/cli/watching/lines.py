@@ -7,8 +7,18 @@ from datetime import datetime
 
 from msgspec.structs import asdict
 
-from mqinfer.answers.outputs import class_name, class_shares, describe_outputs, elements, find_boxes, find_mask, label
-from mqinfer.answers.top_classes import describe_top, find_top, top_label
+from mqinfer.answers.outputs import (
+    class_name,
+    class_shares,
+    describe_outputs,
+    describe_top,
+    elements,
+    find_boxes,
+    find_mask,
+    find_top,
+    label,
+    top_label,
+)
 from mqinfer.client.result import InferResult
 from mqinfer.client.watching import SeenResult
 from mqinfer.logs import printable

@@ -24,7 +24,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from mqinfer.cloud_worker.batching.batch_policy import Choice, FinishedBatch
+from mqinfer.cloud_worker.batching.batcher import Choice, FinishedBatch
 from mqinfer.cloud_worker.batching.cost_curve import CostCurve
 
 _MARGIN = 0.02

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from mqinfer.cloud_worker.batching.adaptive import AdaptivePolicy
-from mqinfer.cloud_worker.batching.batch_policy import BatchPolicy, FixedPolicy
+from mqinfer.cloud_worker.batching.batcher import BatchPolicy, FixedPolicy
 from mqinfer.logs import log_once
 from mqinfer.models.repository.config import DynamicBatching, TimeoutAction
 

@@ -16,9 +16,9 @@ import numpy as np
 from mqinfer.cloud_worker.serving.stream_states import StreamStates
 from mqinfer.codecs import STATEFUL, codecs_for, decode_tensor, encode_tensor
 from mqinfer.images.decode import as_image, depth_name, is_depth, to_depth, to_rgb
-from mqinfer.images.demosaic import Demosaic
 from mqinfer.images.picture import RawImage
-from mqinfer.images.resize import to_model_input
+from mqinfer.images.pixel_format import Demosaic
+from mqinfer.images.placement import to_model_input
 from mqinfer.models.loading import LoadedModel
 from mqinfer.models.postprocess.classification import classify
 from mqinfer.models.postprocess.stage import Postprocessed, network_of

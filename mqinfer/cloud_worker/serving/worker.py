@@ -27,10 +27,9 @@ from mqinfer.cloud_worker.serving.incoming import Delivery, accept
 from mqinfer.cloud_worker.serving.intake import Intake
 from mqinfer.cloud_worker.serving.load import LoadMeter
 from mqinfer.cloud_worker.serving.options import WorkerOptions
-from mqinfer.cloud_worker.serving.pipeline import Pipeline
+from mqinfer.cloud_worker.serving.pipeline import Pipeline, RunningRequests
 from mqinfer.cloud_worker.serving.processing import PreparedRequest, Processing
 from mqinfer.cloud_worker.serving.replies import Replies
-from mqinfer.cloud_worker.serving.running import RunningRequests
 from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.cloud_worker.serving.spans import WorkerSpans
 from mqinfer.models.backend import batch_sizes

@@ -27,7 +27,7 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import ConnectionHandler, Link, Message
 from mqinfer.broker.waker import Waker
 from mqinfer.cloud_worker.serving.options import WorkerOptions
-from mqinfer.cloud_worker.serving.running import RunningRequests
+from mqinfer.cloud_worker.serving.pipeline import RunningRequests
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.logs import LogSettings, Notice, forward_notices, set_up
 from mqinfer.models.loading import load_model

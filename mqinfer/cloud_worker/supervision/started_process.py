@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from mqinfer.broker.presence import new_incarnation
-from mqinfer.cloud_worker.serving.running import RunningRequests
+from mqinfer.cloud_worker.serving.pipeline import RunningRequests
 from mqinfer.cloud_worker.supervision.process import Command, ProcessSpec, run_process
 from mqinfer.models.repository.traffic import Traffic
 from mqinfer.protocol.control import ModelStatistics

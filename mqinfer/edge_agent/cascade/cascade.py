@@ -23,8 +23,15 @@ from mqinfer.client.result import InferResult
 from mqinfer.client.window import NEWER_FRAME, Policy, StreamWindow
 from mqinfer.edge_agent.cascade.small import shown_as, size_of
 from mqinfer.edge_agent.cascade.stage import CascadeFrame, SmallAnswer, SmallStage
-from mqinfer.edge_agent.frames.pending import FrameStage, PendingFrame, PreparedFrame, Settle, failed_frame
-from mqinfer.edge_agent.frames.table import ReadingOrder, absence
+from mqinfer.edge_agent.frames.table import (
+    FrameStage,
+    PendingFrame,
+    PreparedFrame,
+    ReadingOrder,
+    Settle,
+    absence,
+    failed_frame,
+)
 from mqinfer.edge_agent.frames.times import EdgeStage
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.settings import ReplayOptions

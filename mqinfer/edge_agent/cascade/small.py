@@ -11,12 +11,12 @@ from queue import SimpleQueue
 
 from mqinfer.bags.frame import Frame
 from mqinfer.codecs import decode_tensor, encode_tensor
-from mqinfer.edge_agent.frames.pending import PreparedFrame
+from mqinfer.edge_agent.frames.table import PreparedFrame
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.images.compressed import picture_size
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import RawImage
-from mqinfer.images.resize import to_model_input
+from mqinfer.images.placement import to_model_input
 from mqinfer.judging.settings import SmallModel
 from mqinfer.judging.thumbnail import SIDE, Thumbnail, thumbnail
 from mqinfer.models.backend import Backend

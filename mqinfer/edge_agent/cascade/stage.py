@@ -15,7 +15,7 @@ from mqinfer.client.request import make_request
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.cascade.small import SmallInput, SmallNetwork
-from mqinfer.edge_agent.frames.pending import PendingFrame, PreparedFrame
+from mqinfer.edge_agent.frames.table import PendingFrame, PreparedFrame
 from mqinfer.edge_agent.frames.times import EdgeStage
 from mqinfer.judging.results import ResultMaker
 from mqinfer.judging.settings import RunsAt

@@ -13,7 +13,7 @@ from enum import Enum, auto
 
 from mqinfer.client.registry import Registry
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.frames.pending import PendingFrame
+from mqinfer.edge_agent.frames.table import PendingFrame
 from mqinfer.protocol.errors import NoWorker, ReferenceLost
 from mqinfer.protocol.types import Outcome
 

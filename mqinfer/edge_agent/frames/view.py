@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqinfer.answers.depth import Depth, find_depth
-from mqinfer.answers.outputs import DetectedBox, Mask, Picture
-from mqinfer.answers.placed import placed_boxes, placed_mask
+from mqinfer.answers.outputs import DetectedBox, Mask, Picture, placed_boxes, placed_mask
 from mqinfer.codecs import probe_image
 from mqinfer.edge_agent.frames.times import NO_TIMES, FrameTimes
 from mqinfer.images.compressed import parse_format

@@ -15,16 +15,15 @@ from mqinfer.bags.frame import Frame
 from mqinfer.broker.packets import buffer_size
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.encoding import FrameEncoding
-from mqinfer.edge_agent.frames.pending import PreparedFrame
+from mqinfer.edge_agent.frames.table import PreparedFrame
 from mqinfer.edge_agent.frames.times import EdgeStage
 from mqinfer.edge_agent.preparing.encoding import COLOURS, FrameEncoder
 from mqinfer.edge_agent.preparing.framing import BitDepths, Framing
 from mqinfer.edge_agent.preparing.quality_ladder import FULL_QUALITY, QualityStep
 from mqinfer.images.decode import as_image, depth_name, is_depth, is_mosaic, to_depth, to_mosaic, to_rgb
-from mqinfer.images.demosaic import Demosaic
 from mqinfer.images.picture import CompressedImage
-from mqinfer.images.placement import Placement
-from mqinfer.images.resize import fit, place
+from mqinfer.images.pixel_format import Demosaic
+from mqinfer.images.placement import Placement, fit, place
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.errors import BadImage
 from mqinfer.protocol.header import BIT_DEPTH, DEMOSAIC

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mqinfer.answers.outputs import Picture
-from mqinfer.answers.top_classes import find_top
+from mqinfer.answers.outputs import Picture, find_top
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.codecs.opencv import opencv

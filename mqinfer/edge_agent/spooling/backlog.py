@@ -18,16 +18,15 @@ from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import Policy
 from mqinfer.codecs import decode_tensor
-from mqinfer.edge_agent.frames.pending import FrameStage, PendingFrame, PreparedFrame, Settle, failed_frame
 from mqinfer.edge_agent.frames.retries import PAUSE_S, Patience
+from mqinfer.edge_agent.frames.table import FrameStage, PendingFrame, PreparedFrame, Settle, failed_frame
 from mqinfer.edge_agent.previews import PreviewDrop
 from mqinfer.edge_agent.remote import PREPARERS, StageParts
 from mqinfer.edge_agent.spooling.spool import FULL_CHECK_S, Spool, SpoolBusy, SpooledFrame
 from mqinfer.images.decode import as_image, to_rgb
-from mqinfer.images.demosaic import Demosaic
 from mqinfer.images.picture import CompressedImage, RawImage
-from mqinfer.images.placement import Placement
-from mqinfer.images.resize import fit
+from mqinfer.images.pixel_format import Demosaic
+from mqinfer.images.placement import Placement, fit
 from mqinfer.protocol.card import BAYER
 from mqinfer.protocol.errors import BadImage, Cancelled, Superseded
 from mqinfer.protocol.header import BIT_DEPTH, DEMOSAIC, IMAGE_ENCODING

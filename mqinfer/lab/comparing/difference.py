@@ -8,8 +8,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from mqinfer.answers.outputs import DetectedBox
-from mqinfer.answers.top_classes import find_top
+from mqinfer.answers.outputs import DetectedBox, find_top
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.images.placement import UNKNOWN
 from mqinfer.lab.scores.detection import match_boxes

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mqinfer.answers.outputs import Mask, class_name
-from mqinfer.answers.top_classes import find_top
+from mqinfer.answers.outputs import Mask, class_name, find_top
 from mqinfer.bags.frame import Frame
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.images.placement import UNKNOWN

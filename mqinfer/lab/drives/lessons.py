@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mqinfer.images.demosaic import demosaic
+from mqinfer.images.pixel_format import demosaic
 from mqinfer.lab.drives.canvas import Pixels
 from mqinfer.lab.drives.mosaic import make_mosaic
 from mqinfer.lab.drives.synthetic import SyntheticDrive

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from mqinfer.images.demosaic import PATTERNS
 from mqinfer.images.picture import RawImage
+from mqinfer.images.pixel_format import PATTERNS
 from mqinfer.protocol.errors import ConfigError
 
 _CHANNEL = {"r": 0, "g": 1, "b": 2}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from mqinfer.images.resize import to_model_input
+from mqinfer.images.placement import to_model_input
 from mqinfer.lab.profiling.inputs import RandomInputs
 from mqinfer.models.card import image_contract
 from mqinfer.protocol.card import ImageContract, ModelCard

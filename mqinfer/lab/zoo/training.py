@@ -97,7 +97,7 @@ def _render(lessons: Lessons, plan: TrainingPlan) -> tuple[Pixels, Pixels]:
 
 
 def _halve(picture: Pixels) -> Pixels:
-    from mqinfer.images.resize import fit
+    from mqinfer.images.placement import fit
 
     return np.asarray(fit(picture, picture.shape[1] // 2, picture.shape[0] // 2), np.uint8)
 

@@ -11,7 +11,7 @@ import pytest
 from mqinfer.bags.frame import Frame
 from mqinfer.client.window import Policy
 from mqinfer.edge_agent.cascade.small import SmallNetwork
-from mqinfer.edge_agent.frames.pending import PreparedFrame
+from mqinfer.edge_agent.frames.table import PreparedFrame
 from mqinfer.images.picture import CompressedImage
 from mqinfer.judging.settings import RunsAt
 from mqinfer.protocol.datatypes import Array

@@ -14,8 +14,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from mqinfer.answers.depth import Depth
-from mqinfer.answers.outputs import MOST_BOXES, PRESENT, DetectedBox, Mask, Picture, label
-from mqinfer.answers.top_classes import find_top, top_label
+from mqinfer.answers.outputs import MOST_BOXES, PRESENT, DetectedBox, Mask, Picture, find_top, label, top_label
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.codecs.opencv import opencv

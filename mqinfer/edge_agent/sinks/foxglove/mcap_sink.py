@@ -11,8 +11,17 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from mqinfer.answers.outputs import SMALL_OUTPUT, DetectedBox, Mask, Picture, elements, find_mask, label
-from mqinfer.answers.top_classes import find_top, top_label
+from mqinfer.answers.outputs import (
+    SMALL_OUTPUT,
+    DetectedBox,
+    Mask,
+    Picture,
+    elements,
+    find_mask,
+    find_top,
+    label,
+    top_label,
+)
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.view import FrameView

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mqinfer.answers.outputs import DetectedBox, Mask, class_name
-from mqinfer.answers.top_classes import TopClass, find_top
+from mqinfer.answers.outputs import DetectedBox, Mask, TopClass, class_name, find_top
 from mqinfer.bags.frame import Frame
 from mqinfer.bags.writer import BagWriter
 from mqinfer.client.result import InferResult
