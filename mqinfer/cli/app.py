@@ -1,69 +1,133 @@
-"""The `mqinfer` command: its subcommands and its handling of errors."""
+"""The `mqinfer` command: a table of its subcommands, which are imported when they are asked for, and its errors."""
 
 from __future__ import annotations
 
 import platform
 import sys
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from functools import partial
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 
 from mqinfer._version import __version__
-from mqinfer.cli import bag, bench, broker, cascade, demo, infer, models, worker
-from mqinfer.cli.edge import compare, replay
 from mqinfer.cli.exit_codes import EXIT_CODES, exit_code, print_error
-from mqinfer.cli.options import with_log_options
-from mqinfer.cli.settings import SOURCES, FirstConfigFile, SourcedGroup
-from mqinfer.cli.watching import lag, status, top, watch
-from mqinfer.cli.web import dashboard, gateway
+from mqinfer.cli.settings import SOURCES, FirstConfigFile, SourcedGroup, add_sources, commands_of
 from mqinfer.logs import LogSettings, set_up
 from mqinfer.protocol.errors import MqinferError
 
 _END = f"{SOURCES}\n\n{EXIT_CODES}"
 """The last lines of each help."""
+_GROUPS = {
+    "Run": {
+        "demo": ("demo", "Replay two synthetic drives to two workers, in about a minute."),
+        "worker": ("worker", "Serve the models of a repository."),
+        "replay": ("edge.replay", "Send the frames of a recorded drive to a model."),
+        "edge": ("edge.replay", "Send the frames of cameras to a model, as a service."),
+        "infer": ("infer", "Send one request to a model and print the result."),
+    },
+    "Watch": {
+        "status": ("watching.status", "Show servers, processes and models at a glance."),
+        "top": ("watching.top", "Show models, workers, streams and drops, live."),
+        "lag": ("watching.lag", "Show how many requests wait for each model."),
+        "watch": ("watching.watch", "Show the results of other clients as they come."),
+        "dashboard": ("web.dashboard", "Serve a page with live pictures, results and workers."),
+    },
+    "Recordings": {
+        "bag": ("bag", "Inspect, repair and create recordings."),
+    },
+    "Models": {
+        "models": ("models", "Load, roll out, build, optimise and profile models."),
+        "cascade": ("cascade", "Train a small model that answers part of the frames on the edge."),
+    },
+    "Site": {
+        "broker": ("broker", "Start a private Mosquitto, or set one up with TLS and access rules."),
+        "gateway": ("web.gateway", "Serve clients of the Open Inference Protocol over HTTP and gRPC."),
+    },
+    "Measure": {
+        "compare": ("edge.compare", "Compare the results of models over a recording."),
+        "bench": ("bench", "Measure batching, encodings and segmentation on this machine."),
+    },
+}
+"""Module and summary of each subcommand, by the heading that it stands under in the help."""
+
+
+class _Commands(Mapping[str, Any]):
+    """The subcommands by name; the module of each is imported when it is taken."""
+
+    def __init__(self) -> None:
+        self._modules = {name: module for group in _GROUPS.values() for name, (module, _) in group.items()}
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._loaded:
+            self._loaded[name] = _load(name, import_module(f"mqinfer.cli.{self._modules[name]}"))
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+
+def _load(name: str, module: Any) -> Any:
+    """Return click's command for the subcommand in a module: a function of its name, or a group, `app`."""
+    part = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
+    if hasattr(module, "app"):
+        part.add_typer(module.app, name=name)
+    else:
+        part.command(name)(getattr(module, name))
+    command: Any = typer.main.get_group(part).commands[name]
+    for path, each in commands_of(command, (name,)):
+        add_sources(path, each)
+        each.epilog, each.format_options = _END, partial(_write_options, each)
+    return command
+
+
+def _write_options(command: Any, ctx: typer.Context, formatter: Any) -> None:
+    """Write the help of arguments and options, each under the heading of its group; then the subcommands."""
+    sections: dict[str, list[Any]] = {"Arguments": [], "Options": []}
+    for each in command.get_params(ctx):
+        heading = "Arguments" if each.param_type_name == "argument" else getattr(each, "rich_help_panel", None)
+        if record := each.get_help_record(ctx):
+            sections.setdefault(heading or "Options", []).append(record)
+    for heading, records in sections.items():
+        if records:
+            with formatter.section(heading):
+                formatter.write_dl(records)
+    if hasattr(command, "commands"):
+        command.format_commands(ctx, formatter)
+
+
+class _Root(SourcedGroup):
+    """The command as a whole: its help lists the subcommands under headings, and imports none of them."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _Commands()  # type: ignore[assignment] # nothing is added to them
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - click's
+        """List the names of the subcommands."""
+        return list(self.commands)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's
+        """Write the subcommands, each with its summary."""
+        for heading, group in _GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, summary) for name, (_, summary) in group.items()])
+
 
 app = typer.Typer(
     name="mqinfer",
-    cls=SourcedGroup,
+    cls=_Root,
     help="Inference over MQTT: edge agents send frames, cloud workers reply, each request has exactly one outcome.",
     epilog=_END,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     rich_markup_mode=None,  # markup would remove the brackets in mqtt://[user:password@]host
 )
-for each in (
-    with_log_options(demo.demo),
-    worker.worker,
-    replay.replay,
-    replay.edge,
-    compare.compare,
-    infer.infer,
-    gateway.gateway,
-    dashboard.dashboard,
-    status.status,
-    top.top,
-    lag.lag,
-    watch.watch,
-):
-    app.command()(each)
-app.add_typer(broker.app, name="broker")
-app.add_typer(models.app, name="models")
-app.add_typer(bag.app, name="bag")
-app.add_typer(bench.app, name="bench")
-app.add_typer(cascade.app, name="cascade")
-
-
-def _end_help(group: typer.Typer) -> None:
-    for command in group.registered_commands:
-        command.epilog = _END
-    for subgroup in group.registered_groups:
-        subgroup.epilog = _END
-        if subgroup.typer_instance is not None:
-            _end_help(subgroup.typer_instance)
-
-
-_end_help(app)
 
 
 @app.callback(invoke_without_command=True)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
 
 from mqinfer.cli.exit_codes import ExitCode, print_error
 from mqinfer.cli.options import plain_console, table_console
@@ -49,6 +48,8 @@ def make(
     out: Annotated[Path, typer.Argument(help="New file whose name ends in .bag (ROS 1), or new folder (ROS 2).")],
 ) -> None:
     """Make a bag of a video (JPEGs on /camera/image_raw/compressed) or of a folder of pictures (as they are)."""
+    from rich.progress import Progress
+
     from mqinfer.bags.rosbag import is_bag
     from mqinfer.bags.sources import is_live, open_source
     from mqinfer.bags.writer import write_frames
@@ -86,6 +87,8 @@ def synth(
     ] = None,
 ) -> None:
     """Render a synthetic drive on /camera/image_raw, with its true classes on /camera/labels."""
+    from rich.progress import Progress
+
     from mqinfer.lab.drives.recording import write_drive
 
     console = plain_console(stderr=True)

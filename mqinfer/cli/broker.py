@@ -24,7 +24,6 @@ from mqinfer.broker.mosquitto.serving import guarded, guarded_open, keep_current
 from mqinfer.broker.presence import make_client_id
 from mqinfer.cli.exit_codes import ExitCode
 from mqinfer.cli.options import ConnectionOptions, Root, until_signal, with_connection, with_log_options
-from mqinfer.client.connection import default_name
 from mqinfer.logs import LogLevel, printable, settings
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError
 from mqinfer.protocol.topics import Topics, check_name
@@ -212,6 +211,8 @@ def check(
 
     On a broker in use the workers' group is tried with a few requests; those of others that it takes are sent again.
     """
+    from mqinfer.client.connection import default_name
+
     where = resolve(connection.address())
     chosen = check_name("client", connection.name or default_name(where))
     findings = [enter_without_login(where)]

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.cli.options import with_log_options
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
 _MODEL = "drive_segmentation_onnx"
@@ -21,6 +22,7 @@ _INSTANCES = 2
 _LEAST_IOU = 0.80
 
 
+@with_log_options
 def demo(
     folder: Annotated[Path, typer.Argument(help="Folder for models, recordings and results.")] = Path("demo-output"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder if it exists.")] = False,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from mqinfer.cli.options import plain_console
 from mqinfer.logs import printable
 from mqinfer.protocol.errors import BadTopic, ConfigError, MissingExtra, MqinferError, NameTaken, NotAuthorized
 
@@ -45,6 +44,8 @@ def exit_code(error: MqinferError) -> ExitCode:
 
 def print_error(error: MqinferError) -> None:
     """Print an error as one message to standard error; nothing in it changes the terminal."""
+    from mqinfer.cli.options import plain_console
+
     console = plain_console(stderr=True)
     console.print("error:", style="bold red", end=" ")
     console.print("\n".join(map(printable, str(error).splitlines())), soft_wrap=True)

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import signal
 import threading
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
-from rich.console import Console
 
-from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.settings import CONFIG_FILE, ConfigFile
 from mqinfer.logs import LogFormat, LogLevel, LogSettings, set_up
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mqinfer.broker.address import BrokerAddress
 
 _EMPTY = inspect.Parameter.empty
 """Default of an option that must be stated."""
 _WIDE = 10_000
 """Width of what is no terminal: a table takes as much as its cells need."""
+
+_WORD = re.compile("(?<=[a-z])(?=[A-Z])")
+"""Where a word of a group's name begins; the name is the group's heading in the help."""
+_LOGGING_OPTIONS = "Logging options"
 
 TakeOver = Annotated[
     bool,
@@ -40,9 +49,16 @@ TritonMetrics = Annotated[
     bool, typer.Option("--triton-metrics", help="Add the metrics of inference under Triton's names (nv_...), too.")
 ]
 Root = Annotated[str, typer.Option(help="Prefix of all topics.")]
-_LogLevel = Annotated[LogLevel, typer.Option(help="Least level of the messages on standard error.")]
-_LogFormat = Annotated[LogFormat, typer.Option(help="Format of these messages: json is one object a line.")]
-_Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Short for --log-level debug.")]
+_LogLevel = Annotated[
+    LogLevel, typer.Option(rich_help_panel=_LOGGING_OPTIONS, help="Least level of the messages on standard error.")
+]
+_LogFormat = Annotated[
+    LogFormat,
+    typer.Option(rich_help_panel=_LOGGING_OPTIONS, help="Format of these messages: json is one object a line."),
+]
+_Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", rich_help_panel=_LOGGING_OPTIONS, help="Short for --log-level debug.")
+]
 _FILE: Mapping[str, tuple[Any, Any]] = {CONFIG_FILE: (ConfigFile, None)}
 _LOGGING: Mapping[str, tuple[Any, Any]] = {
     "log_level": (_LogLevel, LogLevel.INFO),
@@ -88,6 +104,8 @@ class ConnectionOptions:
         Raises:
             ConfigError: The URL or the combination of files is wrong.
         """
+        from mqinfer.broker.address import BrokerAddress
+
         files = {"ca_file": self.ca_file, "cert_file": self.cert_file, "key_file": self.key_file}
         return BrokerAddress.parse(self.broker, **files, password_file=self.password_file)
 
@@ -121,11 +139,18 @@ def with_group(
 def options_of(group: Any) -> dict[str, tuple[Any, Any]]:
     """Return annotation and default of each option of a group, and of the groups within it."""
     found: dict[str, tuple[Any, Any]] = {}
-    hints = _hints(group)
+    hints, heading = _hints(group), _WORD.sub(" ", group.__name__).capitalize()
     for each in fields(group):
         hint, default = hints[each.name], _EMPTY if each.default is MISSING else each.default
-        found |= options_of(hint) if is_dataclass(hint) else {each.name: (hint, default)}
+        found |= options_of(hint) if is_dataclass(hint) else {each.name: (_under(heading, hint), default)}
     return found
+
+
+def _under(heading: str, hint: Any) -> Any:
+    """Return the annotation of an option that stands under a heading of the help."""
+    option = copy(hint.__metadata__[0])
+    option.rich_help_panel = heading
+    return Annotated[hint.__origin__, option]
 
 
 def make_group(group: Any, given: Mapping[str, Any]) -> Any:
@@ -184,6 +209,8 @@ def _with_options(
 
 def plain_console(*, stderr: bool = False) -> Console:
     """Return a console that prints text as it is: no `[word]` is a style in it, and no `:word:` a picture."""
+    from rich.console import Console
+
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 

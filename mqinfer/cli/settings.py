@@ -56,19 +56,19 @@ _Command = Any
 
 
 class SourcedGroup(TyperGroup):
-    """The command as a whole: its options have variables, and errors of their values name the variable or the file."""
+    """The command as a whole: errors of a subcommand's options name the variable or the file of the value."""
 
-    def __init__(self, **attributes: Any) -> None:
-        super().__init__(**attributes)
-        for path, command in _commands(self, ()):
-            for option in _options(command):
-                option.envvar = _variables(path, option)
-                option.show_envvar = len(option.envvar) > 1
-                option.callback = partial(_bounded, option.callback)
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the subcommand that is asked for, which then takes its options from the file of the whole."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name and command and not ctx.resilient_parsing:  # a shell that completes a line
+            _warn_of_unknown(self, name, command)
+            if settings := ctx.meta.get(_PLACE):
+                ctx.default_map = {name: settings.of((name,))}
+        return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:
         """Run the subcommand; explain a wrong value of the environment or of the file."""
-        _warn_of_unknown(self)
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
@@ -77,18 +77,27 @@ class SourcedGroup(TyperGroup):
             raise
 
 
+def add_sources(path: tuple[str, ...], command: _Command) -> None:
+    """Set variables and bounds of the options of a subcommand, whose names are the path."""
+    for option in _options(command):
+        option.envvar = _variables(path, option)
+        option.show_envvar = len(option.envvar) > 1
+        option.callback = partial(_bounded, option.callback)
+
+
 def _use(ctx: typer.Context, file: Path | None) -> Path | None:
     """Take the options that are not stated otherwise from a file.
 
     Raises:
         ConfigError: The file can't be read, or has a table or key that no subcommand has, or a value of a wrong kind.
     """
-    if file is None:
+    if file is None or ctx.resilient_parsing:
         return None
     root = ctx.find_root()
     names = ctx.command_path.split()[len(root.command_path.split()) :]
     settings = _Settings(file, root.command)
-    ctx.default_map = settings.of(names)
+    if names:
+        ctx.default_map = settings.of(names)
     root.meta[_PLACE] = settings
     return file
 
@@ -120,14 +129,19 @@ class _Settings:
             raise ConfigError(f"--config {path}: can't be read: {error}") from error
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"--config {path}: not valid TOML: {error}") from error
-        common = self._common(content.pop(_COMMON, {}), root)
-        self._tree = self._table(content, root, (), common)
+        self._root, self._tables, self._common = root, content, content.pop(_COMMON, {})
+        self._check_common()
+        for name, table in content.items():
+            if name not in root.commands or not isinstance(table, dict):
+                raise self._unknown((), name, [*root.commands], "table" if isinstance(table, dict) else "option")
+            self._table(table, root.commands[name], (name,))  # the subcommands that it does not name are not imported
 
     def of(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the values for a subcommand, as click's `default_map`."""
-        found = self._tree
-        for name in names:
-            found = found.get(name, {})
+        first, *below = names
+        found = self._table(self._tables.get(first, {}), self._root.commands[first], (first,))
+        for name in below:
+            found = found[name]
         return found
 
     def place(self, names: Sequence[str], option: _Command) -> str:
@@ -138,21 +152,22 @@ class _Settings:
                     return f"{self._path}, line {line}, [{table}] {key}"
         return f"{self._path}, [{'.'.join(names)}] {_keys(option)[0]}"
 
-    def _common(self, table: object, root: _Command) -> dict[str, Any]:
-        if not isinstance(table, dict):
-            raise ConfigError(f"{self._path}: {_COMMON} = {table!r}: expected a table, [{_COMMON}]")
-        options = [option for _, command in _commands(root, ()) for option in _options(command)]
-        known = [key for option in options for key in _keys(option)]
-        for key in table:
+    def _check_common(self) -> None:
+        if not isinstance(self._common, dict):
+            raise ConfigError(f"{self._path}: {_COMMON} = {self._common!r}: expected a table, [{_COMMON}]")
+        if all(key.replace("_", "-") in _SHARED for key in self._common):
+            return
+        known = [key for _, command in commands_of(self._root) for each in _options(command) for key in _keys(each)]
+        for key in self._common:
             if key not in known:
                 raise self._unknown((_COMMON,), key, known, "option")
-        return table
 
-    def _table(
-        self, table: Mapping[str, Any], command: _Command, path: tuple[str, ...], common: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Return the values of a subcommand and of those below it, by the names of click's parameters."""
-        options = {key: option for option in _options(command) if path for key in _keys(option)}
+    def _table(self, table: Mapping[str, Any], command: _Command, path: tuple[str, ...]) -> dict[str, Any]:
+        """Return the values of a subcommand and of those below it, by the names of click's parameters.
+
+        Of the command as a whole those below are the ones that the file names: the others are not imported.
+        """
+        options = {key: option for option in _options(command) for key in _keys(option)}
         below = getattr(command, "commands", {})
         inner = {name: table[name] for name in below if isinstance(table.get(name), dict)}
         own = {key: value for key, value in table.items() if key not in inner}
@@ -160,12 +175,12 @@ class _Settings:
             raise self._unknown(path, key, [*options, *below], "table" if isinstance(own[key], dict) else "option")
         found: dict[str, Any] = {
             options[key].name: self._value(source, key, value, options[key])
-            for source, values in ((_COMMON, common), (".".join(path), own))
+            for source, values in ((_COMMON, self._common), (".".join(path), own))
             for key, value in values.items()
             if key in options
         }
         for name, each in below.items():
-            found[name] = self._table(inner.get(name, {}), each, (*path, name), common)
+            found[name] = self._table(inner.get(name, {}), each, (*path, name))
         return found
 
     def _value(self, table: str, key: str, value: object, option: _Command) -> Any:
@@ -221,12 +236,12 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, str | int | float) and not isinstance(value, bool)
 
 
-def _commands(command: _Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], _Command]]:
+def commands_of(command: _Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], _Command]]:
     """List a command and all below it, each with its path."""
     if path:
         yield path, command
     for name, each in getattr(command, "commands", {}).items():
-        yield from _commands(each, (*path, name))
+        yield from commands_of(each, (*path, name))
 
 
 def _options(command: _Command) -> list[_Command]:
@@ -263,10 +278,15 @@ def _source(error: Any) -> str:
     return ""
 
 
-def _warn_of_unknown(root: _Command) -> None:
+def _warn_of_unknown(root: _Command, name: str, command: _Command) -> None:
     """Log variables that are not known and look like a known one; others may be some other program's."""
-    options = [option for _, command in _commands(root, ()) for option in _options(command)]
-    known = {*_ALSO, *(each for option in options for each in option.envvar)}
-    for variable in sorted(each for each in os.environ if each.startswith(f"{_PREFIX}_") and each not in known):
+    given, known = {each for each in os.environ if each.startswith(f"{_PREFIX}_")}, {*_ALSO, *_SHARED.values()}
+    for path, each in (((name,), command), ((), root)):
+        if given <= known:
+            return  # so that no other subcommand is imported
+        known |= {
+            variable for _, every in commands_of(each, path) for opt in _options(every) for variable in opt.envvar
+        }
+    for variable in sorted(given - known):
         if close := get_close_matches(variable, known, 1, 0.9):
             _log.warning("environment variable %s is not known; did you mean %s?", variable, close[0])

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from mqinfer.cli.app import app
 from mqinfer.cli.edge.sending import Sending
 from mqinfer.cli.options import make_group, options_of
-from mqinfer.cli.settings import _commands, _options, _Settings
+from mqinfer.cli.settings import _options, _Settings, commands_of
 from mqinfer.errors import ConfigError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -130,7 +130,7 @@ def test_a_wrong_value_of_the_command_line_names_no_other_source(file: Path) -> 
 def test_every_option_has_a_variable_and_a_key() -> None:
     """Of all subcommands, each under a name that no other option has."""
     command: Any = get_command(app)
-    named = [(path, option) for path, each in _commands(command, ()) for option in _options(each)]
+    named = [(path, option) for path, each in commands_of(command, ()) for option in _options(each)]
     variables = [option.envvar[0] for _, option in named]
     assert len(named) > 200
     assert len(variables) == len(set(variables))
@@ -179,7 +179,7 @@ def test_a_number_that_is_none_for_the_system(file: Path, number: str) -> None:
 
 def test_every_number_has_bounds() -> None:
     """None of them reaches a call of the system that can't take it."""
-    for _, command in _commands(get_command(app), ()):
+    for _, command in commands_of(get_command(app), ()):
         for option in _options(command):
             for number in (10**30, 1e30, float("nan")):
                 with pytest.raises(typer.BadParameter, match="expected a number"):
