@@ -1,7 +1,7 @@
 """One moving average for all times and sizes that are smoothed. Pure.
 
-Where each request passes, in a client's lane and a worker's meter, it is written out with the same weight: a call for
-each would cost more.
+Where each request passes, in a client's lane, a stream's window and a worker's meter, it is written out with the same
+weight: a call for each would cost more.
 """
 
 from __future__ import annotations

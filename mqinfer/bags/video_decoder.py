@@ -16,7 +16,7 @@ from mqinfer.bags.extent.avi import AviTimes
 from mqinfer.bags.extent.packets import ShownPackets
 from mqinfer.bags.extent.picture_units import PictureUnits
 from mqinfer.bags.extent.transport import TransportBreaks
-from mqinfer.codecs.probe import lfs_pointer
+from mqinfer.codecs.image import lfs_pointer
 from mqinfer.extras import missing_extra
 from mqinfer.protocol.errors import SourceError
 

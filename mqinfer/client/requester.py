@@ -26,9 +26,10 @@ from mqinfer.client.dispatch.pending import PendingRequest, Settle
 from mqinfer.client.options import LONGEST_TIMEOUT_S, ClientOptions, check_timeout
 from mqinfer.client.registry import Registry
 from mqinfer.client.request import Messages
-from mqinfer.client.result import Counters, Ignored, InferResult, decode_outputs
+from mqinfer.client.result import Counters, Ignored, InferResult
 from mqinfer.client.timer import Timer
 from mqinfer.client.window import NEWER_FRAME
+from mqinfer.codecs import decode_outputs
 from mqinfer.protocol.checksum import verify
 from mqinfer.protocol.envelope import decode_response
 from mqinfer.protocol.errors import (

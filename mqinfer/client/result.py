@@ -15,14 +15,12 @@ import numpy.typing as npt
 from mqinfer.answers.depth import find_depth
 from mqinfer.answers.outputs import DetectedBox, Mask, TopClass, class_shares, find_top, placed_boxes, placed_mask
 from mqinfer.broker.link import Message
-from mqinfer.codecs import decode_tensor
 from mqinfer.images.placement import UNKNOWN, Placement
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array, Buffer
-from mqinfer.protocol.errors import BadEncoding, MqinferError, error_from_code
-from mqinfer.protocol.limits import Limits
+from mqinfer.protocol.errors import MqinferError, error_from_code
 from mqinfer.protocol.topics import Topics
-from mqinfer.protocol.types import NO_CAPTURE, Capture, ErrorInfo, InferResponse, Outcome, Scalar, Timings
+from mqinfer.protocol.types import NO_CAPTURE, Capture, ErrorInfo, Outcome, Scalar, Timings
 from mqinfer.value_object import value_object
 
 log = logging.getLogger("mqinfer.client")
@@ -180,11 +178,3 @@ class Ignored:
         except MqinferError as error:
             self.add(message.topic, error)
             return None
-
-
-def decode_outputs(response: InferResponse, limits: Limits) -> tuple[dict[str, Array], MqinferError | None]:
-    """Decode a reply's tensors; return the error instead of raising it, since it decides the outcome."""
-    try:
-        return {tensor.name: decode_tensor(tensor, limits) for tensor in response.outputs}, None
-    except MqinferError as error:
-        return {}, BadEncoding(f"the reply can't be decoded: {error}")

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.types import Outcome, Timings
-from mqinfer.smoothing import smoothed
+from mqinfer.smoothing import WEIGHT
 
 T = TypeVar("T")
 
@@ -92,7 +92,8 @@ class DelayWindow:
         total = (timings.client_queue + timings.transmission + server) / 1e9
         work = (server - timings.server_queue) / 1e9
         # A stream with few requests has long pauses between replies; a request's own time bounds the interval.
-        self._interval = smoothed(self._interval, min(now - self._answered_at, total))
+        interval = min(now - self._answered_at, total)
+        self._interval += (interval - self._interval) * (WEIGHT if self._interval else 1.0)
         self._answered_at = now
         target = max(_LEAST_TARGET_S, self._share * max(work, self._interval))
         if delay <= target:

@@ -1,7 +1,6 @@
 """Codecs: arrays to the bytes that travel, and back; declared sizes are checked before memory is allocated for them."""
 
-from mqinfer.codecs.image import encoded_image
-from mqinfer.codecs.probe import ImageInfo, probe_image
+from mqinfer.codecs.image import ImageInfo, encoded_image, probe_image
 from mqinfer.codecs.registry import (
     LOSSY,
     STATEFUL,
@@ -9,6 +8,7 @@ from mqinfer.codecs.registry import (
     Encoding,
     available_encodings,
     codecs_for,
+    decode_outputs,
     decode_tensor,
     encode_tensor,
     parse_encoding,
@@ -23,6 +23,7 @@ __all__ = [
     "ImageInfo",
     "available_encodings",
     "codecs_for",
+    "decode_outputs",
     "decode_tensor",
     "encode_tensor",
     "encoded_image",

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mqinfer.codecs.image import ImageCodec, ReadPicture, read_with_opencv
-from mqinfer.codecs.probe import ImageInfo, probe_image
+from mqinfer.codecs.image import ImageCodec, ImageInfo, ReadPicture, probe_image, read_with_opencv
 from mqinfer.logs import log_once
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import MqinferError

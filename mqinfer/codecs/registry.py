@@ -12,12 +12,11 @@ from mqinfer.codecs.codec import Codec, Encoded, Traits
 from mqinfer.codecs.gpu_jpeg import jpeg_reader
 from mqinfer.codecs.h264 import H264Codec
 from mqinfer.codecs.image import ImageCodec
-from mqinfer.codecs.lz4_block import Lz4Codec
-from mqinfer.codecs.mask import MaskCodec
+from mqinfer.codecs.lz4_block import Lz4Codec, MaskCodec
 from mqinfer.protocol.datatypes import Array, array_bytes, datatype_of, from_raw, little_endian, raw_bytes
-from mqinfer.protocol.errors import BadEncoding
+from mqinfer.protocol.errors import BadEncoding, MqinferError
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
-from mqinfer.protocol.types import EncodedTensor, Scalar
+from mqinfer.protocol.types import EncodedTensor, InferResponse, Scalar
 
 Codecs = Mapping[str, Codec]
 """Codecs by name."""
@@ -151,3 +150,11 @@ def decode_tensor(tensor: EncodedTensor, limits: Limits = DEFAULT_LIMITS, codecs
         raise BadEncoding(f"tensor {tensor.name!r}: unknown encoding {tensor.encoding[:60]!r}; known are {known}")
     array_bytes(tensor.name, tensor.datatype, tensor.shape, limits)
     return codec.decode(tensor, limits)
+
+
+def decode_outputs(response: InferResponse, limits: Limits) -> tuple[dict[str, Array], MqinferError | None]:
+    """Decode a reply's tensors; return the error instead of raising it, since it decides the outcome."""
+    try:
+        return {tensor.name: decode_tensor(tensor, limits) for tensor in response.outputs}, None
+    except MqinferError as error:
+        return {}, BadEncoding(f"the reply can't be decoded: {error}")

@@ -28,9 +28,9 @@ from mqinfer.gateway.admission import take_room
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import MethodNotAllowed, status_of
 from mqinfer.gateway.settings import GatewaySettings
+from mqinfer.protocol.decoding import MAX_NESTING, is_deep_json
 from mqinfer.protocol.errors import BadEnvelope, Expired, LimitExceeded, ModelNotFound, MqinferError
 from mqinfer.protocol.header import error_message
-from mqinfer.protocol.nesting import MAX_NESTING, is_deep_json
 from mqinfer.protocol.types import Buffer
 from mqinfer.web.connections import BoundedRunner
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mqinfer.codecs.image import ImageInfo, check_complete, probe_image
 from mqinfer.codecs.opencv import opencv
-from mqinfer.codecs.probe import ImageInfo, check_complete, probe_image
 from mqinfer.images.picture import CompressedImage
 from mqinfer.images.pixel_format import ColourModel, PixelFormat, parse_encoding
 from mqinfer.protocol.errors import BadImage, InvalidRequest, LimitExceeded

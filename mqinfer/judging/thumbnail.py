@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mqinfer.codecs import ImageInfo, probe_image
+from mqinfer.codecs.image import check_complete
 from mqinfer.codecs.opencv import opencv
-from mqinfer.codecs.probe import check_complete
 from mqinfer.images.compressed import parse_format
 from mqinfer.images.decode import to_array, to_rgb
 from mqinfer.images.picture import CompressedImage, RawImage

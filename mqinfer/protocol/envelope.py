@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Struct
 
 from mqinfer.protocol.datatypes import ITEM_BYTES, Datatype, array_bytes
-from mqinfer.protocol.decoding import refusal, scalars
+from mqinfer.protocol.decoding import MAX_NESTING, NO_CONTAINERS, is_deep_msgpack, refusal, scalars
 from mqinfer.protocol.errors import BadEnvelope, BadTensor, LimitExceeded
 from mqinfer.protocol.header import (
     TENSOR_PARAMETERS,
@@ -42,7 +42,6 @@ from mqinfer.protocol.header import (
     response_parameters,
 )
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
-from mqinfer.protocol.nesting import MAX_NESTING, NO_CONTAINERS, is_deep_msgpack
 from mqinfer.protocol.types import Buffer, Count, EncodedTensor, ErrorInfo, InferRequest, InferResponse
 
 CONTENT_TYPE = "application/vnd.mqinfer.v1"

@@ -8,8 +8,7 @@ import pytest
 
 from mqinfer.codecs import codecs_for, decode_tensor, encode_tensor
 from mqinfer.codecs.gpu_jpeg import jpeg_reader
-from mqinfer.codecs.image import ImageCodec, read_with_opencv
-from mqinfer.codecs.probe import ImageInfo
+from mqinfer.codecs.image import ImageCodec, ImageInfo, read_with_opencv
 from mqinfer.errors import BadEncoding, LimitExceeded
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.limits import Limits

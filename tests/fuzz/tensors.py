@@ -14,7 +14,7 @@ from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.codecs import decode_tensor, encoded_image, probe_image
 from mqinfer.codecs.chain import ChainDecoder
 from mqinfer.codecs.h264 import H264Decoder
-from mqinfer.codecs.probe import check_complete
+from mqinfer.codecs.image import check_complete
 from mqinfer.protocol.card import CardParameters, ColourOrder, ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import MqinferError

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqinfer.protocol import nesting
-from mqinfer.protocol.decoding import parse_json
+from mqinfer.protocol import decoding
+from mqinfer.protocol.decoding import MAX_NESTING, is_deep, is_deep_json, is_deep_msgpack, parse_json
 from mqinfer.protocol.errors import BadEnvelope
-from mqinfer.protocol.nesting import MAX_NESTING, is_deep, is_deep_json, is_deep_msgpack
 
 LEAVES = st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats(allow_nan=False) | st.text()
 BINARY = st.binary(max_size=70_000) | st.binary(max_size=20).map(lambda data: msgpack.ExtType(5, data))
@@ -75,7 +74,7 @@ def test_a_flood_of_containers(item: bytes) -> None:
 
 def test_json_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """The depth is followed through the pieces that a long text is looked at in."""
-    monkeypatch.setattr(nesting, "_CHUNK", 7)
+    monkeypatch.setattr(decoding, "_CHUNK", 7)
     for depth in (MAX_NESTING, MAX_NESTING + 1):
         text = b"[[],[]," * (depth - 1) + b"[]" + b"]" * (depth - 1)
         assert is_deep_json(text) is (depth > MAX_NESTING)

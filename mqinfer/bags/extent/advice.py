@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from mqinfer.codecs.probe import lfs_pointer
+from mqinfer.codecs.image import lfs_pointer
 
 _MCAP_MAGIC = b"\x89MCAP0\r\n"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"

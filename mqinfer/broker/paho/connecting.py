@@ -1,4 +1,4 @@
-"""Who connects where, and what a connection means that fails: at TLS, at CONNACK, by DISCONNECT.
+"""Who connects where, what a connection means that fails (at TLS, at CONNACK, by DISCONNECT), and when to try again.
 
 A broker that refuses a client's certificate never reports it in MQTT. With TLS 1.2 the handshake fails; with TLS 1.3
 the client's handshake succeeds, and an alert comes in place of the broker's answer.
@@ -6,8 +6,11 @@ the client's handshake succeeds, and an alert comes in place of the broker's ans
 
 from __future__ import annotations
 
+import random
 import socket
 import ssl
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +37,11 @@ _REVOKED = "CERTIFICATE_REVOKED"
 _NO_CERTIFICATE = "HANDSHAKE_FAILURE"  # TLS 1.2 has this alert for "certificate required"
 _NO_HANDSHAKE = "WebSocket handshake error"  # paho's words for no answer; where there was one, it says what was wrong
 _CLOSED = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
+# A wait adds at most this share of what was waited so far: whoever was away for two seconds is found within one more.
+# The usual doubling with each attempt may wait for as long again, or longer where the first draws were short.
+_SHARE = 0.5
+# So many connections that ended within so many seconds are a loop. A link that is cut every second is none.
+_LOOP, _LOOP_S = 10, 5.0
 
 
 class ConnectionClosed(BrokerUnreachable):
@@ -253,3 +261,41 @@ def _properties(packet_type: int, message: Message) -> Properties:
         if value is not None:
             setattr(properties, name, value)
     return properties
+
+
+class Backoff:
+    """Exponential back-off with full jitter, so that a fleet doesn't reconnect in step.
+
+    Source: Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015; here with a floor.
+
+    Args:
+        shortest: Least wait, in seconds.
+        longest: Most wait, in seconds.
+        draw: Returns numbers in [0, 1).
+    """
+
+    def __init__(self, shortest: float = 0.1, longest: float = 5.0, draw: Callable[[], float] = random.random) -> None:
+        self._shortest = shortest
+        self._longest = longest
+        self._draw = draw
+        self._waited = 0.0
+        self._ends: deque[float] = deque(maxlen=_LOOP)
+
+    def next(self) -> float:
+        """Return the seconds to wait now; the ceiling grows with what was waited so far."""
+        ceiling = min(self._shortest + _SHARE * self._waited, self._longest)
+        seconds = self._shortest + (ceiling - self._shortest) * self._draw()
+        self._waited += seconds
+        return seconds
+
+    def lost(self, now: float) -> bool:
+        """Count the loss of a connection; start anew unless losses come so fast that they are a loop.
+
+        Returns:
+            Whether they are one.
+        """
+        self._ends.append(now)
+        is_loop = len(self._ends) == _LOOP and now - self._ends[0] < _LOOP_S
+        if not is_loop:
+            self._waited = 0.0
+        return is_loop

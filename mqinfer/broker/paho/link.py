@@ -10,8 +10,7 @@ from mqinfer.broker.malloc import keep_freed_memory
 from mqinfer.broker.packets import encode_head
 from mqinfer.broker.paho.client import check_paho
 from mqinfer.broker.paho.connecting import Identity, make_tls_context
-from mqinfer.broker.paho.loop import Loop
-from mqinfer.broker.paho.outbox import MOST_QUEUED, Outgoing, Question
+from mqinfer.broker.paho.loop import MOST_QUEUED, Loop, Outgoing, Question
 from mqinfer.broker.paho.session import cut
 from mqinfer.broker.process import Maker
 from mqinfer.broker.routes import Route, Routes, subscription_name
@@ -129,7 +128,7 @@ class PahoLink:
         route = Route.make(topic_filter, share, handler, retained=retained)
         self._routes.put(route)
         try:
-            self._ask(lambda session: session.subscribe(route))
+            self._ask(lambda session, answer: session.subscribe(route, answer))
         except NotAuthorized:
             self._routes.remove(route.subscription)
             raise
@@ -138,7 +137,7 @@ class PahoLink:
         """Stop receiving; messages that the broker has already sent may still come until this returns."""
         self._maker.check()
         name = subscription_name(topic_filter, share)
-        self._ask(lambda session: session.unsubscribe(name))
+        self._ask(lambda session, answer: session.unsubscribe(name, answer))
         self._routes.remove(name)
 
     def close(self, timeout: float = 5.0) -> None:

@@ -1,4 +1,4 @@
-"""The thread that owns a connection: it connects, sends, receives, and connects again until it is closed.
+"""The thread that owns a connection, and the queue to it: it connects, sends, receives, until the link is closed.
 
 - Only it calls paho. A publisher appends to a bounded queue and wakes it.
 - Nothing is kept over a loss of the connection: what was queued or unacknowledged is dropped and counted, and the owner
@@ -14,19 +14,20 @@
 from __future__ import annotations
 
 import logging
-import random
 import selectors
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from multiprocessing.connection import wait
+from typing import NamedTuple
 
-from mqinfer.broker.link import ConnectionHandler
-from mqinfer.broker.paho.connecting import ConnectionClosed, Identity
+from mqinfer.broker.link import Ack, ConnectionHandler, Message
+from mqinfer.broker.packets import Head
+from mqinfer.broker.paho.connecting import Backoff, ConnectionClosed, Identity
 from mqinfer.broker.paho.outages import OUTAGES
-from mqinfer.broker.paho.outbox import Outbox, Outgoing, Question
 from mqinfer.broker.paho.session import Session
 from mqinfer.broker.process import abandon_in_children, end_thread_in_child
 from mqinfer.broker.routes import Routes
@@ -41,49 +42,91 @@ _HOLD_S = 0.001  # how long PUBACKs wait for a message that they can travel with
 _LEAVE_S = 1.0  # how long a DISCONNECT may take to leave
 _HANDSHAKE_S = 5.0  # how long a broker may take to accept, on a reconnect
 
-# A wait adds at most this share of what was waited so far: whoever was away for two seconds is found within one more.
-# The usual doubling with each attempt may wait for as long again, or longer where the first draws were short.
-_SHARE = 0.5
-# So many connections that ended within so many seconds are a loop. A link that is cut every second is none.
-_LOOP, _LOOP_S = 10, 5.0
+MOST_QUEUED = 65_535
+"""Messages that may be queued for the link's thread: a backstop, since the sender's window is far smaller."""
+Question = Callable[[Session, Future[None]], None]
+"""Asks the broker for something; its answer goes into the future."""
 
 
-class Backoff:
-    """Exponential back-off with full jitter, so that a fleet doesn't reconnect in step.
+class Outgoing(NamedTuple):
+    """A message for the link's thread; dropped if its connection is gone by then."""
 
-    Source: Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015; here with a floor.
+    epoch: int
+    message: Message
+    head: Head
+    on_ack: Ack
 
-    Args:
-        shortest: Least wait, in seconds.
-        longest: Most wait, in seconds.
-        draw: Returns numbers in [0, 1).
-    """
 
-    def __init__(self, shortest: float = 0.1, longest: float = 5.0, draw: Callable[[], float] = random.random) -> None:
-        self._shortest = shortest
-        self._longest = longest
-        self._draw = draw
-        self._waited = 0.0
-        self._ends: deque[float] = deque(maxlen=_LOOP)
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """A subscription to make or to remove, and where the broker's answer goes."""
 
-    def next(self) -> float:
-        """Return the seconds to wait now; the ceiling grows with what was waited so far."""
-        ceiling = min(self._shortest + _SHARE * self._waited, self._longest)
-        seconds = self._shortest + (ceiling - self._shortest) * self._draw()
-        self._waited += seconds
-        return seconds
+    question: Question
+    answer: Future[None]
 
-    def lost(self, now: float) -> bool:
-        """Count the loss of a connection; start anew unless losses come so fast that they are a loop.
+    def put_to(self, session: Session) -> None:
+        """Ask the broker, or leave it to the next connection, which goes by the table of routes."""
+        if not (session.accepted and session.alive):
+            self.answer.set_result(None)
+            return
+        try:
+            self.question(session, self.answer)
+        except Exception as error:  # noqa: BLE001 - what paho refuses to send is the asker's fault, not the link's
+            self.answer.set_exception(error)
 
-        Returns:
-            Whether they are one.
-        """
-        self._ends.append(now)
-        is_loop = len(self._ends) == _LOOP and now - self._ends[0] < _LOOP_S
-        if not is_loop:
-            self._waited = 0.0
-        return is_loop
+
+class Outbox:
+    """The queue between all threads, which put in, and the link's thread, which takes out."""
+
+    def __init__(self) -> None:
+        self._messages: deque[Outgoing] = deque()
+        self._commands: deque[_Command] = deque()
+        self.dropped = 0
+        """Messages whose connection was lost before they could leave, and those that changed meanwhile."""
+
+    def __len__(self) -> int:
+        """Count the queued messages."""
+        return len(self._messages)
+
+    def put(self, outgoing: Outgoing) -> None:
+        """Queue a message."""
+        self._messages.append(outgoing)
+
+    def ask(self, question: Question) -> Future[None]:
+        """Queue a question; return where its answer will be."""
+        command = _Command(question, Future())
+        self._commands.append(command)
+        return command.answer
+
+    def can_empty(self, session: Session) -> bool:
+        """Return whether the link's thread could pass something to the session now."""
+        return bool(self._commands) or (bool(self._messages) and session.has_room)
+
+    def empty_into(self, session: Session, epoch: int) -> None:
+        """Pass on all questions, and the messages of this connection as far as its window allows."""
+        while self._commands:
+            self._commands.popleft().put_to(session)
+        while self._messages and session.has_room:
+            outgoing = self._messages.popleft()
+            if outgoing.epoch != epoch or not _send(session, outgoing):
+                self.dropped += 1
+
+    def clear(self) -> None:
+        """Drop the messages and leave the questions to the next connection: this one is lost."""
+        self.dropped += len(self._messages)
+        self._messages.clear()
+        while self._commands:
+            self._commands.popleft().answer.set_result(None)
+
+
+def _send(session: Session, outgoing: Outgoing) -> bool:
+    """Send a message; return False where its payload can no longer be read, since its owner released the memory."""
+    try:
+        session.send(outgoing.message, outgoing.head, outgoing.on_ack)
+    except Exception:  # noqa: BLE001 - one message's fault must not end the link
+        _log.exception("topic %s: the message can't be sent and is lost", outgoing.message.topic)
+        return False
+    return True
 
 
 class Loop:

@@ -152,20 +152,20 @@ class Session:
         if message.qos:
             self.acks[identifier] = on_ack
 
-    def subscribe(self, route: Route) -> Future[None]:
-        """Ask for a subscription; return the broker's answer, which ends with the connection."""
+    def subscribe(self, route: Route, answer: Future[None]) -> None:
+        """Ask for a subscription; the broker's answer, or the end of the connection, ends the waiting for it."""
         if self.version5:
             kept = SubscribeOptions.RETAIN_SEND_ON_SUBSCRIBE if route.retained else SubscribeOptions.RETAIN_DO_NOT_SEND
             options = SubscribeOptions(qos=1, retainHandling=kept)
             _, identifier = self.client.subscribe(route.subscription, options=options)
         else:
             _, identifier = self.client.subscribe(route.subscription, qos=1)
-        return self._wait_for(identifier, route.subscription)
+        self._wait_for(identifier, route.subscription, answer)
 
-    def unsubscribe(self, name: str) -> Future[None]:
+    def unsubscribe(self, name: str, answer: Future[None]) -> None:
         """Remove a subscription; its route goes when the broker has answered."""
         _, identifier = self.client.unsubscribe(name)
-        return self._wait_for(identifier, name)
+        self._wait_for(identifier, name, answer)
 
     def leave(self) -> None:
         """Send DISCONNECT, once: the broker drops the will, and closes."""
@@ -184,13 +184,11 @@ class Session:
         if sock is not None:
             sock.close()
 
-    def _wait_for(self, identifier: int | None, name: str) -> Future[None]:
-        answer: Future[None] = Future()
+    def _wait_for(self, identifier: int | None, name: str, answer: Future[None]) -> None:
         if identifier is None:  # the connection has just gone
             answer.set_result(None)
         else:
             self._pending[identifier] = (name, answer)
-        return answer
 
     def _on_ack(self, identifier: int, code: int) -> None:
         on_ack = self.acks.pop(identifier, None)
@@ -215,7 +213,7 @@ class Session:
             self.max_packet_size = min(own, getattr(found, "MaximumPacketSize", own))
         self.accepted = True
         for route in self._routes:
-            self.subscribe(route)
+            self.subscribe(route, Future())
         self._resubscribing = set(self._pending)
 
     def _on_disconnect(
@@ -257,10 +255,8 @@ def _unasked(packet: str, identifier: int) -> MalformedPacket:
     return MalformedPacket(f"a {packet} for packet identifier {identifier}, which nothing here waits for")
 
 
-def cut(session: Session) -> Future[None]:
+def cut(session: Session, done: Future[None]) -> None:
     """Break a session's connection without a DISCONNECT; reading finds it broken."""
     with socket.fromfd(session.fileno(), socket.AF_INET, socket.SOCK_STREAM) as same:
         same.shutdown(socket.SHUT_RDWR)
-    done: Future[None] = Future()
     done.set_result(None)
-    return done

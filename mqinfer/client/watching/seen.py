@@ -13,8 +13,8 @@ from enum import StrEnum
 from msgspec import Struct
 
 from mqinfer.broker.link import Message
-from mqinfer.client.result import InferResult, decode_outputs
-from mqinfer.codecs import decode_tensor
+from mqinfer.client.result import InferResult
+from mqinfer.codecs import decode_outputs, decode_tensor
 from mqinfer.protocol import envelope, oip_json
 from mqinfer.protocol.checksum import CHECKSUM, verify
 from mqinfer.protocol.datatypes import Array, Datatype

@@ -79,10 +79,3 @@ class Schedule:
         """Seconds after which a request expires whatever its own deadline; None for no such bound."""
         stated = self.batching.default_queue_policy.default_timeout_microseconds if self.batching else 0
         return stated / 1e6 if stated else None
-
-    def level(self, priority: int) -> int:
-        """Return the level of a request's priority, 0 the highest; 0 for all where no levels are configured."""
-        if self.batching is None or not self.batching.priority_levels:
-            return 0
-        known = 1 <= priority <= self.batching.priority_levels
-        return (priority if known else self.batching.default_priority_level or self.batching.priority_levels) - 1

@@ -19,6 +19,7 @@ from mqinfer.cloud_worker.serving.pipeline import FinishedRun
 from mqinfer.cloud_worker.serving.replies import Replies
 from mqinfer.cloud_worker.serving.service import Completed, InferenceService, Prepared
 from mqinfer.cloud_worker.serving.spans import Replied, WorkerSpans
+from mqinfer.models.repository.config import DynamicBatching
 from mqinfer.protocol.errors import Expired, MqinferError
 from mqinfer.value_object import value_object
 
@@ -66,7 +67,7 @@ class Processing:
         self._replies = replies
         self._admission = admission
         self._cancelled = cancelled
-        self._schedule = schedule
+        self._batching = schedule.batching
         self._queue_timeout_s = schedule.queue_timeout_s
         self._topics, self._limits, self._name = options.topics, options.limits, options.name
         self._meter = meter
@@ -132,7 +133,12 @@ class Processing:
             return None
         item = PreparedRequest(incoming, prepared, started - delivery.received, self._clock())
         return Ready(
-            item, prepared.key, prepared.rows, incoming.client, self._schedule.level(request.priority), prepared.nbytes
+            item,
+            prepared.key,
+            prepared.rows,
+            incoming.client,
+            _level(self._batching, request.priority),
+            prepared.nbytes,
         )
 
     def _is_skipped(self, incoming: IncomingRequest) -> bool:
@@ -191,3 +197,11 @@ class Processing:
             spans.append(
                 Replied(incoming, response, started, replied_at, work.ready, began, replying, done.postprocess_ns)
             )
+
+
+def _level(batching: DynamicBatching | None, priority: int) -> int:
+    """Return the level of a request's priority, 0 the highest; 0 for all where no levels are configured."""
+    if batching is None or not batching.priority_levels:
+        return 0
+    known = 1 <= priority <= batching.priority_levels
+    return (priority if known else batching.default_priority_level or batching.priority_levels) - 1

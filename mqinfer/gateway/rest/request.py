@@ -17,10 +17,9 @@ from mqinfer.gateway.protocol_answers import NO_SHARED_MEMORY
 from mqinfer.gateway.rest.json_data import raw_of_text
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Buffer, Datatype, array_bytes, nbytes
-from mqinfer.protocol.decoding import MAX_JSON_BYTES, prepare, refusal, scalars
+from mqinfer.protocol.decoding import JSON_STRINGS, MAX_JSON_BYTES, prepare, refusal, scalars
 from mqinfer.protocol.errors import BadEnvelope, BadTensor, InvalidRequest, LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS
-from mqinfer.protocol.nesting import JSON_STRINGS
 from mqinfer.protocol.oip_json import HEADER_LENGTH
 from mqinfer.protocol.types import Count, EncodedTensor, RequestedOutput
 

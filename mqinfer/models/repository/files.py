@@ -13,7 +13,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from mqinfer.codecs.probe import lfs_pointer
+from mqinfer.codecs.image import lfs_pointer
 from mqinfer.models.repository.protobuf_fields import is_whole
 from mqinfer.protocol.errors import ModelNotLoadable
 

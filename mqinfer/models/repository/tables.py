@@ -24,8 +24,8 @@ from msgspec import Meta, Struct, structs
 from mqinfer.logs import log_once
 from mqinfer.protocol.card import Layout
 from mqinfer.protocol.datatypes import Datatype
+from mqinfer.protocol.decoding import MAX_NESTING, is_deep
 from mqinfer.protocol.errors import ConfigError
-from mqinfer.protocol.nesting import MAX_NESTING, is_deep
 from mqinfer.protocol.types import Scalar
 
 log = logging.getLogger("mqinfer.models")

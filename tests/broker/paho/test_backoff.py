@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqinfer.broker.paho.loop import Backoff
+from mqinfer.broker.paho.connecting import Backoff
 
 ULP = 1 + 1e-12  # a ceiling is reached by way of a product and a sum
 draws = st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=60)

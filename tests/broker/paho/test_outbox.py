@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mqinfer.broker.link import Ack, Message, ignore_ack
 from mqinfer.broker.packets import Head, encode_head
-from mqinfer.broker.paho.outbox import Outbox, Outgoing, Question
+from mqinfer.broker.paho.loop import Outbox, Outgoing, Question
 from mqinfer.broker.paho.session import Session
 from mqinfer.protocol.errors import NotAuthorized
 
@@ -40,11 +40,10 @@ class Connection:
         self.took.append(message.payload)
         self.acks.append(on_ack)
 
-    def unsubscribe(self, name: str) -> Future[None]:
+    def unsubscribe(self, name: str, answer: Future[None]) -> None:
         """Take a question; the answer comes when the test gives it."""
         self.took.append(name)
-        self.answer: Future[None] = Future()
-        return self.answer
+        self.answer = answer
 
 
 def session(connection: Connection) -> Session:
@@ -60,7 +59,7 @@ def outgoing(number: int, epoch: int = 1) -> Outgoing:
 
 def question(name: str) -> Question:
     """Ask for the end of a subscription."""
-    return lambda session: session.unsubscribe(name)
+    return lambda session, answer: session.unsubscribe(name, answer)
 
 
 def test_messages_leave_in_their_order() -> None:
