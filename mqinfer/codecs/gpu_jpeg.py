@@ -10,6 +10,7 @@ a warning is logged once. What the GPU can't decode later goes to OpenCV.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from importlib import import_module
 from typing import Any
@@ -33,6 +34,7 @@ def jpeg_reader(device: str) -> ReadPicture:
     kind, _, index = device.partition(":")
     if kind != "cuda":
         return read_with_opencv
+    os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # its errors come as exceptions; it would print them too
     try:
         nvimgcodec = import_module("nvidia.nvimgcodec")
     except ImportError:

@@ -1,6 +1,7 @@
 """The choice of what decodes JPEGs; no test here has a GPU: what is tried is that its absence costs nothing."""
 
 import logging
+import os
 from importlib.util import find_spec
 
 import numpy as np
@@ -26,11 +27,13 @@ def test_a_model_on_the_cpu_has_opencv() -> None:
 
 
 @pytest.mark.skipif(installed(), reason="nvImageCodec is installed")
-def test_without_nvimagecodec_opencv_decodes(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_nvimagecodec_opencv_decodes(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker on a GPU works without it, and nobody is bothered by what is only an extra."""
+    monkeypatch.delenv("PYNVIMGCODEC_VERBOSITY", raising=False)
     with caplog.at_level(logging.DEBUG, "mqinfer.codecs"):
         codecs = codecs_for("cuda:0")
     assert caplog.messages == []
+    assert os.environ["PYNVIMGCODEC_VERBOSITY"] == "0"  # set before it is imported, so that it prints nothing
     tensor = encode_tensor("x", np.full((16, 24, 3), 90, np.uint8), "jpeg:95")
     assert abs(decode_tensor(tensor, codecs=codecs).astype(int) - 90).max() <= 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -389,3 +390,29 @@ def test_real_saved_model(shared_models: Path, repository: Path, version: int) -
     assert answer.ravel().tolist() == [2.5, 3.0, 4.5]
     examples = loaded(folder, parameters={"signature": "classify_x_to_y"})
     assert examples.card.inputs == (TensorSpec("inputs", Datatype.BYTES, (-1,)),)
+
+
+_IMPORT = """
+import os
+from mqinfer.models.backends.tensorflow.runtime import import_tensorflow
+import_tensorflow()
+os.write(2, b"a line after it")
+"""
+_ABORT = """
+import os
+from mqinfer.models.backends.tensorflow import runtime
+with runtime._without_early_lines():
+    os.write(2, b"I0000 of TensorFlow\\nF0000 the reason\\n")
+    os.abort()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("code", "expected"), [(_IMPORT, "a line after it"), (_ABORT, "F0000 the reason\n")])
+def test_lines_on_stderr(tf: Any, code: str, expected: str) -> None:
+    """TensorFlow's libraries print nothing of their own as they are loaded, but for the reason that they end for."""
+    del tf
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": str(Path(__file__).parents[2])}
+    # The filter has the same pipe, so that all is read when both have ended.
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert done.stderr == expected

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +25,66 @@ log = logging.getLogger("mqinfer.models")
 
 
 def import_tensorflow() -> Any:
-    """Import TensorFlow with as few lines on stderr as possible.
-
-    Two lines on oneDNN remain, which TensorFlow 2.21 prints before it reads any setting. A TF_CPP_MIN_LOG_LEVEL in the
-    environment stays.
+    """Import TensorFlow without lines of its own on stderr, but for those of a TF_CPP_MIN_LOG_LEVEL in the environment.
 
     Raises:
         MissingExtra: It is not installed.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # fatal lines only: errors come as exceptions
     try:
-        with _without_keras():
+        with _without_early_lines(), _without_keras():
             import tensorflow as tf
     except ImportError as error:
         raise missing_extra("tensorflow", "tensorflow") from error
     for name in ("tensorflow", "absl"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # as above; some errors would come with a traceback
     return tf
+
+
+_FILTER = """
+import sys
+for line in sys.stdin.buffer:
+    if not line.startswith(tuple(each.encode() for each in sys.argv[1:])):
+        sys.stderr.buffer.write(line)
+        sys.stderr.buffer.flush()
+"""
+_FILTER_ENDS_S = 2.0
+
+
+@contextmanager
+def _without_early_lines() -> Iterator[None]:
+    """Leave out what TensorFlow 2.21 prints as its libraries are loaded, before it reads its level of log.
+
+    A process of its own reads the lines, so that the last ones are passed on if loading ends this process, as where the
+    CPU lacks instructions.
+    """
+    level = os.environ["TF_CPP_MIN_LOG_LEVEL"]
+    letters = "IWE"[: int(level)] if level.isdecimal() else ""
+    if "tensorflow" in sys.modules or not letters:
+        yield
+        return
+    prefixes = [f"{letter}0000 " for letter in letters] + ["WARNING: All log messages before absl::InitializeLog()"]
+    command = [sys.executable, "-I", "-S", "-c", _FILTER, *prefixes]
+    read, write = os.pipe()
+    try:
+        saved = os.dup(2)
+        # A session of its own: Ctrl-C is for this process, which then ends its lines.
+        filtering = subprocess.Popen(command, stdin=read, start_new_session=True)  # noqa: S603 - this interpreter
+    except OSError:  # no stderr, or no room for a process: the lines are no reason to fail
+        os.close(write)
+        yield
+        return
+    finally:
+        os.close(read)
+    os.dup2(write, 2)
+    os.close(write)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        with suppress(subprocess.TimeoutExpired):  # a process that was started meanwhile has its stderr
+            filtering.wait(_FILTER_ENDS_S)
 
 
 @contextmanager
