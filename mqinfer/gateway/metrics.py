@@ -16,7 +16,7 @@ from mqinfer.gateway.core import Core
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.metrics.client import add_client
 from mqinfer.metrics.endpoint import make_registry
-from mqinfer.metrics.lag import lag, to_record
+from mqinfer.metrics.lag import add_lag, lag, to_record
 from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.states import PendingRequests
 
@@ -86,11 +86,4 @@ def _read(core: Core, access: Access, samples: Samples) -> None:
     samples.gauge("gateway_running_requests", "Calls that were handed to the client.", admission.running)
     samples.gauge("gateway_queued_requests", "Calls that wait for their turn.", admission.queued)
     samples.gauge("gateway_pending_bytes", "Inputs of the calls without an outcome.", admission.bytes)
-    if not connection.registry.is_complete:
-        return
-    for model, each in lag(connection.registry.known, time.monotonic()).items():
-        samples.gauge("lag_pending_requests", "Requests without an outcome, of all clients.", each.pending, model=model)
-        text = "Age of the oldest request that clients have stated."
-        samples.gauge("lag_oldest_request_seconds", text, each.oldest_ms / 1e3, model=model)
-        samples.gauge("lag_workers", "Worker processes that are ready.", each.workers, model=model)
-        samples.gauge("lag_capacity_requests", "Requests that these accept at a time.", each.capacity, model=model)
+    add_lag(samples, connection.registry)

@@ -6,11 +6,14 @@ at a worker is in flight at a client, but not every client publishes a state, so
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass
 
+from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.registry import Registry
+from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.states import WorkerStatus
 
 _MOST_CLAIMED = 1 << 20
@@ -93,3 +96,15 @@ def _pending(
 def to_record(found: Mapping[str, Lag]) -> dict[str, dict[str, int]]:
     """Return lags as JSON types."""
     return {model: asdict(each) for model, each in found.items()}
+
+
+def add_lag(samples: Samples, live: LiveRegistry) -> None:
+    """Add the lag of the site; nothing without a connection to the broker: a zero would mean that nothing waits."""
+    if not live.is_complete:
+        return
+    for model, each in lag(live.known, time.monotonic()).items():
+        samples.gauge("lag_pending_requests", "Requests without an outcome, of all clients.", each.pending, model=model)
+        text = "Age of the oldest request that clients have stated."
+        samples.gauge("lag_oldest_request_seconds", text, each.oldest_ms / 1e3, model=model)
+        samples.gauge("lag_workers", "Worker processes that are ready.", each.workers, model=model)
+        samples.gauge("lag_capacity_requests", "Requests that these accept at a time.", each.capacity, model=model)

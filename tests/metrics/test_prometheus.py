@@ -1,4 +1,4 @@
-"""Debian's Prometheus scrapes a worker, a gateway and an edge, and answers the queries of dashboard and rules."""
+"""Debian's Prometheus scrapes all programs, and answers the queries of dashboard and rules."""
 
 from __future__ import annotations
 
@@ -67,6 +67,16 @@ def expressions() -> list[str]:
     return [each.replace("$__rate_interval", "1m").replace("$model", ".*") for each in found]
 
 
+def models() -> str:
+    """Return the selector of the series whose models the dashboard lists."""
+    variables = json.loads((MONITORING / "grafana.json").read_text())["templating"]["list"]
+    (found,) = (
+        re.fullmatch(r"label_values\((.*), model\)", each["query"]) for each in variables if each["name"] == "model"
+    )
+    assert found
+    return found[1]
+
+
 def configure(folder: Path, ports: dict[str, int]) -> Path:
     """Write the example's configuration with these ports, and a scrape every quarter of a second."""
     text = (MONITORING / "prometheus.yml").read_text().replace("_interval: 5s", "_interval: 250ms")
@@ -78,8 +88,8 @@ def configure(folder: Path, ports: dict[str, int]) -> Path:
 
 
 @pytest.mark.broker
-@pytest.mark.slow  # four programs, one of them Prometheus
-def test_prometheus_scrapes_all_three_programs(
+@pytest.mark.slow  # five programs, one of them Prometheus
+def test_prometheus_scrapes_all_programs(
     broker_url: str,
     write_echo: Callable[..., Path],
     unique: Callable[[str], str],
@@ -90,16 +100,17 @@ def test_prometheus_scrapes_all_three_programs(
     prometheus, promtool = find_program("prometheus"), find_program("promtool")
     repository = write_echo("echo", ("image", "UINT8", [-1, 8, 12, 3]))
     drive = write_drive(tmp_path / "drive.bag", ros=1, frames=8, seed=3, width=48, height=32)
-    ports = {job: free_port() for job in ("worker", "gateway", "edge", "prometheus", "http")}
+    ports = {job: free_port() for job in ("worker", "gateway", "edge", "lag", "prometheus", "http")}
     common = ("--broker", broker_url, "--root", unique("root"))
 
     def mqinfer(command: str, *options: str) -> None:
         start(command, sys.executable, "-m", "mqinfer", command, *options, *common)
 
-    metrics = {job: ("--metrics-port", str(ports[job])) for job in ("worker", "gateway", "edge")}
+    metrics = {job: ("--metrics-port", str(ports[job])) for job in ("worker", "gateway", "edge", "lag")}
     mqinfer("worker", "--repository", str(repository), "--name", unique("worker"), *metrics["worker"])
     off = [word for front in ("grpc", "tfs-grpc", "tfs-rest") for word in (f"--{front}-port", "0")]
     mqinfer("gateway", *metrics["gateway"], "--http-port", str(ports["http"]), *off, "--name", unique("gateway"))
+    mqinfer("lag", *metrics["lag"])
     config = configure(tmp_path, ports)
     where = f"127.0.0.1:{ports['prometheus']}"
     start(
@@ -126,17 +137,20 @@ def test_prometheus_scrapes_all_three_programs(
 
     def up() -> bool:
         targets = ask("targets")["activeTargets"]
-        return {each["labels"]["job"] for each in targets if each["health"] == "up"} == {"worker", "gateway", "edge"}
+        return {each["labels"]["job"] for each in targets if each["health"] == "up"} == set(metrics)
 
-    poll(up, "all three programs are scraped")
+    poll(up, "all programs are scraped")
     calls = 'sum(mqinfer_gateway_requests_total{model="echo",outcome%s"ok"})'
     for sign, count in (("=", CALLS), ("!=", WRONG)):
         poll(lambda s=sign, n=count: (found := query(calls % s)) and float(found[0]["value"][1]) == n, f"{count} calls")  # type: ignore[misc]
     for expression in expressions():
         poll(lambda text=expression: query(text), expression)  # type: ignore[misc]
+    stated = 'count(mqinfer_lag_workers{job=~"gateway|lag",model="echo"} == 1) == 2'
+    poll(lambda: query(stated), "gateway and lag state the same")
+    assert ask(f"label/model/values?match[]={quote(models())}") == ["echo"]
     rules = [rule for group in ask("rules")["groups"] for rule in group["rules"]]
-    assert len(rules) == 4
-    assert poll(lambda: [each["health"] for each in ask("rules")["groups"][0]["rules"]] == ["ok"] * 4, "rules")
+    assert len(rules) == 5
+    assert poll(lambda: [each["health"] for each in ask("rules")["groups"][0]["rules"]] == ["ok"] * 5, "rules")
     for job in metrics:
         text = read(f"http://127.0.0.1:{ports[job]}/metrics")
         done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True, check=False)
@@ -149,7 +163,7 @@ def test_prometheus_scrapes_all_three_programs(
 def documented(job: str, text: str) -> None:
     """Assert that docs/reference/metrics.md lists every family of a program."""
     names = re.findall(r"^# TYPE (mqinfer_\w+) ", text, re.MULTILINE)
-    assert len(names) > 10, job
+    assert len(names) > (5 if job == "lag" else 10), job
     listed = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     assert [name for name in names if f"`{name}`" not in listed] == [], job
 
@@ -159,3 +173,37 @@ def test_rules_are_sound() -> None:
     subprocess.run(
         [find_program("promtool"), "check", "rules", str(MONITORING / "rules.yml")], check=True, capture_output=True
     )
+
+
+TESTS = """
+rule_files: [rules.yml]
+evaluation_interval: 10s
+tests:
+  - interval: 10s
+    input_series:
+      - {series: 'mqinfer_lag_oldest_request_seconds{job="lag",model="seg"}', values: '9x30'}
+      - {series: 'mqinfer_lag_pending_requests{job="lag",model="seg"}', values: '3x30'}
+      - {series: 'mqinfer_lag_workers{job="lag",model="seg"}', values: '0x30'}
+    alert_rule_test:
+      - {eval_time: 3m, alertname: RequestsWait, exp_alerts: [{exp_labels: {severity: warning, job: lag, model: seg}}]}
+      - eval_time: 3m
+        alertname: NoWorkerForRequests
+        exp_alerts: [{exp_labels: {severity: critical, job: lag, model: seg}}]
+      - {eval_time: 3m, alertname: LagUnknown, exp_alerts: []}
+  - interval: 10s
+    input_series:
+      - {series: 'mqinfer_worker_processes{job="worker",model="seg"}', values: '1x30'}
+    alert_rule_test:
+      - {eval_time: 1m, alertname: LagUnknown, exp_alerts: []}
+      - {eval_time: 3m, alertname: LagUnknown, exp_alerts: [{exp_labels: {severity: warning}}]}
+"""
+
+
+def test_an_alert_tells_that_no_program_states_the_lag(tmp_path: Path) -> None:
+    """With the figures of `mqinfer lag` alone the two alerts about waiting fire; without any it is said."""
+    rules = re.sub(r" +annotations: .*\n", "", (MONITORING / "rules.yml").read_text())
+    (tmp_path / "rules.yml").write_text(rules)
+    (tmp_path / "tests.yml").write_text(TESTS)
+    command = [find_program("promtool"), "test", "rules", str(tmp_path / "tests.yml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
