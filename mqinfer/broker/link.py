@@ -61,10 +61,16 @@ class Message(Struct, frozen=True, eq=False):
 MessageHandler = Callable[[Message], None]
 ConnectionHandler = Callable[[bool], None]
 Ack = Callable[[int], None]
+Withdraw = Callable[[], None]
+"""Gives up a message that has not begun to leave: it is not sent, and its memory is free. Else it changes nothing."""
 
 
 def ignore_ack(reason_code: int) -> None:
     """Ignore a PUBACK: for messages that are repeated anyway, such as states."""
+
+
+def already_sent() -> None:
+    """Withdraw nothing: for links that pass a message on at once."""
 
 
 class Link(Protocol):
@@ -102,13 +108,16 @@ class Link(Protocol):
             NotAuthorized: The broker refused the credentials.
         """
 
-    def publish(self, message: Message, on_ack: Ack = ignore_ack) -> None:
+    def publish(self, message: Message, on_ack: Ack = ignore_ack) -> Withdraw:
         """Send a message; return before it has left.
 
         Args:
             message: What to send.
             on_ack: Called with the PUBACK's reason code, on the link's thread; never for QoS 0 or when the
-                connection is lost first (`on_connection` reports that).
+                connection is lost first (`on_connection` reports that), or it is withdrawn.
+
+        Returns:
+            What gives it up.
 
         Raises:
             NotConnected: The link is down; the message is not kept.

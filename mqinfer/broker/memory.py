@@ -19,7 +19,16 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from mqinfer.broker.link import Ack, ConnectionHandler, Message, MessageHandler, ReasonCode, ignore_ack
+from mqinfer.broker.link import (
+    Ack,
+    ConnectionHandler,
+    Message,
+    MessageHandler,
+    ReasonCode,
+    Withdraw,
+    already_sent,
+    ignore_ack,
+)
 from mqinfer.broker.packets import encode_head
 from mqinfer.broker.process import Maker, abandon_in_children, end_thread_in_child
 from mqinfer.broker.routes import compile_filter, subscription_name
@@ -247,7 +256,7 @@ class MemoryLink:
         self.restore()
         self.settle(timeout)
 
-    def publish(self, message: Message, on_ack: Ack = ignore_ack) -> None:
+    def publish(self, message: Message, on_ack: Ack = ignore_ack) -> Withdraw:
         """Send a message, as of `Link`; it is `NotConnected` too where the link's own handlers are far behind."""
         if not self._connected:
             self._maker.check()
@@ -264,6 +273,7 @@ class MemoryLink:
         code = self._broker.publish(message.joined())
         if message.qos:
             self._events.put(_Event(self._session, on_ack, code))
+        return already_sent
 
     def subscribe(
         self, topic_filter: str, handler: MessageHandler, *, share: str | None = None, retained: bool = True

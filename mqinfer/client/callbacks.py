@@ -145,7 +145,7 @@ def settle(future: ReplyFuture, maker: Maker, result: InferResult) -> None:
     try:
         result.raise_for_outcome()
     except MqinferError as error:
-        future.set_exception(error)
+        future.set_exception(error.with_traceback(None))  # its frames would keep the request, and this future itself
     else:
         future.set_result(result)
     finally:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
 from mqinfer.broker.process import Maker, end_thread_in_child
 from mqinfer.client.dispatch.dispatcher import Dispatcher, NextStep
-from mqinfer.client.dispatch.pending import PendingRequest, Settle
+from mqinfer.client.dispatch.pending import PendingRequest, RequestPlace, Settle
 from mqinfer.client.options import LONGEST_TIMEOUT_S, ClientOptions, check_timeout
 from mqinfer.client.registry import Registry
 from mqinfer.client.request import Messages
@@ -199,7 +199,7 @@ class Requester:
             entry = self._dispatcher.settle(request_id, reason.outcome, is_reply=False)
         if entry is None:
             return False
-        self._hand_over(entry, entry.failed(reason))
+        self._fail(entry, reason)
         self._pump()
         if entry.attempts:
             with suppress(LinkError):  # without a connection no worker answers it either
@@ -281,7 +281,7 @@ class Requester:
         """Publish and hand over until nothing is left to do."""
         while True:
             for entry, why in step.ended:
-                self._hand_over(entry, entry.failed(self._explained(entry, why)))
+                self._fail(entry, self._explained(entry, why))
             if step.send is None or (self._publish(step.send) and not step.more):
                 return
             with self._lock:
@@ -324,7 +324,11 @@ class Requester:
         why: MqinferError
         try:
             message = self._messages.publication(entry)
-            self.link.publish(message, partial(self._on_ack, entry, attempt))
+            if attempt > 1:
+                entry.withdraw()
+            entry.withdraw = self.link.publish(message, partial(self._on_ack, entry.request.id, attempt))
+            if entry.place is RequestPlace.ENDED:  # meanwhile, by another thread
+                entry.withdraw()
         except MqinferError as error:  # not connected, too large, a name outside the rules
             why = error
         except Exception as error:  # a defect; the request gets its outcome all the same
@@ -336,7 +340,10 @@ class Requester:
             self._dispatcher.unsent(entry, attempt, why, self._clock())
         return False
 
-    def _on_ack(self, entry: PendingRequest, attempt: int, code: int) -> None:
+    def _on_ack(self, request_id: str, attempt: int, code: int) -> None:
+        entry = self._dispatcher.table.entries.get(request_id)  # not kept here: the broker may take long
+        if entry is None:
+            return
         if code == ReasonCode.SUCCESS:  # changes the entry alone, and states, which ask for it, come on this thread too
             self._dispatcher.acked(entry, attempt, code, 0.0)
         else:
@@ -427,6 +434,11 @@ class Requester:
                 self._hand_over(entry, entry.answered(response, outputs, problem, received))
         self._carry_out(step)
 
+    def _fail(self, entry: PendingRequest, why: MqinferError) -> None:
+        """Hand over an outcome that is no reply; nobody waits for one any more."""
+        entry.withdraw()
+        self._hand_over(entry, entry.failed(why))
+
     def _hand_over(self, entry: PendingRequest, result: InferResult) -> None:
         settled = 0.0 if entry.spans is None else self._clock()
         try:
@@ -443,7 +455,7 @@ class Requester:
             ended = self._dispatcher.cancel_all(why)
             self._room.notify_all()
         for entry, reason in ended:
-            self._hand_over(entry, entry.failed(reason))
+            self._fail(entry, reason)
 
     def _on_defect(self, error: BaseException) -> None:
         """Without its timer a client could keep no deadline: nothing is left pending, and nothing accepted any more."""

@@ -467,7 +467,7 @@ def test_what_can_not_be_encoded(links: Links, unique: Unique, text: str) -> Non
             link.publish(message)
     with pytest.raises((ConfigError, BadTopic)):
         link.publish(Message(topic, b"", response_topic=text))
-    uses: list[Callable[[], None]] = [
+    uses: list[Callable[[], object]] = [
         lambda: link.publish(Message(f"{topic}/{text}", b"")),
         lambda: link.subscribe(f"{topic}/{text}", inbox),
         lambda: link.subscribe(topic, inbox, share=text),

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from mqinfer.broker.link import Ack, ConnectionHandler, Message, MessageHandler, ignore_ack
+from mqinfer.broker.link import (
+    Ack,
+    ConnectionHandler,
+    Message,
+    MessageHandler,
+    Withdraw,
+    already_sent,
+    ignore_ack,
+)
 from mqinfer.broker.routes import Route, Routes, subscription_name
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotConnected
 from tests.simulation.broker import Broker, Subscription, Wire
@@ -85,7 +93,7 @@ class SimulatedLink:
         self.wire = wire
         self._on_connection(True)
 
-    def publish(self, message: Message, on_ack: Ack = ignore_ack) -> None:
+    def publish(self, message: Message, on_ack: Ack = ignore_ack) -> Withdraw:
         """Send a message.
 
         Raises:
@@ -94,11 +102,12 @@ class SimulatedLink:
         if self.wire is None:
             raise NotConnected("the link is down; nothing was sent")
         if self.node.dead or self.node.is_stuck:
-            return
+            return already_sent
         self._number += 1
         self._acks[self._number] = on_ack, message
         lead = self.node.lead
         self.broker.up(self.wire, self.broker.arrived, self.wire, self._number, message.joined(), lead=lead)
+        return already_sent
 
     def subscribe(
         self, topic_filter: str, handler: MessageHandler, *, share: str | None = None, retained: bool = True

@@ -74,6 +74,7 @@ class LinkClient(Client):
 
     Attributes:
         failure: What broke the connection, as far as the socket reported it.
+        buffered: Bytes that wait for the socket to accept them.
     """
 
     failure: OSError | None = None
@@ -95,6 +96,7 @@ class LinkClient(Client):
         largest = {"max_packet_size": DEFAULT_LIMITS.packet_bytes} if version5 else {}
         self._reader = PacketReader(version5=version5, **largest)
         self._buffers: deque[Buffer] = deque()
+        self.buffered = 0
         self._pubacks: list[bytes] = []
         self._paho_waits = False
         self._is_tls = identity.tls is not None
@@ -123,6 +125,7 @@ class LinkClient(Client):
             data = self._queue_pieces(data, message)
         if data:
             self._buffers.append(data)
+        self.buffered += head.size
         return identifier
 
     def _queue_pieces(self, data: bytearray, message: Message) -> bytearray:
@@ -155,11 +158,6 @@ class LinkClient(Client):
     def ping(self) -> None:
         """Send a PINGREQ."""
         self._send_pingreq()
-
-    @property
-    def buffered(self) -> int:
-        """Bytes that wait for the socket to accept them."""
-        return sum(map(len, self._buffers))
 
     @property
     def holds_acks(self) -> bool:
@@ -273,7 +271,9 @@ class LinkClient(Client):
 
     def _gather_pubacks(self) -> None:
         if self._pubacks:
-            self._buffers.append(b"".join(self._pubacks))
+            together = b"".join(self._pubacks)
+            self._buffers.append(together)
+            self.buffered += len(together)
             self._pubacks.clear()
 
     def _transmit(self, sock: Any) -> int:
@@ -287,6 +287,7 @@ class LinkClient(Client):
 
     def _forget(self, sent: int) -> None:
         """Remove what was sent from the queue."""
+        self.buffered -= sent
         while sent:
             first = self._buffers[0]
             if sent < len(first):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import TimeoutError as FutureTimeoutError
 
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.broker.link import Ack, ConnectionHandler, Message, MessageHandler, ignore_ack
+from mqinfer.broker.link import Ack, ConnectionHandler, Message, MessageHandler, Withdraw, ignore_ack
 from mqinfer.broker.malloc import keep_freed_memory
 from mqinfer.broker.packets import encode_head
 from mqinfer.broker.paho.client import check_paho
@@ -101,7 +101,7 @@ class PahoLink:
             self.close(0.0)
             raise
 
-    def publish(self, message: Message, on_ack: Ack = ignore_ack) -> None:
+    def publish(self, message: Message, on_ack: Ack = ignore_ack) -> Withdraw:
         """Send a message, as of `Link`; it is `NotConnected` too where 65,535 messages are queued already."""
         loop = self._loop
         epoch = loop.epoch if loop is not None else 0  # before the look at `connected`
@@ -118,7 +118,9 @@ class PahoLink:
                 f"encode it smaller, or raise max_packet_size in mosquitto.conf, to {DEFAULT_LIMITS.packet_bytes} at "
                 "most"
             )
-        loop.send(Outgoing(epoch, message, head, on_ack))
+        outgoing = Outgoing(epoch, message, head, on_ack)
+        loop.send(outgoing)
+        return outgoing.withdraw
 
     def subscribe(
         self, topic_filter: str, handler: MessageHandler, *, share: str | None = None, retained: bool = True

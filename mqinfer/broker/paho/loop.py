@@ -22,7 +22,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from mqinfer.broker.link import Ack, ConnectionHandler, Message
 from mqinfer.broker.packets import Head
@@ -48,13 +49,24 @@ Question = Callable[[Session, Future[None]], None]
 """Asks the broker for something; its answer goes into the future."""
 
 
-class Outgoing(NamedTuple):
-    """A message for the link's thread; dropped if its connection is gone by then."""
+class Outgoing(Struct, eq=False):
+    """A message for the link's thread; dropped if its connection is gone by then.
+
+    Attributes:
+        epoch: Number of its connection.
+        message: The message; None once it is withdrawn.
+        head: Its packet but for the payload.
+        on_ack: Called with the PUBACK's reason code.
+    """
 
     epoch: int
-    message: Message
+    message: Message | None
     head: Head
     on_ack: Ack
+
+    def withdraw(self) -> None:
+        """Give up the message, unless the link's thread has passed it on."""
+        self.message = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +120,10 @@ class Outbox:
             self._commands.popleft().put_to(session)
         while self._messages and session.has_room:
             outgoing = self._messages.popleft()
-            if outgoing.epoch != epoch or not _send(session, outgoing):
+            message = outgoing.message  # another thread may withdraw it now
+            if message is None:
+                continue
+            if outgoing.epoch != epoch or not _send(session, message, outgoing):
                 self.dropped += 1
 
     def clear(self) -> None:
@@ -119,12 +134,12 @@ class Outbox:
             self._commands.popleft().answer.set_result(None)
 
 
-def _send(session: Session, outgoing: Outgoing) -> bool:
+def _send(session: Session, message: Message, outgoing: Outgoing) -> bool:
     """Send a message; return False where its payload can no longer be read, since its owner released the memory."""
     try:
-        session.send(outgoing.message, outgoing.head, outgoing.on_ack)
+        session.send(message, outgoing.head, outgoing.on_ack)
     except Exception:  # noqa: BLE001 - one message's fault must not end the link
-        _log.exception("topic %s: the message can't be sent and is lost", outgoing.message.topic)
+        _log.exception("topic %s: the message can't be sent and is lost", message.topic)
         return False
     return True
 

@@ -37,6 +37,7 @@ _log = logging.getLogger("mqinfer.broker")
 
 _RECEIVE_MAXIMUM = 65_535  # of a broker that names none (MQTT 5, section 3.2.2.3.3)
 _TICK_S = 1.0  # between looks at whether the connection is alive
+_MOST_BUFFERED = 1 << 20  # bytes; what goes on waiting in the outbox can still be withdrawn
 _RECEIVE_MAXIMUM_311 = 20  # MQTT 3.1.1 has no field for it; Mosquitto's default
 
 
@@ -88,8 +89,8 @@ class Session:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more QoS 1 message fits into the broker's Receive Maximum."""
-        return len(self.acks) < self.receive_maximum
+        """Whether one more QoS 1 message fits into the broker's Receive Maximum, and little waits for the socket."""
+        return len(self.acks) < self.receive_maximum and self.client.buffered < _MOST_BUFFERED
 
     def fileno(self) -> int:
         """Return the descriptor for `select`; -1 when the socket is gone."""

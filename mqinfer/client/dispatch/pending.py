@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from mqinfer.broker.link import Withdraw, already_sent
 from mqinfer.client.dispatch.channels import Channel
 from mqinfer.client.dispatch.lane import Lane
 from mqinfer.client.result import InferResult
@@ -88,6 +89,7 @@ class PendingRequest:
         place: Where it is.
         attempts: How often it was published.
         message: What the next attempt publishes; it is encoded by then.
+        withdraw: Gives up the last attempt, where it has not begun to leave.
         bytes_sent: Bytes of all attempts together.
         lane: The worker that it was sent to, or None on a model's channel.
         due_at: When it counts as unanswered, if it is in flight; when it is queued again, if it backs off.
@@ -105,6 +107,7 @@ class PendingRequest:
     place: RequestPlace = RequestPlace.QUEUED
     attempts: int = 0
     message: EncodedMessage = _NOT_ENCODED
+    withdraw: Withdraw = already_sent
     bytes_sent: int = 0
     lane: Lane | None = None
     due_at: float = math.inf
@@ -189,7 +192,7 @@ class PendingTable:
         in_flight: Those that are published and unanswered, in the order of publication.
         queues: Those that are queued, by channel: what waits for one need not wait for another.
         queued: How many are queued.
-        alarms: A heap of times at which `wake` has something to do.
+        alarms: A heap of times at which `wake` has something to do, with ids: what has ended is not kept by its alarm.
         wakes_at: The first of them; infinite for none.
     """
 
@@ -199,7 +202,7 @@ class PendingTable:
     in_flight: dict[str, PendingRequest] = field(default_factory=dict)
     queues: dict[Channel, OrderedDict[str, PendingRequest]] = field(default_factory=dict)
     queued: int = 0
-    alarms: list[tuple[float, int, PendingRequest]] = field(default_factory=list)
+    alarms: list[tuple[float, int, str]] = field(default_factory=list)
     wakes_at: float = math.inf
     _alarm_number: int = 0
 
@@ -323,11 +326,12 @@ class PendingTable:
         """Return the requests that are due: those that have expired, which are out, and those that are queued again."""
         due = []
         while self.alarms and self.alarms[0][0] <= now:
-            _, _, entry = heapq.heappop(self.alarms)
-            if entry.place is RequestPlace.ENDED:
+            _, _, request_id = heapq.heappop(self.alarms)
+            entry = self.entries.get(request_id)
+            if entry is None:
                 continue
             if entry.deadline <= now:
-                self.remove(entry.request.id)
+                self.remove(request_id)
                 due.append(entry)
             elif entry.place is RequestPlace.BACKING_OFF and entry.due_at <= now:
                 self._enqueue(entry)
@@ -363,9 +367,9 @@ class PendingTable:
 
     def _set_alarm(self, when: float, entry: PendingRequest) -> None:
         self._alarm_number += 1
-        heapq.heappush(self.alarms, (when, self._alarm_number, entry))
+        heapq.heappush(self.alarms, (when, self._alarm_number, entry.request.id))
         if len(self.alarms) > 2 * len(self.entries) + SLACK:
-            self.alarms = [alarm for alarm in self.alarms if alarm[2].place is not RequestPlace.ENDED]
+            self.alarms = [alarm for alarm in self.alarms if alarm[2] in self.entries]
             heapq.heapify(self.alarms)
         self.wakes_at = self.alarms[0][0]
 

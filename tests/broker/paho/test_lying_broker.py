@@ -198,7 +198,7 @@ def test_a_broken_packet(unique: Unique, lie: str) -> None:
 
 def test_acknowledgements_of_what_was_not_sent(unique: Unique) -> None:
     """A PUBACK or SUBACK with another packet identifier ends the connection, and the link works on the next."""
-    asking: tuple[Callable[[PahoLink], None], ...] = (
+    asking: tuple[Callable[[PahoLink], object], ...] = (
         lambda link: link.publish(Message("t", b"x")),
         lambda link: link.subscribe("t", lambda _: None),
     )

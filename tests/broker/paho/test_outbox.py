@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from mqinfer.broker.link import Ack, Message, ignore_ack
 from mqinfer.broker.packets import Head, encode_head
@@ -67,7 +68,7 @@ def test_messages_leave_in_their_order() -> None:
     outbox, connection = Outbox(), Connection()
     acked: list[list[int]] = [[], [], []]
     for number, codes in enumerate(acked):
-        outbox.put(outgoing(number)._replace(on_ack=codes.append))
+        outbox.put(replace(outgoing(number), on_ack=codes.append))
     assert (len(outbox), outbox.can_empty(session(connection))) == (3, True)
     outbox.empty_into(session(connection), 1)
     assert connection.took == [b"0", b"1", b"2"]
@@ -99,6 +100,19 @@ def test_no_more_leave_than_the_window_takes() -> None:
     assert outbox.can_empty(session(connection))
     outbox.empty_into(session(connection), 1)
     assert (connection.took, len(outbox)) == ([b"0", b"1", b"2"], 1)
+
+
+def test_what_is_withdrawn_does_not_leave() -> None:
+    """Nothing keeps its memory, it takes nobody's place and is no loss; once it has left it can't be withdrawn."""
+    outbox, connection = Outbox(), Connection(window=2)
+    messages = [outgoing(number) for number in range(4)]
+    for each in messages:
+        outbox.put(each)
+    messages[1].withdraw()
+    assert messages[1].message is None
+    outbox.empty_into(session(connection), 1)
+    messages[0].withdraw()
+    assert (connection.took, len(outbox), outbox.dropped) == ([b"0", b"2"], 1, 0)
 
 
 @given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 5)))
