@@ -325,10 +325,10 @@ class Requester:
         try:
             message = self._messages.publication(entry)
             if attempt > 1:
-                entry.withdraw()
-            entry.withdraw = self.link.publish(message, partial(self._on_ack, entry.request.id, attempt))
+                entry.trail.withdraw()
+            entry.trail.withdraw = self.link.publish(message, partial(self._on_ack, entry.request.id, attempt))
             if entry.place is RequestPlace.ENDED:  # meanwhile, by another thread
-                entry.withdraw()
+                entry.trail.withdraw()
         except MqinferError as error:  # not connected, too large, a name outside the rules
             why = error
         except Exception as error:  # a defect; the request gets its outcome all the same
@@ -436,7 +436,7 @@ class Requester:
 
     def _fail(self, entry: PendingRequest, why: MqinferError) -> None:
         """Hand over an outcome that is no reply; nobody waits for one any more."""
-        entry.withdraw()
+        entry.trail.withdraw()
         self._hand_over(entry, entry.failed(why))
 
     def _hand_over(self, entry: PendingRequest, result: InferResult) -> None:

@@ -55,9 +55,10 @@ _NOT_ENCODED = EncodedMessage((), 0)
 
 @dataclass(slots=True, eq=False)
 class Trail:
-    """What is known of the workers that a request was sent to.
+    """What is known of a request's attempts, and of the workers that they went to.
 
     Attributes:
+        withdraw: Gives up the last attempt, where it has not begun to leave.
         acknowledged: The last attempt that the broker acknowledged as delivered.
         earlier: The workers of the attempts before, None among them where one went over the model's channel.
         refused_since: When the request was turned away first on this connection, or None.
@@ -66,6 +67,7 @@ class Trail:
         silent: Workers that let an attempt time out, and when: they may still work on it.
     """
 
+    withdraw: Withdraw = already_sent
     acknowledged: int = 0
     earlier: frozenset[str | None] = frozenset()
     refused_since: float | None = None
@@ -89,11 +91,10 @@ class PendingRequest:
         place: Where it is.
         attempts: How often it was published.
         message: What the next attempt publishes; it is encoded by then.
-        withdraw: Gives up the last attempt, where it has not begun to leave.
         bytes_sent: Bytes of all attempts together.
         lane: The worker that it was sent to, or None on a model's channel.
         due_at: When it counts as unanswered, if it is in flight; when it is queued again, if it backs off.
-        trail: What is known of the workers that it was sent to.
+        trail: What is known of its attempts.
         spans: Its part of a trace; None where spans are not exported.
     """
 
@@ -107,7 +108,6 @@ class PendingRequest:
     place: RequestPlace = RequestPlace.QUEUED
     attempts: int = 0
     message: EncodedMessage = _NOT_ENCODED
-    withdraw: Withdraw = already_sent
     bytes_sent: int = 0
     lane: Lane | None = None
     due_at: float = math.inf
