@@ -62,7 +62,7 @@ MessageHandler = Callable[[Message], None]
 ConnectionHandler = Callable[[bool], None]
 Ack = Callable[[int], None]
 Withdraw = Callable[[], None]
-"""Gives up a message that has not begun to leave: it is not sent, and its memory is free. Else it changes nothing."""
+"""What gives up a message that has not begun to leave: it is not sent, and its memory is free. Else nothing changes."""
 
 
 def ignore_ack(reason_code: int) -> None:
