@@ -28,9 +28,7 @@ _GROUPS = {
         "infer": ("infer", "Send one request to a model and print the result."),
     },
     "Watch": {
-        "status": ("watching.status", "Show servers, processes and models at a glance."),
-        "top": ("watching.top", "Show models, workers, streams and drops, live."),
-        "lag": ("watching.lag", "Show how many requests wait for each model."),
+        "status": ("watching.status", "Show servers, models, workers, streams and drops, once or live."),
         "watch": ("watching.watch", "Show the results of other clients as they come."),
         "dashboard": ("web.dashboard", "Serve a page with live pictures, results and workers."),
     },
@@ -51,6 +49,13 @@ _GROUPS = {
     },
 }
 """Module and summary of each subcommand, by the heading that it stands under in the help."""
+_MOVED = {
+    "top": "status --watch",
+    "lag": "status",
+    "models list": "status",
+    "models stats": "status",
+}
+"""Subcommands of earlier versions, and what does the same."""
 
 
 class _Commands(Mapping[str, Any]):
@@ -111,6 +116,13 @@ class _Root(SourcedGroup):
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - click's
         """List the names of the subcommands."""
         return list(self.commands)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the subcommand that is asked for; say which one does now what an earlier one did."""
+        for old, new in _MOVED.items():
+            if args[: len(old.split())] == old.split():
+                ctx.fail(f"mqinfer {old} is now mqinfer {new}.")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's
         """Write the subcommands, each with its summary."""

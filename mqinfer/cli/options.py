@@ -48,6 +48,10 @@ OtlpEndpoint = Annotated[
 TritonMetrics = Annotated[
     bool, typer.Option("--triton-metrics", help="Add the metrics of inference under Triton's names (nv_...), too.")
 ]
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON document; where results come one after another, one a line."),
+]
 Root = Annotated[str, typer.Option(help="Prefix of all topics.")]
 _LogLevel = Annotated[
     LogLevel, typer.Option(rich_help_panel=_LOGGING_OPTIONS, help="Least level of the messages on standard error.")

@@ -1,7 +1,7 @@
 """What a client publishes about itself: its retained state, and in it what it waits for and, of an edge, its streams.
 
 The requests that wait are in the clients, and no broker counts them. So clients that stay, such as edges and gateways,
-state them, and whoever reads all states knows how much waits for a model (`mqinfer lag`).
+state them, and whoever reads all states knows how much waits for a model (`mqinfer status`).
 """
 
 from __future__ import annotations

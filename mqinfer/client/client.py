@@ -60,7 +60,7 @@ class Client(WithBlock):
             options: How it sends; None for the defaults.
             connect_timeout: In seconds.
             announce: What dashboards show of this client. With it the client publishes its state, and in it what it
-                waits for, which `mqinfer lag` counts; its name is then its own. None for no state.
+                waits for, which `mqinfer status` counts; its name is then its own. None for no state.
 
         Raises:
             BrokerUnreachable: No broker answers at the address.

@@ -212,7 +212,7 @@ class Inference:
             which = "" if version is None else f" version {version}"
             raise NoWorker(
                 f"Request for unknown model: '{call.model}'{which} is not at ready state: no worker has served it for "
-                f"{_RESTART_S:g} s; `mqinfer models list` shows why"
+                f"{_RESTART_S:g} s; `mqinfer status` shows why"
             )
         card = known.card(call.model)
         if card is None or version not in {None, card.version} or call.signature:  # another one's inputs

@@ -89,7 +89,7 @@ def test_the_connection_stands_behind_one_heading(path: tuple[str, ...]) -> None
     ("line", "expected"),
     [
         ("mqinfer mod", {"models"}),
-        ("mqinfer models l", {"list", "load"}),
+        ("mqinfer models un", {"undrain", "unload"}),
         ("mqinfer replay --po", {"--policy"}),
         ("mqinfer replay --policy a", {"all"}),
     ],

@@ -83,7 +83,7 @@ def test_commands_and_options_exist(document: str) -> None:
 def test_a_wrong_option_is_found() -> None:
     """The check above can fail."""
     assert unknown(["replay", "x.bag", "--modle", "seg"]) == ["--modle"]
-    assert unknown(["models", "list|lode"]) == ["lode"]
+    assert unknown(["models", "load|lode"]) == ["lode"]
     assert sum(map(len, map(commands, DOCUMENTS))) > 80
 
 

@@ -110,7 +110,7 @@ def test_prometheus_scrapes_all_programs(
     mqinfer("worker", "--repository", str(repository), "--name", unique("worker"), *metrics["worker"])
     off = [word for front in ("grpc", "tfs-grpc", "tfs-rest") for word in (f"--{front}-port", "0")]
     mqinfer("gateway", *metrics["gateway"], "--http-port", str(ports["http"]), *off, "--name", unique("gateway"))
-    mqinfer("lag", *metrics["lag"])
+    mqinfer("status", *metrics["lag"])
     config = configure(tmp_path, ports)
     where = f"127.0.0.1:{ports['prometheus']}"
     start(
@@ -200,7 +200,7 @@ tests:
 
 
 def test_an_alert_tells_that_no_program_states_the_lag(tmp_path: Path) -> None:
-    """With the figures of `mqinfer lag` alone the two alerts about waiting fire; without any it is said."""
+    """With the figures of `mqinfer status` alone the two alerts about waiting fire; without any it is said."""
     rules = re.sub(r" +annotations: .*\n", "", (MONITORING / "rules.yml").read_text())
     (tmp_path / "rules.yml").write_text(rules)
     (tmp_path / "tests.yml").write_text(TESTS)

@@ -6,11 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mqinfer import Client
 from mqinfer.cli.app import app
 from mqinfer.client.control import ControlClient
 from tests.commands import command, mqinfer
@@ -21,7 +19,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 def test_models_are_managed_by_command(
     write_echo: Callable[..., Path], managed: Callable[..., Any], broker_url: str
 ) -> None:
-    """List, load, ready, statistics, card and unload, as tables and as JSON."""
+    """Load, ready, card and unload; earlier names of the one view name it."""
     write_echo("other")
     server = managed(write_echo("echo", version=2), load=False)
 
@@ -33,17 +31,9 @@ def test_models_are_managed_by_command(
     assert models("ready", "echo") == (1, f"{server.name}: not ready\n")
     assert models("load", "echo") == (0, f"{server.name}: loaded echo version 2\n")
     assert models("ready", "echo", "--version", "2") == (0, f"{server.name}: ready\n")
-    _, table = models("list")
-    assert [line.split()[:4] for line in table.splitlines()[1:]] == [
-        [server.name, "echo", "2", "READY"],
-        [server.name, "other", "1", "UNAVAILABLE"],
-    ]
-    with Client(broker_url, root=server.topics.root) as client:
-        client.infer("echo", {"x": np.zeros((3, 4), np.float32)})
-    _, table = models("stats", "echo")
-    assert table.splitlines()[1].split()[:7] == [server.name, "echo", "2", "1", "0", "3", "1"]
-    code, text = models("stats", "--json", "--server", server.name)
-    assert (code, json.loads(text)[0]["model_stats"][0]["inference_count"]) == (0, 3)
+    for old in ("list", "stats"):
+        asked = CliRunner().invoke(app, ["models", old, "--json"])
+        assert (asked.exit_code, f"mqinfer models {old} is now mqinfer status." in asked.stderr) == (2, True)
     code, text = models("card", "echo")
     assert (code, json.loads(text)["parameters"]["version"]) == (0, "2")
     line = ["models", "ready", "ecko", "--broker", broker_url, "--root", server.topics.root]
@@ -51,11 +41,6 @@ def test_models_are_managed_by_command(
     assert asked.exit_code == 1
     assert "no repository has a model 'ecko'; models there: echo, other; did you mean 'echo'?" in asked.stderr
     assert models("unload", "echo") == (0, f"{server.name}: unloaded echo\n")
-    code, text = models("list", "--json")
-    assert {entry["name"]: entry["state"] for entry in json.loads(text)} == {
-        "echo": "UNAVAILABLE",
-        "other": "UNAVAILABLE",
-    }
 
 
 def test_a_load_that_fails_is_one_message(

@@ -12,8 +12,7 @@ import typer
 
 from mqinfer.cli.models.optimize import optimize
 from mqinfer.cli.models.profile import profile
-from mqinfer.cli.options import ConnectionOptions, with_connection, with_group, with_log_options
-from mqinfer.cli.watching.status import print_table
+from mqinfer.cli.options import AsJson, ConnectionOptions, with_connection, with_group, with_log_options
 from mqinfer.client import Client
 from mqinfer.client.control import ControlClient, ControlReply, TrafficOrder, check_replies
 from mqinfer.client.control.merging import merge_index
@@ -34,7 +33,7 @@ class ServerOptions:
     server: Annotated[
         str | None, typer.Option(help="Server to address (its `mqinfer worker --name`); all by default.")
     ] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False
+    as_json: AsJson = False
     timeout: Timeout = 10
 
     def ask(self, connection: ConnectionOptions, call: Call) -> list[ControlReply]:
@@ -51,33 +50,11 @@ class ServerOptions:
             typer.echo(printable(f"{reply.server}: {describe(reply)}"))
 
 
-_STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
-
-
 app = typer.Typer(
     help="Manage the models of running servers; build, optimise and profile models.", no_args_is_help=True
 )
 app.command()(with_log_options(optimize))
 app.command()(with_log_options(profile))
-
-
-@app.command("list")
-@with_connection
-@with_group("asked", ServerOptions)
-def list_models(
-    connection: ConnectionOptions,
-    asked: ServerOptions,
-) -> None:
-    """List the models in the servers' repositories and their states."""
-    replies = asked.ask(connection, Call(Operation.INDEX))
-    entries = [entry for reply in replies for entry in reply.content]
-    if asked.as_json:
-        _print_json(entries)
-        return
-    print_table(
-        ("server", "model", "version", "state", "reason"),
-        [(e["server"], e["name"], e["version"], e["state"], e["reason"]) for e in entries],
-    )
 
 
 @app.command()
@@ -204,27 +181,6 @@ def ready(
 
 @app.command()
 @with_connection
-@with_group("asked", ServerOptions)
-def stats(
-    connection: ConnectionOptions,
-    asked: ServerOptions,
-    model: Annotated[str, typer.Argument(help="Name of the model; all by default.")] = "",
-) -> None:
-    """Show request counts, runs and the mean time of each stage, by model."""
-    call = Call(Operation.STATS, model) if model else Call(Operation.ALL_STATS)
-    replies = asked.ask(connection, call)
-    if asked.as_json:
-        _print_json([reply.content for reply in replies])
-        return
-    columns = ("server", "model", "version", "ok", "failed", "rows", "runs")
-    print_table(
-        (*columns, *(f"{stage.removeprefix('compute_')} ms" for stage in _STAGES), "MiB"),
-        [_figures(reply.server, entry) for reply in replies for entry in reply.content["model_stats"]],
-    )
-
-
-@app.command()
-@with_connection
 def card(
     connection: ConnectionOptions,
     model: Model,
@@ -270,21 +226,3 @@ def _control(connection: ConnectionOptions) -> ControlClient:
 
 def _print_json(content: Any) -> None:
     typer.echo(json.dumps(content, indent=2))
-
-
-def _figures(server: str, entry: dict[str, Any]) -> tuple[str, ...]:
-    stages = entry["inference_stats"]
-    memory = sum(part["byte_size"] for part in entry["memory_usage"]) / 2**20
-    counts = (stages["success"]["count"], stages["fail"]["count"], entry["inference_count"], entry["execution_count"])
-    return (
-        server,
-        entry["name"],
-        entry["version"],
-        *map(str, counts),
-        *(_mean_ms(stages[stage]) for stage in _STAGES),
-        f"{memory:.0f}",
-    )
-
-
-def _mean_ms(duration: dict[str, int]) -> str:
-    return f"{duration['ns'] / duration['count'] / 1e6:.3f}" if duration["count"] else "-"

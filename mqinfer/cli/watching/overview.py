@@ -1,44 +1,51 @@
-"""What servers, workers and clients report, put together: what `mqinfer status` and `mqinfer top` show."""
+"""What servers, workers and clients report, put together: what `mqinfer status` shows."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections import defaultdict
+from collections.abc import AsyncIterator, Container, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec import to_builtins
+from msgspec import Struct, ValidationError, convert, to_builtins
 
 from mqinfer.cli.options import ConnectionOptions
 from mqinfer.client.aio import AsyncClient
 from mqinfer.client.control import AsyncControl, ControlReply
-from mqinfer.client.registry import Registry
-from mqinfer.metrics.lag import lag, to_record
+from mqinfer.metrics.client import add_connection
+from mqinfer.metrics.lag import add_lag, lag, to_record
+from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.control import Call, ModelState, Operation
-from mqinfer.protocol.errors import MqinferError, NotAuthorized, NoWorker
-from mqinfer.protocol.states import PendingRequests, ServedModel, WorkerStatus
+from mqinfer.protocol.errors import MqinferError, NotAuthorized, NotConnected, NoWorker
+from mqinfer.protocol.states import PendingRequests, ServedModel, ServerStatus, WorkerStatus
+from mqinfer.protocol.topics import instead_of
+
+_STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
+_FIGURES = ("rate", "p50_ms", *(f"{stage}_ms" for stage in _STAGES), "rows", "runs", "memory_bytes", "ok", "failed")
+"""What an entry of a model holds of its statistics; None where its server does not state it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Figures:
-    ok: int = 0
-    failed: int = 0
-    p50_ms: float | None = None
-
-    @property
-    def done(self) -> int:
-        return self.ok + self.failed
-
-
-def _read(entry: dict[str, Any]) -> _Figures:
+def _read(entry: dict[str, Any]) -> dict[str, Any]:
     """Read the statistics of a model; what another server leaves out, or means otherwise, counts as nothing."""
     try:
         stages, response = entry["inference_stats"], entry.get("response_time") or {"count": 0}
-        median_ms = round(response["p50_ns"] / 1e6, 3) if response["count"] else None
-        return _Figures(int(stages["success"]["count"]), int(stages["fail"]["count"]), median_ms)
+        return {
+            "p50_ms": round(response["p50_ns"] / 1e6, 3) if response["count"] else None,
+            "ok": int(stages["success"]["count"]),
+            "failed": int(stages["fail"]["count"]),
+            "rows": entry.get("inference_count"),
+            "runs": entry.get("execution_count"),
+            "memory_bytes": sum(int(part["byte_size"]) for part in entry.get("memory_usage", ())),
+            **{f"{stage}_ms": _mean_ms(stages[stage]) for stage in _STAGES if stage in stages},
+        }
     except (KeyError, TypeError, ValueError):
-        return _Figures()
+        return {}
+
+
+def _mean_ms(duration: dict[str, int]) -> float | None:
+    return round(duration["ns"] / duration["count"] / 1e6, 3) if duration["count"] else None
 
 
 _OF_INDEX = ("name", "version", "state", "server", "reason")
@@ -48,7 +55,7 @@ def _list(content: object) -> list[Any]:
     return content if isinstance(content, list) else []
 
 
-def _statistics(reply: ControlReply) -> dict[tuple[str, str, str], _Figures]:
+def _statistics(reply: ControlReply) -> dict[tuple[str, str, str], dict[str, Any]]:
     """Read a server's statistics, by server, model and version."""
     listed = _list(reply.content.get("model_stats") if isinstance(reply.content, dict) else None)
     entries = [entry for entry in listed if _is_entry(entry, ("name", "version"))]
@@ -59,6 +66,25 @@ def _is_entry(entry: object, texts: Iterable[str]) -> bool:
     return isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in texts)
 
 
+class _Server(Struct, frozen=True):
+    """What a server states of itself; nothing of that which another one leaves out.
+
+    Attributes:
+        version: Of mqinfer.
+        host: Name of its machine.
+        model_hashes: Content hash of the model of each of its processes, by process.
+    """
+
+    version: str = ""
+    host: str = ""
+    model_hashes: dict[str, str] = {}
+
+
+def _age_s(incarnation: int) -> int:
+    """Return for how many seconds a process has run, by the number of its start, which is a time."""
+    return max(0, round(time.time() - incarnation / 1e6))
+
+
 @dataclass(slots=True)
 class ServerReplies:
     """What the servers replied, and when.
@@ -66,14 +92,16 @@ class ServerReplies:
     Attributes:
         at: The clock's reading.
         index: Entries of their repositories.
-        statistics: By server, model and version: requests that succeeded and failed, and the median time.
+        statistics: By server, model and version: requests that succeeded and failed, and their times.
+        servers: What each server states of itself, by server.
         problems: Why a server did not reply, by server; under the empty name why none was asked.
         is_refused: Whether this login may not ask servers.
     """
 
     at: float = field(default_factory=time.monotonic)
     index: list[dict[str, Any]] = field(default_factory=list)
-    statistics: dict[tuple[str, str, str], _Figures] = field(default_factory=dict)
+    statistics: dict[tuple[str, str, str], dict[str, Any]] = field(default_factory=dict)
+    servers: defaultdict[str, _Server] = field(default_factory=lambda: defaultdict(_Server))
     problems: dict[str, str] = field(default_factory=dict)
     is_refused: bool = False
 
@@ -82,12 +110,17 @@ class Observer:
     """Asks servers, and puts together what they and the states on the broker report.
 
     Args:
-        known: What the broker keeps, with the states of clients.
-        control: Asks the servers.
+        client: Its registry has the states of clients, too.
     """
 
-    def __init__(self, known: Registry, control: AsyncControl) -> None:
-        self._known, self._control = known, control
+    def __init__(self, client: AsyncClient) -> None:
+        self._connection, self._control = client.connection, AsyncControl(client)
+        self._known = client.connection.registry.known
+
+    def read_metrics(self, samples: Samples) -> None:
+        """Add what waits for each model, and whether there is a connection."""
+        add_lag(samples, self._connection.registry)
+        add_connection(samples, connected=self._connection.requester.connected)
 
     async def ask(self, timeout: float) -> ServerReplies:  # noqa: ASYNC109  part of the result: who has not replied in time
         """Ask all servers for their models and statistics; a server that fails is no error."""
@@ -100,6 +133,9 @@ class Observer:
             if len(found.problems) < len(self._known.servers):
                 for reply in await self._control.ask(Call(Operation.ALL_STATS), timeout=timeout):
                     found.statistics |= _statistics(reply)
+                for reply in await self._control.ask(Call(Operation.SERVER), timeout=timeout):
+                    with suppress(ValidationError):
+                        found.servers[reply.server] = convert(reply.content, _Server)
         except NoWorker:  # no server, but there may be states
             pass
         except NotAuthorized:
@@ -109,15 +145,47 @@ class Observer:
         found.at = time.monotonic()
         return found
 
-    def overview(self, before: ServerReplies, now: ServerReplies) -> dict[str, Any]:
-        """Put together what is shown, as JSON types; rates are those between two rounds of replies."""
-        processes = [
+    def overview(self, model: str, before: ServerReplies, now: ServerReplies) -> dict[str, Any]:
+        """Put together what is shown of one model, or of all for an empty name; rates are since the replies before."""
+        processes = self._processes(now)
+        index = _stated_index(processes) if now.is_refused else now.index
+        found = {
+            "servers": self._servers(now),
+            "processes": processes,
+            "models": [self._model(entry, processes, before, now) for entry in index],
+            "clients": self._clients(),
+            "streams": self._streams(),
+            "lag": to_record(lag(self._known, time.monotonic())),
+            "problem": now.problems.get("", ""),
+        }
+        return _of_model(model, found) if model else found
+
+    def _servers(self, now: ServerReplies) -> list[dict[str, Any]]:
+        return [
+            {
+                "server": name,
+                "state": str(state.status),
+                "host": now.servers[name].host,
+                "mqinfer": now.servers[name].version,
+                "uptime_s": _age_s(state.incarnation) if state.status is ServerStatus.READY else None,
+                "problem": now.problems.get(name, ""),
+            }
+            for name, state in sorted(self._known.servers.items())
+        ]
+
+    def _processes(self, now: ServerReplies) -> list[dict[str, Any]]:
+        return [
             {
                 "process": state.worker,
-                "server": state.worker.rpartition(".")[0],
+                "server": (server := state.worker.rpartition(".")[0]),
                 "state": str(state.status),
+                "uptime_s": _age_s(state.incarnation) if state.status in _SERVING else None,
                 "model": model.name,
                 "version": model.version,
+                "hash": now.servers[server].model_hashes.get(state.worker, ""),
+                "device": model.device,
+                "precision": model.precision,
+                "backend": model.backend,
                 "depth": state.depth,
                 "capacity": state.capacity,
                 "service_time_us": state.service_time_us,
@@ -126,20 +194,6 @@ class Observer:
             for _, state in sorted(self._known.workers.items())
             for model in state.models or (ServedModel(""),)
         ]
-        servers = [
-            {"server": name, "state": str(state.status), "problem": now.problems.get(name, "")}
-            for name, state in sorted(self._known.servers.items())
-        ]
-        index = _stated_index(processes) if now.is_refused else now.index
-        return {
-            "servers": servers,
-            "processes": processes,
-            "models": [self._model(entry, processes, before, now) for entry in index],
-            "clients": self._clients(),
-            "streams": self._streams(),
-            "lag": to_record(lag(self._known, time.monotonic())),
-            "problem": now.problems.get("", ""),
-        }
 
     def _clients(self) -> list[dict[str, Any]]:
         """List the clients that publish a state, once for each model that they wait for."""
@@ -180,16 +234,38 @@ class Observer:
             "server": server,
             "processes": len(of_it),
             "depth": sum(each["depth"] for each in of_it),
-            **_rates(found, earlier, now.at - before.at),
+            **_figures(found, earlier, now.at - before.at),
             "reason": entry["reason"],
         }
 
 
-def _rates(found: _Figures | None, earlier: _Figures | None, seconds: float) -> dict[str, float | None]:
-    if found is None:
-        return {"rate": None, "p50_ms": None, "ok": None, "failed": None}
-    rate = round(max(0, found.done - earlier.done) / seconds, 1) if earlier else None
-    return {"rate": rate, "p50_ms": found.p50_ms, "ok": found.ok, "failed": found.failed}
+def _of_model(model: str, overview: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of an overview that concerns a model, with the models that there are where none of it does."""
+    known = {each["model"] for part in ("processes", "models") for each in overview[part]}
+    parts = ("processes", "models", "clients", "streams")
+    found = {part: _select(overview[part], "model", {model}) for part in parts}
+    servers = {each["server"] for part in ("processes", "models") for each in found[part]}
+    return {
+        **overview,
+        **found,
+        "servers": _select(overview["servers"], "server", servers),
+        "lag": {name: each for name, each in overview["lag"].items() if name == model},
+        "problem": overview["problem"]
+        or ("" if servers else f"there is no model {model!r}; models there: {instead_of(model, known)}"),
+    }
+
+
+def _select(entries: Iterable[dict[str, Any]], key: str, values: Container[str]) -> list[dict[str, Any]]:
+    return [each for each in entries if each[key] in values]
+
+
+def _figures(found: dict[str, Any] | None, earlier: dict[str, Any] | None, seconds: float) -> dict[str, Any]:
+    """Return a model's statistics, with the requests a second since earlier ones."""
+    figures: dict[str, Any] = dict.fromkeys(_FIGURES) | (found or {})
+    if found and earlier:
+        done, before = (each["ok"] + each["failed"] for each in (found, earlier))
+        figures["rate"] = round(max(0, done - before) / seconds, 1)
+    return figures
 
 
 def _key(process: dict[str, Any]) -> tuple[str, str, str]:
@@ -219,7 +295,9 @@ async def observe(connection: ConnectionOptions) -> AsyncIterator[Observer]:
     """
     async with AsyncClient(connection.address(), name=connection.name, root=connection.root) as client:
         client.connection.registry.watches_clients = True
-        yield Observer(client.connection.registry.known, AsyncControl(client))
+        if not await client.connection.registry.wait_until_complete():
+            raise NotConnected("the broker has not sent the states of clients and workers in time; try again")
+        yield Observer(client)
 
 
 _STATES_ALONE = (

@@ -1,56 +1,135 @@
-"""`mqinfer status`: the servers, processes and models of a broker at a glance."""
+"""`mqinfer status`: the servers, models, workers and streams of a broker, once or again and again."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Sequence
-from operator import itemgetter
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import count
 from typing import Annotated, Any
 
 import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from mqinfer.cli.options import ConnectionOptions, plain_console, table_console, with_connection
+from mqinfer.cli.exit_codes import ExitCode
+from mqinfer.cli.options import (
+    AsJson,
+    ConnectionOptions,
+    MetricsBind,
+    MetricsPort,
+    plain_console,
+    table_console,
+    with_connection,
+)
 from mqinfer.cli.watching.overview import observe
 from mqinfer.logs import printable
+from mqinfer.metrics.endpoint import LOOPBACK, serving_metrics
 from mqinfer.protocol.states import WorkerStatus
 from mqinfer.protocol.types import Outcome
 
 _COLOURS = {"ready": "green", "lost": "red", "unavailable": "red"}
 """Colour of a cell that holds this word, in any case; other states are yellow."""
 _STATES = frozenset({"ready", "lost", "unavailable", "draining", "loading", "unloading"})
+_LEAST_ROWS = 3
+"""Rows of each table in a terminal, however low it is."""
+_OVERHEAD = 3
+"""Lines of a table beside its rows: an empty one, its head, and how many rows are left out."""
+_HASH = len("sha256:12345678")
+"""Characters of a model's hash that tables show, its kind included."""
+_Show = Callable[[dict[str, Any]], None]
 
 
 @with_connection
 def status(
     connection: ConnectionOptions,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-    interval: Annotated[float, typer.Option(help="Seconds over which the rate is counted.", min=0.1, max=3600)] = 1,
+    model: Annotated[str, typer.Argument(help="Name of a model, to show what concerns it; all by default.")] = "",
+    as_json: AsJson = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")] = False,
+    interval: Annotated[
+        float, typer.Option(help="Seconds over which the rate is counted, and between two pictures.", min=0.1, max=3600)
+    ] = 1,
+    rounds: Annotated[
+        int | None, typer.Option("--count", help="With --watch, pictures to show; without end by default.", min=1)
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the servers' replies.", min=0.001, max=1e6)] = 5,
+    metrics_port: MetricsPort = None,
+    metrics_bind: MetricsBind = LOOPBACK,
 ) -> None:
-    """Show servers, processes and models with their states, load and rate. Exit code 1 if nothing is served.
+    """Show servers, models, workers, streams and what was dropped. Exit code 1 if nothing is served.
 
-    A rate counts the replies of --interval seconds; p50 is the median time that the newest requests spent in the
-    worker. Rates and times need a login that may ask servers (operator): with a dashboard's login states are shown.
+    With --metrics-port Prometheus reads what waits for each model, as at a gateway, until Ctrl-C.
 
-    See also: `mqinfer top`.
+    Pending are the requests without an outcome: what clients state that have a state (edges, gateways), and what
+    workers have; oldest is the age of the oldest. p50 is the median time that the newest requests spent in the worker,
+    of the slowest server, and the stages behind it are means. Rates, times and hashes need a login that may ask servers
+    (operator): with a dashboard's login states are shown.
     """
-    overview = asyncio.run(_read(connection, interval, timeout))
-    if as_json:
-        typer.echo(json.dumps(overview, indent=2))
-    else:
-        _print_overview(overview)
-    if not any(each["state"] == WorkerStatus.READY for each in overview["processes"]):
-        raise typer.Exit(1)
+    with _shown(as_json=as_json, is_live=watch) as show:
+        metrics = metrics_port, metrics_bind
+        last = asyncio.run(_run(connection, show, model, interval, rounds if watch else 1, timeout, metrics))
+    if watch or metrics_port is not None:
+        return
+    if last is None:
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    if not any(each["state"] == WorkerStatus.READY for each in last["processes"]):
+        raise typer.Exit(ExitCode.FAILED)
 
 
-async def _read(connection: ConnectionOptions, interval: float, timeout: float) -> dict[str, Any]:  # noqa: ASYNC109
+async def _run(
+    connection: ConnectionOptions,
+    show: _Show,
+    model: str,
+    interval: float,
+    rounds: int | None,
+    timeout: float,  # noqa: ASYNC109
+    metrics: tuple[int | None, str],
+) -> dict[str, Any] | None:
+    """Show so many pictures, or until a signal; return the last one, None where a signal came first."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    last = None
     async with observe(connection) as observer:
-        before = await observer.ask(timeout)
-        await asyncio.sleep(interval)
-        return observer.overview(before, await observer.ask(timeout))
+        with serving_metrics(observer.read_metrics, *metrics):
+            before = await observer.ask(timeout)
+            for _ in count() if rounds is None else range(rounds):
+                if await _is_set(stop, interval):
+                    return last
+                now = await observer.ask(timeout)
+                last = observer.overview(model, before, now)
+                show(last)
+                before = now
+            if metrics[0] is not None:
+                await stop.wait()
+    return last
+
+
+async def _is_set(stop: asyncio.Event, interval: float) -> bool:
+    """Wait for a while, or until the event is set; return whether it is."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), interval)
+    return stop.is_set()
+
+
+@contextmanager
+def _shown(*, as_json: bool, is_live: bool) -> Iterator[_Show]:
+    """Yield what shows a picture: in place of the one before on a terminal, else behind it."""
+    console = plain_console()
+    if as_json:
+        yield lambda overview: typer.echo(json.dumps(overview, indent=None if is_live else 2))
+    elif is_live and console.is_terminal:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            yield lambda overview: live.update(_picture(overview, console.height), refresh=True)
+    else:
+        yield _print
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> None:
@@ -58,91 +137,227 @@ def print_table(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> None:
     console = table_console()
     table = Table(*(Column(name, overflow="fold") for name in columns), box=None, header_style="bold", pad_edge=False)
     for row in rows:
-        table.add_row(*map(cell, row))
+        table.add_row(*map(_cell, row))
     with console.capture() as printed:
         console.print(table)
     typer.echo("\n".join(line.rstrip() for line in printed.get().splitlines()))
 
 
-def cell(text: str) -> Text:
+def _cell(text: str) -> Text:
     """Return a cell of a table, which is not read as markup; states are coloured."""
     style = _COLOURS.get(text.lower(), "yellow") if text.lower() in _STATES else ""
     return Text(printable(text), style=style)
 
 
-def _print_overview(overview: dict[str, Any]) -> None:
-    console = plain_console()
-    servers, processes, models = overview["servers"], overview["processes"], overview["models"]
-    console.print(
-        f"servers: {counts(servers)}; processes: {counts(processes)}; model versions: {counts(models)}",
-        soft_wrap=True,
-    )
-    for problem in filter(None, (overview["problem"], *(each["problem"] for each in servers))):
-        console.print(printable(problem), soft_wrap=True)
-    for columns, rows in (
-        (_SERVER_COLUMNS, [_server_row(each, processes) for each in servers]),
-        (_PROCESS_COLUMNS, [_process_row(each) for each in processes]),
-        (_MODEL_COLUMNS, [_version_row(each) for each in models]),
-    ):
-        if rows:
-            typer.echo("")
-            print_table(columns, rows)
-    for each in filter(itemgetter("reason"), models):
-        what = f"{each['model']} version {each['version']}" if each["version"] else each["model"]
-        typer.echo("\n" + printable(f"{what} on {each['server']}: {each['reason']}"))
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table: names of its columns, how many of them hold text, and its rows with the most important first."""
+
+    columns: Sequence[str]
+    texts: int
+    rows: Sequence[Sequence[str]]
 
 
-_SERVER_COLUMNS = ("server", "state", "processes")
-_PROCESS_COLUMNS = ("process", "state", "model", "version", "depth", "service ms", "ok", "failed")
-_MODEL_COLUMNS = (
-    "model",
-    "version",
-    "label",
-    "state",
-    "server",
-    "processes",
-    "depth",
-    "rate/s",
-    "p50 ms",
-    "ok",
-    "failed",
-)
+def _print(overview: dict[str, Any]) -> None:
+    for line in _head(overview):
+        typer.echo(line)
+    for each in _tables(overview):
+        typer.echo("")
+        print_table(each.columns, each.rows)
+    typer.echo("")
 
 
-def counts(entries: Sequence[dict[str, Any]]) -> str:
+def _picture(overview: dict[str, Any], height: int) -> RenderableType:
+    """Return what fits on a screen: of each table as many rows as there is room for."""
+    head, tables = _head(overview), _tables(overview)
+    parts: list[RenderableType] = [Text(line, overflow="fold") for line in head]
+    room = height - len(head)
+    for number, each in enumerate(tables):
+        most = max(_LEAST_ROWS, room // (len(tables) - number) - _OVERHEAD)
+        shown = each.rows if len(each.rows) <= most + 1 else each.rows[:most]
+        parts += [Text(""), _drawn(each, shown)]
+        if left := len(each.rows) - len(shown):
+            parts.append(Text(f"... and {left} more", style="dim"))
+        room -= len(shown) + _OVERHEAD
+    return Group(*parts)
+
+
+def _drawn(table: _Table, rows: Sequence[Sequence[str]]) -> Table:
+    """Return a table of one line a row: where there is no room, names are cut and numbers are not."""
+    widths = [max((len(row[number]) for row in rows), default=0) for number in range(len(table.columns))]
+    columns = [
+        Column(name) if number < table.texts else Column(name, justify="right", min_width=widths[number])
+        for number, name in enumerate(table.columns)
+    ]
+    drawn = Table(*columns, box=None, header_style="bold", pad_edge=False, collapse_padding=True)
+    for row in rows:
+        cells = [_cell(text) for text in row]
+        for each in cells:
+            each.no_wrap, each.overflow = True, "ellipsis"
+        drawn.add_row(*cells)
+    return drawn
+
+
+def _head(overview: dict[str, Any]) -> list[str]:
+    servers, workers, models = (_counts(overview[part]) for part in ("servers", "processes", "models"))
+    clients = len({each["client"] for each in overview["clients"]})
+    head = f"servers: {servers}; workers: {workers}; model versions: {models}; clients: {clients}"
+    problems = filter(None, (overview["problem"], *(each["problem"] for each in overview["servers"])))
+    return [f"{datetime.now():%H:%M:%S}  {head}", *map(printable, problems)]  # noqa: DTZ005 - the operator's own time
+
+
+def _counts(entries: Sequence[dict[str, Any]]) -> str:
     """Return how many entries are in each state."""
     states = [each["state"].lower() for each in entries]
     return ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(sorted(states))) or "none"
 
 
-def _server_row(server: dict[str, Any], processes: Sequence[dict[str, Any]]) -> tuple[str, ...]:
-    own = {each["process"]: each["state"] for each in processes if each["server"] == server["server"]}
-    ready = sum(state == WorkerStatus.READY for state in own.values())
-    return server["server"], server["state"], f"{ready} of {len(own)} ready" if own else "none"
+def _tables(overview: dict[str, Any]) -> list[_Table]:
+    """Return the tables that are not empty."""
+    tables = (
+        _servers(overview),
+        *_models(overview),
+        _workers(overview["processes"]),
+        _streams(overview["clients"]),
+        _dropped(overview),
+        _reasons(overview["models"]),
+    )
+    return [each for each in tables if each.rows]
 
 
-def _process_row(each: dict[str, Any]) -> tuple[str, ...]:
-    counters = each["counters"]
-    failed = sum(count for what, count in counters.items() if what in set(Outcome) and what != Outcome.OK)
+def _servers(overview: dict[str, Any]) -> _Table:
+    rows = []
+    for each in overview["servers"]:
+        own = {one["process"]: one["state"] for one in overview["processes"] if one["server"] == each["server"]}
+        ready = sum(state == WorkerStatus.READY for state in own.values())
+        row = (each["server"], each["state"], each["host"] or "-", each["mqinfer"] or "-")
+        rows.append((*row, f"{ready}/{len(own)}", _duration(each["uptime_s"])))
+    return _Table(("server", "state", "host", "mqinfer", "workers", "up"), 4, rows)
+
+
+def _duration(seconds: int | None) -> str:
+    return "-" if seconds is None else str(timedelta(seconds=seconds))
+
+
+def _models(overview: dict[str, Any]) -> tuple[_Table, _Table]:
+    """Return a table of what models have to do, and one of the time that it takes in their workers."""
+    entries, processes = _by_version(overview["models"]), _by_version(overview["processes"])
+    lag = dict(overview["lag"])
+    rows, times = [], []
+    for key in sorted(entries.keys() | processes.keys()):
+        behind = lag.pop(key[0], {})  # a model's is stated once, beside its first version
+        rows.append(_model_row(key, entries.get(key, []), processes.get(key, []), behind))
+        if (row := _times_row(key, entries.get(key, []))) is not None:
+            times.append(row)
+    rows += [
+        (name, "-", "-", "0/0", "-", "-", str(each["pending"]), str(each["oldest_ms"]), "-", "-")
+        for name, each in lag.items()
+    ]
+    columns = ("model", "label", "state", "workers", "rate/s", "depth", "pending", "oldest ms", "ok", "failed")
+    stages = ("p50 ms", "queue ms", "input ms", "infer ms", "output ms", "rows", "runs", "MiB")
+    return _Table(columns, 3, rows), _Table(("model", *stages), 1, times)
+
+
+def _by_version(listed: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Group models, or processes that have one, by model and version."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for each in listed:
+        if each["model"]:
+            found.setdefault((each["model"], each["version"]), []).append(each)
+    return found
+
+
+def _model_row(
+    key: tuple[str, str], entries: list[dict[str, Any]], processes: list[dict[str, Any]], lag: dict[str, Any]
+) -> tuple[str, ...]:
+    ready = sum(each["state"] == "ready" for each in processes)
+    states = dict.fromkeys(each["state"].lower() for each in entries)
     return (
-        each["process"],
-        each["state"],
-        each["model"],
-        each["version"],
-        f"{each['depth']}/{each['capacity']}",
-        f"{each['service_time_us'] / 1e3:.3f}",
-        str(counters.get(Outcome.OK, 0)),
-        str(failed),
+        " ".join(key).strip(),
+        _label(entries[0]) if entries else "-",
+        ", ".join(states) or "-",
+        f"{ready}/{len(processes)}",
+        _number(_sum(entries, "rate")),
+        str(sum(each["depth"] for each in processes)),
+        str(lag.get("pending", "")),
+        str(lag.get("oldest_ms", "")),
+        _number(_sum(entries, "ok")),
+        _number(_sum(entries, "failed")),
     )
 
 
-def _version_row(each: dict[str, Any]) -> tuple[str, ...]:
-    figures = ("processes", "depth", "rate", "p50_ms", "ok", "failed")
-    texts = ["-" if each[key] is None else str(each[key]) for key in figures]
-    return (each["model"], each["version"], label_text(each), each["state"], each["server"], *texts)
+def _times_row(key: tuple[str, str], entries: list[dict[str, Any]]) -> tuple[str, ...] | None:
+    """Return the times of a version, those of the slowest server; None where no server states any."""
+    if not _sum(entries, "runs"):
+        return None
+    times = ("p50_ms", "queue_ms", "compute_input_ms", "compute_infer_ms", "compute_output_ms")
+    slowest = (max((each[time] for each in entries if each[time] is not None), default=None) for time in times)
+    shown = ("-" if each is None else f"{each:.3f}" for each in slowest)
+    counts = (_number(_sum(entries, each)) for each in ("rows", "runs"))
+    return (" ".join(key), *shown, *counts, f"{(_sum(entries, 'memory_bytes') or 0) / 2**20:.0f}")
 
 
-def label_text(each: dict[str, Any]) -> str:
+def _label(each: dict[str, Any]) -> str:
     """Return a version's label, with its share of the requests where these are split; `-` for none."""
     share = "" if each["share"] is None else f" {each['share']} %"
     return f"{each['label']}{share}" or "-"
+
+
+def _workers(processes: Sequence[dict[str, Any]]) -> _Table:
+    rows = [
+        (
+            each["process"],
+            each["state"],
+            f"{each['model']} {each['version']}".strip(),
+            each["hash"][:_HASH].removeprefix("sha256:") or "-",
+            each["device"] or "-",
+            each["precision"] or "-",
+            f"{each['depth']}/{each['capacity']}",
+            f"{each['service_time_us'] / 1e3:.1f}",
+            str(each["counters"].get(Outcome.OK, 0)),
+            str(sum(each["counters"].get(outcome, 0) for outcome in Outcome if outcome is not Outcome.OK)),
+        )
+        for each in sorted(processes, key=lambda each: (each["state"] == "ready", -each["depth"], each["process"]))
+    ]
+    columns = ("worker", "state", "model", "hash", "device", "precision", "depth", "service ms", "ok", "failed")
+    return _Table(columns, 6, rows)
+
+
+def _reasons(models: Iterable[dict[str, Any]]) -> _Table:
+    """Return why servers do not serve models, or not as their folders are now."""
+    rows = [
+        (f"{each['model']} {each['version']}".strip(), each["server"], each["reason"])
+        for each in models
+        if each["reason"]
+    ]
+    return _Table(("model", "server", "reason"), 3, rows)
+
+
+def _streams(clients: Sequence[dict[str, Any]]) -> _Table:
+    rows = [
+        tuple(str(each[key]) for key in ("client", "source", "model", "queued", "in_flight", "window", "oldest_ms"))
+        for each in sorted(clients, key=lambda each: (-each["oldest_ms"], each["client"]))
+    ]
+    return _Table(("client", "source", "model", "queued", "in flight", "window", "oldest ms"), 3, rows)
+
+
+def _dropped(overview: dict[str, Any]) -> _Table:
+    """Return what was dropped, refused or failed, by reason, and the worker with most of it."""
+    sums: Counter[str] = Counter()
+    most: dict[str, tuple[int, str]] = {}
+    for each in overview["processes"]:
+        for reason, number in each["counters"].items():
+            if number and (reason.startswith("dropped_") or (reason in set(Outcome) and reason != Outcome.OK)):
+                sums[reason] += number
+                most[reason] = max(most.get(reason, (0, "")), (number, each["process"]))
+    rows = [(reason.replace("_", " "), most[reason][1], str(number)) for reason, number in sums.most_common()]
+    return _Table(("dropped or failed", "most at", "requests"), 2, rows)
+
+
+def _sum(entries: Sequence[dict[str, Any]], key: str) -> float | None:
+    values = [each[key] for each in entries if each[key] is not None]
+    return sum(values) if values else None
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}".removesuffix(".0")

@@ -19,7 +19,7 @@ from typing import Annotated
 import typer
 
 from mqinfer.cli.exit_codes import ExitCode
-from mqinfer.cli.options import ConnectionOptions, with_connection
+from mqinfer.cli.options import AsJson, ConnectionOptions, with_connection
 from mqinfer.cli.watching.lines import describe, line_of
 from mqinfer.client import AsyncClient, AsyncWatch, SeenPreview, SeenResult, WatchCounters
 from mqinfer.client.watching import WatchOptions
@@ -65,7 +65,7 @@ def watch(
     save: Annotated[
         Path | None, typer.Option(help="Folder for a recording of results and previews, results.mcap.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    as_json: AsJson = False,
     tensors: Annotated[
         bool, typer.Option("--tensors", help="Add all elements of the outputs to the JSON, in base64.")
     ] = False,

@@ -196,7 +196,7 @@ class Question:
         if state.status is not ServerStatus.READY:
             return NoWorker(f"server {server} is {state.status}")
         if asked not in {None, state.incarnation}:
-            return NoWorker(f"server {server} was started anew before it replied; see: mqinfer models list")
+            return NoWorker(f"server {server} was started anew before it replied; see: mqinfer status")
         return None
 
 

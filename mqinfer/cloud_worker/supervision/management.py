@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -124,7 +125,7 @@ class Management:
     def _reply_at_once(self, call: Call, body: CallBody) -> Any:
         match call.operation:
             case Operation.SERVER:
-                return {"name": "mqinfer", "version": __version__, "extensions": EXTENSIONS}
+                return self._about()
             case Operation.LIVE:
                 return {"live": True}
             case Operation.READY:
@@ -136,6 +137,13 @@ class Management:
                 return {"name": call.model, "ready": any(v.state is Phase.READY and _fits(v, call) for v in views)}
         config, card = self._loaded(call)
         return json.loads(card_to_json(card)) if call.operation is Operation.METADATA else config_record(config, card)
+
+    def _about(self) -> dict[str, Any]:
+        hashes = {
+            view.spec.options.name: view.card.parameters.model_hash for view in self._supervisor.processes if view.card
+        }
+        about = {"name": "mqinfer", "version": __version__, "extensions": EXTENSIONS}
+        return {**about, "host": socket.gethostname(), "model_hashes": hashes}
 
     def _index(self, *, only_ready: bool) -> list[dict[str, str]]:
         entries = index(self._scan(), self._supervisor.processes)

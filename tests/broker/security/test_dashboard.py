@@ -72,7 +72,7 @@ def test_what_a_dashboard_reads(secured: Any, links: Links, serve: Serve, write_
 def test_what_a_dashboards_login_shows(
     secured: Any, links: Mapping[str, PahoLink], serve: Serve, write_echo: WriteEcho
 ) -> None:
-    """It asks nothing: `status`, `top` and `lag` show what states say, and `status`, `top` and `models list` say so."""
+    """It asks nothing: `status` shows what states say, and says so, as does `models ready`."""
     address, login = secured.address("dash"), secured.logins["dash"]
     files = ("--ca-file", login.ca_file, "--cert-file", login.cert_file, "--key-file", login.key_file)
     where = tuple(map(str, ("--broker", f"mqtts://{address.host}:{address.port}", *files)))
@@ -92,16 +92,15 @@ def test_what_a_dashboards_login_shows(
         (shown,) = found["streams"]
         assert (shown["client"], shown["source"], shown["rate"], shown["previews"]) == ("car-2", "/front", 9.5, 3)
         assert "shown is what states say" in found["problem"]
-        for command in (["status", "--interval", "0.1"], ["top", "--count", "1"]):
-            told = CliRunner().invoke(app, [*command, *where])
+        assert found["lag"]["echo"]["workers"] == 1
+        for more in ((), ("--watch", "--count", "1")):
+            told = CliRunner().invoke(app, ["status", "--interval", "0.1", *more, *where])
             assert told.exit_code == 0, told.output
             assert "this login may not ask servers" in told.stdout
             assert "w.0" in told.stdout
-        told = CliRunner().invoke(app, ["lag", "--json", *where])
-        assert json.loads(told.stdout)["echo"]["workers"] == 1
         told = CliRunner().invoke(app, ["models", "card", "echo", *where])
         assert json.loads(told.stdout)["name"] == "echo"
-        told = CliRunner().invoke(app, ["models", "list", *where])
+        told = CliRunner().invoke(app, ["models", "ready", "echo", *where])
         assert "an operator's does both" in told.output + str(told.exception)
     links["witness"].publish(Message(TOPICS.client_state("car-2"), b"", retain=True))
     links["witness"].unsubscribe("mqinfer/v1/control/#")

@@ -247,7 +247,7 @@ def test_an_operator_asks_many_questions_at_a_time(secured: Any, write_echo: Wri
             control = AsyncControl(client)
             expected = {
                 Operation.INDEX: {"name", "version", "state", "reason"},
-                Operation.SERVER: {"name", "version", "extensions"},
+                Operation.SERVER: {"name", "version", "extensions", "host", "model_hashes"},
                 Operation.LIVE: {"live"},
             }
             calls = [Call(operation) for operation in expected] * 10
@@ -331,7 +331,7 @@ def test_a_replay_under_another_name_ends_at_once(
 
 @pytest.mark.slow
 def test_the_commands(secured: Any, write_echo: WriteEcho, tmp_path: Path) -> None:
-    """`broker init`, `broker --config`, `worker`, `infer`, `models list`, and what those say who may not."""
+    """`broker init`, `broker --config`, `worker`, `infer`, `status`, and what those say who may not."""
     folder = secured.folder.path.parent / "commands"
     clients = [f"--client={role}" for role in ("vehicle:car-1", "worker:w", "operator:op")]
     told = run("broker", "init", folder, "--bind", "127.0.0.1", *clients)
@@ -356,7 +356,7 @@ def test_the_commands(secured: Any, write_echo: WriteEcho, tmp_path: Path) -> No
         with started("worker", "--repository", repository, until="ready", **where, **identity("w")):
             answered = run(*infer, **where, **identity("car-1"))
             assert answered.returncode == 0, answered.stderr
-            listed = run("models", "list", "--json", **where, **identity("op"))
+            listed = run("status", "--json", **where, **identity("op"))
             assert '"READY"' in listed.stdout, listed.stderr
             refused = run("models", "unload", "echo", **where, **identity("car-1"))
             assert (refused.returncode, "does not allow client 'car-1'" in refused.stderr) == (ExitCode.REFUSED, True)
