@@ -34,6 +34,7 @@ from mqinfer.edge_agent.results import FirstResults
 from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.logs import is_logged
 from mqinfer.protocol.errors import Cancelled, LinkError, MessageTooLarge, MqinferError, Superseded
+from mqinfer.protocol.states import WorkerStatus
 from mqinfer.protocol.types import InferRequest, Outcome
 from mqinfer.telemetry.around import Around
 
@@ -276,8 +277,26 @@ class RemoteStage:
             self._end(lost, self._failed(lost, Superseded(NEWER_FRAME)))
 
     def leave(self) -> None:
-        """Have every frame end by itself: its request has its time, and is not sent again."""
+        """Have every frame end: one that a worker may answer has its time, and none waits for a worker or connection.
+
+        Frames that are queued here become requests as these end, so the caller repeats this until all have ended.
+        """
         self._retries.waits = False
+        if self._is_reachable():
+            return
+        with self._changed:
+            sent = [each.request_id for each in self._table.sent()]
+        why = Cancelled("the run was stopped while no worker could answer; replay this part again")
+        for request_id in sent:
+            self._requester.cancel(request_id, why)
+
+    def _is_reachable(self) -> bool:
+        """Return whether a worker of the model accepts requests, or ends those that it has."""
+        if not self._requester.connected:
+            return False
+        there = (WorkerStatus.READY, WorkerStatus.DRAINING)
+        workers = [each for each in self._requester.registry.workers.values() if each.status in there]
+        return any(served.name == self._options.model for each in workers for served in each.models)
 
     def close(self) -> None:
         """End the threads."""

@@ -94,7 +94,7 @@ class Replay:
         """Return the stages, the last one first."""
         options, requester = self._options, self._requester
         known = partial(was_there, requester.registry, options.model, options.version)
-        retries = Retries(options.timeout, known, waits=options.policy is Policy.ALL)
+        retries = Retries(options.timeout, known, waits=options.policy is Policy.ALL and spool is None)
         preparation = Preparation(preparer, options, self._first, previews)
         parts = StageParts(requester, options, preparation, self._table, self._changed, retries)
         stages: list[FrameStage] = [RemoteStage(parts)]

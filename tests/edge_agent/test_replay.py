@@ -337,34 +337,40 @@ def test_frames_expire_without_a_worker(run: Run, requester: Requester) -> None:
 def replay_away(
     serve: Serve, write_echo: Callable[..., Path], unique: Callable[[str], str], tmp_path: Path
 ) -> Iterator[Callable[..., Snapshot]]:
-    """Replay 20 frames to a worker that leaves before the sixth; the next one comes once four found no worker."""
+    """Replay 20 frames to a worker that leaves before the sixth; the next one comes once four found no worker.
+
+    `stops` ends the run while there is none, with a spool of so many bytes once every frame was read.
+    """
     url = f"memory://{unique('broker')}"
     repository = write_echo("echo", ("image", "UINT8", [-1, HEIGHT, WIDTH, 3]))
     worker = serve(url, repository)
     requester = connect(url, unique("edge"), options=ClientOptions(patience=0.01))
     wait_until(lambda: requester.registry.models.is_ready("echo"))
 
-    def run(*, spools: bool = False, comes_back: bool = True, **options: object) -> Snapshot:
+    def run(*, spool_bytes: int = 0, comes_back: bool = True, stops: bool = False, **options: object) -> Snapshot:
+        def is_enough() -> bool:
+            return requester.counters().outcomes[NoWorker.outcome] >= 4
+
+        def is_stopped() -> bool:
+            return stops and (statistics.snapshot().frames_read == 20 if spool_bytes else is_enough())
+
         def frames() -> Iterator[Frame]:
             for number in range(20):
-                if number == 5:
+                if number == 5:  # with frames in flight the reader would wait for their end
+                    wait_until(lambda: requester.counters().outcomes[Outcome.OK] == 5)
                     worker.stop()
                 if number == 6:
-                    wait_until(lambda: requester.counters().outcomes[NoWorker.outcome] >= 4)
+                    wait_until(is_enough)
                     if comes_back:
                         serve(url, repository)
-                    else:
-                        stop.set()
                 yield frame_of(number)
 
-        statistics, stop = ReplayStatistics(), threading.Event()
+        statistics = ReplayStatistics()
         with ExitStack() as stack:
-            spool = stack.enter_context(closing(Spool(tmp_path / "spool"))) if spools else None
+            spool = stack.enter_context(closing(Spool(tmp_path / "spool", spool_bytes))) if spool_bytes else None
             preparer = Preparer(ImageContract("image", WIDTH, HEIGHT), "lz4")
             sent = ReplayOptions("echo", window=2, **options)  # type: ignore[arg-type]
-            Replay(requester, preparer, sent, statistics, None, spool=spool).run(
-                frames(), lambda: spools and stop.is_set()
-            )
+            Replay(requester, preparer, sent, statistics, None, spool=spool).run(frames(), is_stopped)
         snapshot = statistics.snapshot()
         snapshot.check()
         return snapshot
@@ -374,11 +380,13 @@ def replay_away(
 
 
 @pytest.mark.parametrize(
-    "options", [{"timeout": 60.0}, {"timeout": 60.0, "spools": True, "policy": Policy.LATEST}], ids=["all", "spool"]
+    "options",
+    [{}, {"spool_bytes": 10**6}, {"spool_bytes": 1000}, {"spool_bytes": 10**6, "policy": Policy.LATEST}],
+    ids=["all", "spool", "full spool", "latest with spool"],
 )
 def test_frames_wait_for_a_worker(replay_away: Callable[..., Snapshot], options: dict[str, object]) -> None:
     """Where frames are kept, none ends because the only worker is away: each is sent again until one is there."""
-    snapshot = replay_away(**options)
+    snapshot = replay_away(timeout=60.0, **options)
     newer = snapshot.outcomes[Outcome.SUPERSEDED] if "policy" in options else 0
     assert snapshot.outcomes[Outcome.OK] + newer == 20
 
@@ -391,10 +399,32 @@ def test_frames_wait_no_longer_than_their_time(replay_away: Callable[..., Snapsh
 
 @pytest.mark.parametrize("policy", list(Policy))
 def test_frames_that_wait_for_a_worker_stay_in_the_spool(replay_away: Callable[..., Snapshot], policy: Policy) -> None:
-    """A run that is stopped while no worker is there leaves them to the next one."""
-    snapshot = replay_away(timeout=60.0, comes_back=False, spools=True, policy=policy)
+    """The reader goes on while no worker is there; a run that is stopped then leaves them to the next one."""
+    snapshot = replay_away(timeout=600.0, comes_back=False, stops=True, spool_bytes=10**6, policy=policy)
+    assert snapshot.frames_read == 20
     assert snapshot.outcomes[NoWorker.outcome] == 0
     assert snapshot.outcomes[Outcome.CANCELLED] >= 1
+
+
+def test_a_stop_ends_the_wait_for_a_worker(replay_away: Callable[..., Snapshot]) -> None:
+    """Without a spool frames that nobody can answer end for that reason, and not when their time is over."""
+    snapshot = replay_away(timeout=600.0, comes_back=False, stops=True)
+    assert snapshot.done < 20
+    assert {failure.code for failure in snapshot.failures} in ({"cancelled"}, {"no_worker"}, {"cancelled", "no_worker"})
+
+
+def test_a_stop_ends_the_wait_for_the_connection(run: Run, requester: Requester) -> None:
+    """The same where it is the broker that is away."""
+    stop = threading.Event()
+
+    def frames() -> Iterator[Frame]:
+        requester.link.drop()  # type: ignore[attr-defined]
+        yield frame_of(0)
+        stop.set()
+        yield frame_of(1)
+
+    snapshot = run(frames(), Notes(), stop.is_set, timeout=600.0)
+    assert snapshot.outcomes[Outcome.CANCELLED] == 2
 
 
 def test_only_frames_of_a_version_that_was_there_wait(replay_away: Callable[..., Snapshot]) -> None:

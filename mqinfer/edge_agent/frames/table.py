@@ -161,7 +161,10 @@ class FrameStage(Protocol):
         """
 
     def leave(self) -> None:
-        """End the frames that the next run can go on with, and take back what it can't; the run is stopped."""
+        """End the frames that the next run can go on with, and take back what it can't; the run is stopped.
+
+        It is called again and again until every frame has its outcome.
+        """
 
     def close(self) -> None:
         """End its threads; every frame has its outcome, and the stages before are closed."""

@@ -74,6 +74,7 @@ class Backlog:
         self._up_since = -math.inf if parts.requester.connected else math.inf
         self._reading, self._leaving = Patience(_BUSY_S), Patience(_LEAVING_S)
         self._spooled: dict[int, PendingFrame] = {}
+        self._sent = 0  # number of the last frame that was read from the disk to be sent
         self._storing = 0  # frames that are on their way to the disk
         self._is_leaving = False
         self._is_closed = False
@@ -132,9 +133,14 @@ class Backlog:
         for pending in found:
             self._pool.submit(self._store, pending)
 
-    def _store(self, pending: PendingFrame) -> None:
-        """Prepare a frame and store it; send it where nothing fits on the disk and a connection comes."""
-        prepared = self._preparation.prepare(pending)
+    def _store(self, pending: PendingFrame, sent: PreparedFrame | None = None) -> None:
+        """Prepare a frame and store it; send it where nothing fits on the disk and a connection comes.
+
+        Args:
+            pending: The frame.
+            sent: As it was sent without a result.
+        """
+        prepared = sent or self._preparation.prepare(pending)
         if isinstance(prepared, InferResult):
             with self._changed:
                 self._storing -= 1
@@ -203,12 +209,11 @@ class Backlog:
         if pending.edge_answers:
             self._settle(pending, prepared, result)
             return
-        before = pending.spooled_as
-        result = self._left(pending, result)
         if prepared is not None and self._is_taken_back(pending, prepared, result):
-            if before:
-                self._spool.remove(before)  # it has a new number now, behind the frames that came meanwhile
             return
+        before = pending.spooled_as
+        if prepared is not None:
+            result = self._left(pending, result)
         if result.outcome is not Outcome.CANCELLED:
             if before:
                 self._spool.remove(before)
@@ -217,17 +222,25 @@ class Backlog:
         self._settle(pending, prepared, result)
 
     def _left(self, pending: PendingFrame, result: InferResult) -> InferResult:
-        """Return the outcome of a frame: one that found no worker stays in the spool where the run ends."""
-        return (
-            self._failed(pending, Cancelled(KEPT)) if self._is_leaving and self._retries.is_unserved(result) else result
-        )
+        """Return the outcome of a frame: one that nobody could answer stays in the spool where the run ends."""
+        is_kept = result.outcome is Outcome.CANCELLED or self._retries.is_unserved(result)
+        return self._failed(pending, Cancelled(KEPT)) if self._is_leaving and is_kept else result
 
     def _is_taken_back(self, pending: PendingFrame, prepared: PreparedFrame, result: InferResult) -> bool:
         """Keep a frame that expired because the connection was lost, or that found no worker; it is sent again."""
         if not self._retries.is_for_later(result, self._up_since):
             return False
         with self._changed:
-            return not self._is_leaving and self._keep(pending, prepared)
+            if self._is_leaving:
+                return False
+            if pending.spooled_as:  # its file is still there
+                self._spooled = dict(sorted([(pending.spooled_as, pending), *self._spooled.items()]))
+                self._sent = min(self._sent, pending.spooled_as - 1)
+                self._changed.notify_all()
+                return True
+            self._storing += 1
+        self._pool.submit(self._store, pending, prepared)
+        return True
 
     def _put_at_last(self, pending: PendingFrame, prepared: PreparedFrame) -> bool:
         """Store a frame that the run leaves; try again for a moment where that is not for want of room."""
@@ -245,17 +258,14 @@ class Backlog:
         )
 
     def leave(self) -> None:
-        """End the frames on the disk and, without a connection, those in flight; the disk keeps them."""
+        """End the frames on the disk, which keeps them, and those that nobody answers, which it keeps then."""
         with self._changed:
             self._is_leaving = True
             left = list(self._spooled.values())
             self._spooled.clear()
-            sent = [] if self._requester.connected else self._table.sent()
             self._changed.notify_all()
         for pending in left:
             self._settle(pending, None, self._failed(pending, Cancelled(KEPT)))
-        for pending in sent:
-            self._requester.cancel(pending.request_id, Cancelled(KEPT))
         self._behind.leave()
 
     def close(self) -> None:
@@ -267,40 +277,35 @@ class Backlog:
         self._pool.shutdown()
 
     def _drain(self) -> None:
-        sent = 0
         while self._wait_for_frames():
             try:
                 with self._changed:
-                    found = self._spool.after(sent)
+                    found = self._spool.after(self._sent)
                     self._reading.renew()
-                    last = max(self._spooled, default=sent) if found is None else found.number
+                    last = max(self._spooled, default=self._sent) if found is None else found.number
                     end = last if found else last + 1
                     passed = list(takewhile(partial(operator.gt, end), self._spooled))  # numbers ascend
                     damaged = [self._spooled.pop(number) for number in passed]
                     pending = self._spooled.pop(last, None)
+                    self._sent = last
             except SpoolBusy as busy:
-                sent = self._pass_over(busy, sent)
+                self._pass_over(busy)
                 continue
             for each in damaged:
                 self._settle(each, None, self._failed(each, BadImage(DAMAGED)))
-            sent = last
             if found and pending:
                 self._send(pending, found)
 
-    def _pass_over(self, busy: SpoolBusy, sent: int) -> int:
-        """Wait for a frame that can't be read now, and leave it to the next run after a while.
-
-        Returns:
-            The number behind which to go on.
-        """
+    def _pass_over(self, busy: SpoolBusy) -> None:
+        """Wait for a frame that can't be read now, and leave it to the next run after a while."""
         with self._changed:
             if not self._reading.is_over():
                 self._changed.wait_for(lambda: self._is_closed, PAUSE_S)
-                return sent
+                return
             pending = self._spooled.pop(busy.number, None)
+            self._sent = busy.number
         if pending:
             self._settle(pending, None, self._failed(pending, Cancelled(f"{KEPT}: it can't be read now: {busy}")))
-        return busy.number
 
     def _send(self, pending: PendingFrame, found: SpooledFrame) -> None:
         prepared = self._prepared(pending, found)
