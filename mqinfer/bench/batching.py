@@ -95,11 +95,6 @@ class BatchingMeasurement:
         """Return the median of a figure over the rounds."""
         return median(pick(turn) for turn in self.turns[callers, setting])
 
-    def best_fixed(self, callers: int) -> str:
-        """Return the setting by hand with the highest median rate at a load."""
-        by_hand = (setting for setting in self.settings if setting != ADAPTIVE)
-        return max(by_hand, key=lambda setting: self.median(callers, setting, lambda turn: turn.rate))
-
     def ratio(self, callers: int, setting: str, base: str) -> float:
         """Return the median of the rounds' ratios of two settings' rates."""
         pairs = zip(self.turns[callers, setting], self.turns[callers, base], strict=True)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import TypeVar
 
 from mqinfer.bench.processes import worker_processes
@@ -19,9 +17,9 @@ from mqinfer.client.client import Client
 from mqinfer.client.result import InferResult
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
-from mqinfer.lab.load import Drive, Stopwatch, repeat
+from mqinfer.lab.load import Drive, Overlapping, repeat
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import ModelFailed
+from mqinfer.protocol.errors import ModelFailed, MqinferError
 
 _Result = TypeVar("_Result", InferResult, "Future[InferResult]")
 _REQUEST_TIMEOUT_S = 30.0
@@ -90,7 +88,7 @@ class OverMqtt:
         """Send requests: one caller blocks for each result; many are futures whose ends start the next requests."""
         if callers == 1:
             return repeat(lambda: self._ask(self._client.infer).timings, seconds)
-        return self._drive_many(callers, seconds)
+        return Overlapping(lambda: self._ask(self._client.submit), seconds, _fail).callers(callers)
 
     def pids(self) -> Mapping[str, int]:
         """The worker and the broker."""
@@ -107,23 +105,6 @@ class OverMqtt:
         workload = self._workload
         return send(workload.model, workload.feeds, timeout=_REQUEST_TIMEOUT_S, outputs=[workload.output])
 
-    def _drive_many(self, callers: int, seconds: float) -> Drive:
-        submit = self._client.submit
-        ended: SimpleQueue[tuple[int, Future[InferResult]]] = SimpleQueue()
-        watch = Stopwatch(seconds)
 
-        def ask() -> None:
-            since = time.perf_counter_ns()
-            self._ask(submit).add_done_callback(lambda future: ended.put((since, future)))
-
-        for _ in range(callers):
-            ask()
-        in_flight = callers
-        while in_flight:
-            since, future = ended.get()
-            watch.lap(since, [future.result().timings])
-            if watch.is_over():
-                in_flight -= 1
-            else:
-                ask()
-        return watch.drive()
+def _fail(error: MqinferError) -> None:
+    raise error

@@ -14,7 +14,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from mqinfer.answers.outputs import Mask, find_mask
 from mqinfer.bench.processes import worker_processes
@@ -27,15 +26,18 @@ from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.supervisor import Event
 from mqinfer.codecs import encode_tensor
 from mqinfer.lab.drives.synthetic import SyntheticDrive
-from mqinfer.lab.reports import Grid, print_grid
+from mqinfer.lab.machine import describe_machine
+from mqinfer.lab.report_files import Panel, Report
+from mqinfer.lab.reports import Cell, Grid, machine_sentence
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import EncodedTensor
 
 STAGES = ("decode", "preprocess", "inference", "postprocess", "encode")
-TARGET = 0.05
-"""What post-processing and encoding together may take of the worker's time, once the argmax is fused."""
+"""Headings, and stages of a reply's times."""
+_FINISHING = "post + encode, %"
+"""Heading of the share of post-processing and encoding in the worker's time."""
 _REQUEST_TIMEOUT_S = 120.0
 _SIZE = (2048, 1024)
 
@@ -98,26 +100,24 @@ def measure_segmentation(
     return [_shares(version, engines[version], results[version], first) for version in versions]
 
 
-def print_shares(shares: Sequence[Shares], console: Console) -> None:
-    """Print a line for each version, and whether the target is kept."""
-    headings = ("version", "engine", *STAGES, "post + encode", "mask kB", "agreement")
-    rows = []
-    for each in shares:
-        stages = (f"{each.stages_ms[stage]:.2f}" for stage in STAGES)
-        verdict = "" if each is shares[0] else " <" if each.finishing < TARGET else " MISS"
-        finishing = f"{each.finishing:.1%}{verdict}"
-        rows.append(
-            (
-                str(each.version),
-                each.engine,
-                *stages,
-                finishing,
-                f"{each.mask_bytes / 1e3:.1f}",
-                f"{each.agreement:.2%}",
-            )
-        )
-    print_grid(Grid("Time in the worker by stage, medians in ms", headings, rows, words=2), console)
-    console.print(f"target for the versions after the first: post-processing and encoding below {TARGET:.0%}")
+def report_segmentation(shares: Sequence[Shares]) -> Report:
+    """Return the report, with one row for each version."""
+    headings = ("version", "engine", *STAGES, _FINISHING, "mask kB", "pixels changed, %")
+    rows: list[list[Cell]] = [
+        [
+            str(each.version),
+            each.engine,
+            *(each.stages_ms[stage] for stage in STAGES),
+            each.finishing * 100,
+            each.mask_bytes / 1e3,
+            (1 - each.agreement) * 100,
+        ]
+        for each in shares
+    ]
+    machine = describe_machine()
+    grid = Grid("Time in the worker by stage, medians in ms", headings, rows, words=2)
+    panels = (Panel("time in the worker, ms", STAGES), Panel(_FINISHING, [_FINISHING]))
+    return Report(grid, panels, machine_sentence(machine), {"machine": machine, "versions": shares})
 
 
 def _plan(repository: Path, model: str, versions: Sequence[int], broker: str) -> dict[str, ProcessSpec]:

@@ -1,56 +1,140 @@
-"""`mqinfer bench`: measures batching, encodings and segmentation on this machine."""
+"""`mqinfer bench`: measures a model on a site, and batching, encodings and segmentation on this machine."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
 from mqinfer.bench.batching import BatchingOptions, measure_batching
-from mqinfer.bench.batching_report import print_batching, write_batching
+from mqinfer.bench.batching_report import report_batching
 from mqinfer.bench.encodings.measure import EncodingsOptions, measure_encodings
-from mqinfer.bench.encodings.report import draw, grid_of
-from mqinfer.bench.segmentation import measure_segmentation, print_shares
+from mqinfer.bench.encodings.report import report_encodings
+from mqinfer.bench.segmentation import measure_segmentation, report_segmentation
+from mqinfer.bench.site_load import SiteLoad, measure_load, random_inputs, report_load
 from mqinfer.bench.workloads import WORKLOADS
-from mqinfer.cli.options import table_console
-from mqinfer.edge_agent.output_files import writing
-from mqinfer.lab.reports import as_json, check_plots, print_grid
+from mqinfer.cli.infer import named_inputs, read_input
+from mqinfer.cli.options import ConnectionOptions, plain_console, table_console, with_connection, with_group
+from mqinfer.client import Client, ClientOptions
+from mqinfer.lab.report_files import Report, check_files, write_report
+from mqinfer.lab.reports import print_grid
 from mqinfer.protocol.errors import ConfigError
 
+_Number = TypeVar("_Number", int, float)
 _BATCHING = BatchingOptions()
+_LOAD = SiteLoad()
+_KINDS: Mapping[object, str] = {int: "whole numbers", float: "numbers"}
+_MOST = 1_000_000
+"""Bound of callers, and of requests a second."""
 
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """Where a measurement is written to; each field is an option of every bench."""
+
+    csv: Annotated[Path | None, typer.Option(help="File for the table as CSV.")] = None
+    json: Annotated[Path | None, typer.Option(help="File for all figures as JSON.")] = None
+    markdown: Annotated[Path | None, typer.Option(help="File for the table as Markdown.")] = None
+    plot: Annotated[Path | None, typer.Option(help="File for a plot: .png, .svg or .pdf.")] = None
+
+    def __post_init__(self) -> None:
+        check_files(self.chosen)
+
+    @property
+    def chosen(self) -> dict[str, Path]:
+        """The files that are asked for, by kind."""
+        return {each.name: path for each in fields(self) if (path := getattr(self, each.name))}
+
+    def keep(self, report: Report) -> None:
+        """Print a report, and write the files."""
+        print_grid(report.grid, table_console())
+        write_report(report, self.chosen)
+        for path in self.chosen.values():
+            typer.echo(f"wrote {path}")
+
+
+_with_files = with_group("files", _Files)
+_progress = plain_console(stderr=True).print
 
 app = typer.Typer(
-    help="Measure batching, encodings of frames, and versions of a segmentation model.", no_args_is_help=True
+    help="Measure a model on its site, batching, encodings of frames, and versions of a segmentation model.",
+    no_args_is_help=True,
 )
 
 
 @app.command()
+@with_connection
+@_with_files
+def load(
+    connection: ConnectionOptions,
+    files: _Files,
+    model: Annotated[str, typer.Argument(help="Model name.")],
+    callers: Annotated[
+        list[str] | None,
+        typer.Option(help="Numbers of requests at a time, separated by commas; 1,2,4,8 without this and --rate."),
+    ] = None,
+    rate: Annotated[
+        list[str] | None,
+        typer.Option(help="Requests a second, separated by commas, that start whatever becomes of those before."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Length of each load, in seconds.", min=0.1)] = _LOAD.seconds,
+    input_: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="What each request carries, as for mqinfer infer; random numbers by default."),
+    ] = None,
+    version: Annotated[
+        str | None, typer.Option(help="Model version, or a label such as canary; the default version if omitted.")
+    ] = None,
+    encoding: Annotated[str, typer.Option(help="Encoding of arrays, as for mqinfer infer.")] = _LOAD.encoding,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds after which a request fails.", min=0.001, max=1e6)
+    ] = _LOAD.timeout,
+) -> None:
+    """Measure a model as its site serves it: throughput, latency, failures, and where the time goes, by load.
+
+    Each load lasts for --seconds after a short one that is not counted. The request is always the same.
+    """
+    loads = _numbers("--callers", callers or (() if rate else _LOAD.callers), int)
+    options = SiteLoad(loads, _numbers("--rate", rate or (), float), seconds, timeout, version, encoding)
+    given = [read_input(text) for text in input_ or ()]
+    most, usual = max(loads, default=1), ClientOptions()
+    room = replace(usual, window=max(usual.window, most), max_pending=max(usual.max_pending, most))
+    address = connection.address()
+    with Client(address, name=connection.name, root=connection.root, options=room) as client:
+        card = client.card(model)
+        inputs = named_inputs(given, card) if given else random_inputs(card)
+        turns = measure_load(client, card, inputs, options, _progress)
+    what = ", ".join(input_ or ["random numbers"])
+    files.keep(report_load(turns, f"{model} {version or card.version} at {address}, {what}, {encoding}", options))
+
+
+@app.command()
+@_with_files
 def batching(
+    files: _Files,
     workload: Annotated[str, typer.Option(help="Model to batch: classifier, small or vae.")] = _BATCHING.workload,
     rounds: Annotated[int, typer.Option(help="Turns of each setting at each load.", min=1)] = _BATCHING.rounds,
     seconds: Annotated[float, typer.Option(help="Length of each turn, in seconds.", min=0.1)] = _BATCHING.seconds,
-    callers: Annotated[list[int], typer.Option(help="Requests at a time; may be repeated.")] = _BATCHING.callers,  # type: ignore[assignment] # typer's way to several values
-    delay_us: Annotated[int, typer.Option(help="Queue delay of fixed sizes, in microseconds.")] = _BATCHING.delay_us,
-    output: Annotated[
-        Path | None, typer.Option(help="Folder for the figures as JSON and the tables as Markdown.")
+    callers: Annotated[
+        list[str] | None, typer.Option(help="Numbers of requests at a time, separated by commas; 1,4,8,16 by default.")
     ] = None,
+    delay_us: Annotated[int, typer.Option(help="Queue delay of fixed sizes, in microseconds.")] = _BATCHING.delay_us,
 ) -> None:
     """Measure batching: no batches, fixed sizes and the adaptive setting, in turns in one run through a broker."""
     if workload not in WORKLOADS:
         raise ConfigError(f"unknown workload {workload!r}; expected one of {', '.join(WORKLOADS)}")
-    options = BatchingOptions(workload, rounds, seconds, callers=tuple(callers), delay_us=delay_us)
-    console = table_console()
-    measurement = measure_batching(options, lambda line: console.print(line, style="dim"))
-    print_batching(measurement, console)
-    if output is not None:
-        for path in write_batching(measurement, output):
-            console.print(f"wrote {path}")
+    loads = _numbers("--callers", callers or _BATCHING.callers, int)
+    options = BatchingOptions(workload, rounds, seconds, callers=loads, delay_us=delay_us)
+    files.keep(report_batching(measure_batching(options, _progress)))
 
 
 @app.command()
+@_with_files
 def codecs(
+    files: _Files,
     source: Annotated[str, typer.Argument(help="Bag, video or folder of pictures.")],
     model: Annotated[str, typer.Option(help="Model that gets the frames.")],
     repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("models"),
@@ -63,27 +147,18 @@ def codecs(
         float, typer.Option(help="Measure over a link of so many Mbit/s too; 0 for none.", min=0)
     ] = 0.0,
     seconds: Annotated[float, typer.Option(help="Length of each turn over that link, in seconds.", min=1)] = 15.0,
-    json: Annotated[Path | None, typer.Option(help="File for the figures as JSON.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="File for a plot, .svg or .png.")] = None,
 ) -> None:
     """Measure the encodings of frames: bytes, time, PSNR, the model's answers, and what a thin link lets through."""
     chosen = EncodingsOptions(
         source, repository, model, topic, tuple(encoding or ()), frames, link_mbit=link_mbit, seconds=seconds
     )
-    if plot:
-        check_plots()
-    measured = measure_encodings(chosen, lambda line: typer.echo(line, err=True))
-    print_grid(grid_of(measured), table_console())
-    if json:
-        with writing(json):
-            json.write_text(as_json(measured), encoding="utf-8")
-    if plot:
-        with writing(plot):
-            draw(measured, plot)
+    files.keep(report_encodings(measure_encodings(chosen, _progress)))
 
 
 @app.command()
+@_with_files
 def segmentation(
+    files: _Files,
     repository: Annotated[Path, typer.Option(help="Folder of the model repository.")],
     model: Annotated[str, typer.Option(help="Segmentation model; its version_policy must serve the versions.")],
     before: Annotated[int, typer.Option(help="Version to compare the others with.")],
@@ -91,8 +166,15 @@ def segmentation(
     rounds: Annotated[int, typer.Option(help="Pictures for each version.", min=1)] = 5,
 ) -> None:
     """Compare where a worker's time goes for versions of a segmentation model: logits, fused argmax."""
-    console = table_console()
-    measured = measure_segmentation(
-        repository, model, [before, *after], rounds, lambda line: console.print(line, style="dim")
-    )
-    print_shares(measured, console)
+    files.keep(report_segmentation(measure_segmentation(repository, model, [before, *after], rounds, _progress)))
+
+
+def _numbers(option: str, given: Sequence[str | float], kind: Callable[[str], _Number]) -> tuple[_Number, ...]:
+    try:
+        numbers = tuple(kind(each) for text in given for each in str(text).split(","))
+    except ValueError as error:
+        text = ",".join(map(str, given))
+        raise ConfigError(f"{option} {text!r}: expected {_KINDS[kind]} separated by commas") from error
+    if not all(0 < each < _MOST for each in numbers):
+        raise ConfigError(f"{option}: expected numbers above 0 and below {_MOST:,}")
+    return numbers

@@ -69,10 +69,10 @@ def infer(
 
     What is found in a picture is in the picture's own pixels: boxes (`detections`), shares of the classes of a mask.
     """
-    given = [_read(text) for text in input_]
+    given = [read_input(text) for text in input_]
     with Client(connection.address(), name=connection.name, root=connection.root) as client:
         card = client.card(model)
-        inputs = _named(given, card)
+        inputs = named_inputs(given, card)
         view = _view(inputs, card)
         if picture and not view:
             raise ConfigError(f"--picture {picture}: no --input is a picture")
@@ -93,8 +93,12 @@ def infer(
         typer.echo(json.dumps(_describe(result, view, card, (output, picture)), indent=2))
 
 
-def _named(given: Sequence[tuple[str, Input | bytes]], card: ModelCard) -> dict[str, Input]:
-    """Return the inputs by name: pictures without one go to the model's pictures in order, others to its only input."""
+def named_inputs(given: Sequence[tuple[str, Input | bytes]], card: ModelCard) -> dict[str, Input]:
+    """Return the inputs by name: pictures without one go to the model's pictures in order, others to its only input.
+
+    Raises:
+        ConfigError: There is no input to give one to.
+    """
     names = {name for name, _ in given}
     pictures = (each.input for each in card.pictures if each.input not in names)
     known = [spec.name for spec in card.inputs]
@@ -163,7 +167,12 @@ def _table(result: InferResult) -> Table:
     return table
 
 
-def _read(text: str) -> tuple[str, Input | bytes]:
+def read_input(text: str) -> tuple[str, Input | bytes]:
+    """Return name, empty where none is given, and content of an `--input`.
+
+    Raises:
+        ConfigError: It can't be read.
+    """
     name, equals, file = text.partition("=")
     name, file = (name, file) if equals else ("", text)
     path = Path(file.removeprefix("@"))

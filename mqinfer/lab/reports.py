@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,13 @@ from rich.table import Table
 
 from mqinfer.edge_agent.output_files import set_aside
 from mqinfer.extras import check_packages, import_extra
+from mqinfer.logs import printable
 from mqinfer.protocol.errors import ConfigError
+
+Cell = str | float | None
+"""A word, a figure, or nothing."""
+_GAP = 2
+"""Columns of a terminal between two columns of a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +33,14 @@ class Grid:
     Attributes:
         title: Text above it.
         headings: Names of the columns.
-        rows: As many cells each as there are headings.
+        rows: As many cells each as there are headings; a number is shown with three digits, and kept whole in a file.
         words: Columns from the left that hold words; the others hold figures.
         ends_in_words: Whether the last column holds words too, such as a verdict.
     """
 
     title: str
     headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[Cell]]
     words: int
     ends_in_words: bool = False
 
@@ -41,26 +50,76 @@ class Grid:
 
 
 def print_grid(grid: Grid, console: Console) -> None:
-    """Print a table."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for number, heading in enumerate(grid.headings):
-        justify = "left" if grid.is_word(number) else "right"
-        table.add_column(heading, justify=justify, no_wrap=number < grid.words)  # type: ignore[arg-type] # two of its words
-    for row in grid.rows:
-        table.add_row(*row)
-    console.print(f"\n{grid.title}", style="bold", highlight=False)
-    console.print(table)
+    """Print a table; one that is wider than the terminal is broken into parts, each with the columns of words."""
+    console.print(f"\n{printable(grid.title)}", style="bold", highlight=False)
+    for part in _parts(grid, console.width):
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+        for number, heading in enumerate(part.headings):
+            justify = "left" if part.is_word(number) else "right"
+            table.add_column(heading, justify=justify, no_wrap=number < part.words)  # type: ignore[arg-type] # two of its words
+        for row in part.rows:
+            table.add_row(*map(shown, row))
+        console.print(table)
+
+
+def _parts(grid: Grid, width: int) -> Iterator[Grid]:
+    """Cut a table between columns of figures, so that no figure is broken over two lines."""
+    if grid.ends_in_words:  # a sentence is wrapped where it does not fit
+        yield grid
+        return
+    widths = [
+        max([*map(len, heading.split(" ")), *(len(shown(row[number])) for row in grid.rows)]) + _GAP
+        for number, heading in enumerate(grid.headings)
+    ]
+    words, chosen = list(range(grid.words)), list[int]()
+    for number in range(grid.words, len(widths)):
+        if chosen and sum(widths[each] for each in (*words, *chosen, number)) > width:
+            yield _columns(grid, words + chosen)
+            chosen = []
+        chosen.append(number)
+    yield _columns(grid, words + chosen)
+
+
+def _columns(grid: Grid, numbers: Sequence[int]) -> Grid:
+    rows = [[row[number] for number in numbers] for row in grid.rows]
+    return replace(grid, headings=[grid.headings[number] for number in numbers], rows=rows)
+
+
+def shown(cell: Cell) -> str:
+    """Return a cell as it is read: a figure with three digits and no exponent."""
+    if cell is None:
+        return ""
+    if isinstance(cell, str):
+        return printable(cell)
+    if isinstance(cell, int) or abs(cell) >= 100:
+        return f"{cell:,.0f}"
+    return f"{cell:#.3g}".rstrip(".") if abs(cell) >= 1 else f"{cell:.3f}"
 
 
 def as_markdown(grid: Grid) -> str:
     """Return a table as a section of Markdown."""
     rule = ["---" if grid.is_word(number) else "---:" for number in range(len(grid.headings))]
-    lines = [_line(grid.headings), _line(rule), *(_line(row) for row in grid.rows)]
-    return f"## {grid.title}\n\n" + "\n".join(lines)
+    lines = [_line(map(plain_markdown, grid.headings)), _line(rule)]
+    lines += [_line(plain_markdown(shown(cell)) for cell in row) for row in grid.rows]
+    return f"## {plain_markdown(grid.title)}\n\n" + "\n".join(lines)
 
 
-def _line(cells: Sequence[str]) -> str:
+def _line(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
+
+
+def plain_markdown(text: str) -> str:
+    """Return text that is no markup: neither HTML nor Markdown, and that ends no cell."""
+    return re.sub(r"[\\`*<&\[|]", r"\\\g<0>", printable(text))
+
+
+def as_csv(grid: Grid) -> str:
+    """Return a table as CSV, one line a row; figures have all their digits, and a cell without one is empty."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(grid.headings)
+    writer.writerows(grid.rows)
+    return text.getvalue()
 
 
 def machine_sentence(machine: Mapping[str, str]) -> str:

@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -12,8 +11,9 @@ from mqinfer.bench.batching import (
     BatchingTurn,
     measure_batching,
 )
-from mqinfer.bench.batching_report import batching_grids, verdicts, write_batching
+from mqinfer.bench.batching_report import report_batching
 from mqinfer.cli.app import app
+from mqinfer.lab.reports import as_json
 from mqinfer.protocol.errors import ConfigError
 
 
@@ -29,45 +29,16 @@ def measured(**rates: tuple[float, ...]) -> BatchingMeasurement:
 RUN = measured(max_1=(100, 200, 300), fixed_4=(110, 190, 330), adaptive=(99, 190, 400))
 
 
-def test_the_best_setting_by_hand_is_that_of_the_highest_median() -> None:
-    """The adaptive one is judged against it, round by round."""
-    assert RUN.best_fixed(1) == ALONE
+def test_each_setting_has_its_row() -> None:
+    """With medians, the least and the most, and the median of the rounds' ratios; JSON repeats every round."""
     assert RUN.ratio(1, ADAPTIVE, ALONE) == pytest.approx(0.99)
-    assert [(what, round(ratio, 6), bound) for what, ratio, bound in verdicts(RUN)] == [
-        ("one caller, against max 1", 0.99, 0.95),
-        ("one caller, against no batching", 0.99, 0.98),
+    report = report_batching(RUN)
+    assert [list(row[:5]) for row in report.grid.rows] == [
+        [1, "max 1", 200, 100, 300],
+        [1, "fixed 4", 190, 110, 330],
+        [1, "adaptive", 190, 99, 400],
     ]
-
-
-def test_tables_and_files(tmp_path: Path) -> None:
-    """Each setting has its line; the files repeat every round."""
-    figures, judged = batching_grids(RUN)
-    assert [row[:4] for row in figures.rows] == [
-        ["one caller", "max 1", "200", "100 - 300"],
-        ["one caller", "fixed 4", "190", "110 - 330"],
-        ["one caller", "adaptive", "190", "99 - 400"],
-    ]
-    assert [row[1] for row in judged.rows] == ["pass", "pass"]
-    data, document = write_batching(RUN, tmp_path)
-    assert json.loads(data.read_text())["turns"][0]["rounds"][2]["rate"] == 300
-    assert "| one caller | adaptive | 190 |" in document.read_text()
-
-
-def test_the_small_model_must_not_be_slower_than_without_batches() -> None:
-    """At every load, because it gains nothing from batches."""
-    rates = {
-        setting: (BatchingTurn(rate, 1.0, 2.0),)
-        for setting, rate in ((ALONE, 100.0), ("fixed 4", 90.0), (ADAPTIVE, 97.0))
-    }
-    turns = {(8, setting): each for setting, each in rates.items()}
-    run = BatchingMeasurement(turns, {}, BatchingOptions(workload="small", callers=(8,)))
-    assert verdicts(run) == [("8 callers, against max 1", 0.97, 0.95), ("8 callers, against no batching", 0.97, 0.98)]
-
-
-def test_a_miss_is_called_one() -> None:
-    """Below the bound."""
-    run = measured(max_1=(100,), fixed_4=(150,), adaptive=(99,))
-    assert [row[1] for row in batching_grids(run)[1].rows] == ["miss", "pass"]
+    assert json.loads(as_json(report.whole))["turns"][0]["rounds"][2]["rate"] == 300
 
 
 @pytest.mark.parametrize(

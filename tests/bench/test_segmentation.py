@@ -6,9 +6,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from rich.console import Console
 
-from mqinfer.bench.segmentation import STAGES, Shares, measure_segmentation, print_shares
+from mqinfer.bench.segmentation import STAGES, Shares, measure_segmentation, report_segmentation
 from mqinfer.protocol.errors import BadEncoding
 
 HEIGHT, WIDTH, CLASSES = 64, 96, 5
@@ -69,15 +68,9 @@ def test_a_version_that_returns_bare_logits(repository: Path) -> None:
         measure_segmentation(repository, "road", [3], 1, lambda _: None)
 
 
-def test_the_table_holds_the_target() -> None:
-    """A line for each version; those after the first are judged."""
+def test_the_table_has_a_row_for_each_version() -> None:
+    """Figures by stage, and no verdict on them."""
     stages = dict.fromkeys(STAGES, 1.0)
-    shares = [
-        Shares(number + 1, "engine", stages, share, 7396.0, 1.0) for number, share in enumerate((0.2, 0.04, 0.06))
-    ]
-    console = Console(width=160, record=True, quiet=True)
-    console.quiet = False
-    with console.capture() as capture:
-        print_shares(shares, console)
-    lines = [line.split() for line in capture.get().splitlines() if " engine " in line]
-    assert [line[7:9] for line in lines[1:]] == [["20.0%", "7.4"], ["4.0%", "<"], ["6.0%", "MISS"]]
+    shares = [Shares(number, "engine", stages, share, 7396.0, 0.75) for number, share in ((1, 0.2), (2, 0.04))]
+    rows = [list(row) for row in report_segmentation(shares).grid.rows]
+    assert rows == [["1", "engine", *[1.0] * 5, 20, 7.396, 25], ["2", "engine", *[1.0] * 5, 4, 7.396, 25]]
