@@ -45,7 +45,7 @@ _GROUPS = {
     },
     "Measure": {
         "compare": ("edge.compare", "Compare the results of models over a recording."),
-        "bench": ("bench", "Measure batching, encodings and segmentation on this machine."),
+        "bench": ("bench", "Measure a model on its site; batching, encodings, segmentation here."),
     },
 }
 """Module and summary of each subcommand, by the heading that it stands under in the help."""
