@@ -32,7 +32,7 @@ _MOST = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Files:
+class ReportFiles:
     """Where a measurement is written to; each field is an option of every bench."""
 
     csv: Annotated[Path | None, typer.Option(help="File for the table as CSV.")] = None
@@ -56,7 +56,7 @@ class _Files:
             typer.echo(f"wrote {path}")
 
 
-_with_files = with_group("files", _Files)
+_with_files = with_group("files", ReportFiles)
 _progress = plain_console(stderr=True).print
 
 app = typer.Typer(
@@ -70,7 +70,7 @@ app = typer.Typer(
 @_with_files
 def load(
     connection: ConnectionOptions,
-    files: _Files,
+    files: ReportFiles,
     model: Annotated[str, typer.Argument(help="Model name.")],
     callers: Annotated[
         list[str] | None,
@@ -114,7 +114,7 @@ def load(
 @app.command()
 @_with_files
 def batching(
-    files: _Files,
+    files: ReportFiles,
     workload: Annotated[str, typer.Option(help="Model to batch: classifier, small or vae.")] = _BATCHING.workload,
     rounds: Annotated[int, typer.Option(help="Turns of each setting at each load.", min=1)] = _BATCHING.rounds,
     seconds: Annotated[float, typer.Option(help="Length of each turn, in seconds.", min=0.1)] = _BATCHING.seconds,
@@ -134,7 +134,7 @@ def batching(
 @app.command()
 @_with_files
 def codecs(
-    files: _Files,
+    files: ReportFiles,
     source: Annotated[str, typer.Argument(help="Bag, video or folder of pictures.")],
     model: Annotated[str, typer.Option(help="Model that gets the frames.")],
     repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("models"),
@@ -158,7 +158,7 @@ def codecs(
 @app.command()
 @_with_files
 def segmentation(
-    files: _Files,
+    files: ReportFiles,
     repository: Annotated[Path, typer.Option(help="Folder of the model repository.")],
     model: Annotated[str, typer.Option(help="Segmentation model; its version_policy must serve the versions.")],
     before: Annotated[int, typer.Option(help="Version to compare the others with.")],
