@@ -357,7 +357,7 @@ def replay_away(
         def frames() -> Iterator[Frame]:
             for number in range(20):
                 if number == 5:  # with frames in flight the reader would wait for their end
-                    wait_until(lambda: requester.counters().outcomes[Outcome.OK] == 5)
+                    wait_until(lambda: statistics.snapshot().done == 5)
                     worker.stop()
                 if number == 6:
                     wait_until(is_enough)
