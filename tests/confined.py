@@ -18,26 +18,27 @@ LEFT = 256 * MIB
 """What a process may keep, some seconds after it was attacked, of what it has taken meanwhile."""
 
 
-def confine(process: int, kind: int = resource.RLIMIT_DATA) -> None:
+def confine(process: int, kind: int = resource.RLIMIT_DATA, memory: int = MEMORY) -> None:
     """Bound the memory and descriptors of a process, and of those that it starts later.
 
     Args:
         process: Its number.
         kind: How memory counts: what it may write to, or its whole address space.
+        memory: In bytes.
     """
-    resource.prlimit(process, kind, (MEMORY, MEMORY))
+    resource.prlimit(process, kind, (memory, memory))
     resource.prlimit(process, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
 
 
 class Confined:
     """A process within its bounds, with those below it, as of now."""
 
-    def __init__(self, process: int, kind: int = resource.RLIMIT_DATA) -> None:
+    def __init__(self, process: int, kind: int = resource.RLIMIT_DATA, memory: int = MEMORY) -> None:
         """Take note of them; arguments as of `confine`."""
         self._process = process
         self._before = self._resident()
         for each in self._before:
-            assert resource.prlimit(each, kind)[0] == MEMORY
+            assert resource.prlimit(each, kind)[0] == memory
 
     def check(self, attack: str) -> None:
         """Assert that none has ended."""

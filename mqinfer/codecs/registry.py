@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -14,7 +14,7 @@ from mqinfer.codecs.h264 import H264Codec
 from mqinfer.codecs.image import ImageCodec
 from mqinfer.codecs.lz4_block import Lz4Codec, MaskCodec
 from mqinfer.protocol.datatypes import Array, array_bytes, datatype_of, from_raw, little_endian, raw_bytes
-from mqinfer.protocol.errors import BadEncoding, MqinferError
+from mqinfer.protocol.errors import BadEncoding, LimitExceeded, MqinferError
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.types import EncodedTensor, InferResponse, Scalar
 
@@ -155,6 +155,17 @@ def decode_tensor(tensor: EncodedTensor, limits: Limits = DEFAULT_LIMITS, codecs
 def decode_outputs(response: InferResponse, limits: Limits) -> tuple[dict[str, Array], MqinferError | None]:
     """Decode a reply's tensors; return the error instead of raising it, since it decides the outcome."""
     try:
+        if len(response.outputs) > 1:
+            _check_together(response.outputs, limits)
         return {tensor.name: decode_tensor(tensor, limits) for tensor in response.outputs}, None
     except MqinferError as error:
         return {}, BadEncoding(f"the reply can't be decoded: {error}")
+    except MemoryError:
+        return {}, MqinferError("the reply can't be decoded: no memory is left for its outputs")
+
+
+def _check_together(outputs: Sequence[EncodedTensor], limits: Limits) -> None:
+    """Check that several outputs take no more memory than one may."""
+    size = sum(array_bytes(each.name, each.datatype, each.shape, limits) for each in outputs)
+    if size > limits.tensor_bytes:
+        raise LimitExceeded(f"its {len(outputs)} outputs take {size} bytes; at most {limits.tensor_bytes} are accepted")

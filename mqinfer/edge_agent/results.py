@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
+from mqinfer.broker.malloc import return_freed_memory
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.table import FinishedFrame, ReadingOrder
 from mqinfer.edge_agent.frames.view import NO_VIEW, FrameView
@@ -29,6 +31,8 @@ from mqinfer.protocol.types import Outcome
 
 _MOST = 1024
 """Workers and versions that are remembered; names come from outside, so their number is bounded."""
+_LARGE_BYTES, _RETURN_S = 16 << 20, 5.0
+"""So long after the last result with outputs of so many bytes, what was freed is returned to the system."""
 
 
 class Engines:
@@ -125,6 +129,7 @@ class Results:
         self._on_written = on_written
         self._queue: SimpleQueue[FinishedFrame | None] = SimpleQueue()  # bounded by the frames that the replay reads
         self._thread = threading.Thread(target=self._write_all, name="mqinfer-replay-sinks")
+        self._large_at: float | None = None  # when the last large result was written
         self.error: MqinferError | None = None
         """Why the sink failed; nothing is written after that."""
 
@@ -143,10 +148,25 @@ class Results:
 
     def _write_all(self) -> None:
         order: ReadingOrder[FinishedFrame] = ReadingOrder()
-        while finished := self._queue.get():
-            for each in order.put(finished.pending.number, finished):
-                self._write(each)
-                self._on_written(each)
+        while self._write_next(order):
+            if self._large_at is not None and time.monotonic() - self._large_at > _RETURN_S:
+                self._large_at = None
+                return_freed_memory()
+
+    def _write_next(self, order: ReadingOrder[FinishedFrame]) -> bool:
+        """Write what has come and those that waited for it; return False at the end."""
+        try:
+            finished = self._queue.get(timeout=None if self._large_at is None else _RETURN_S)
+        except Empty:
+            return True
+        if finished is None:
+            return False
+        for each in order.put(finished.pending.number, finished):
+            self._write(each)
+            self._on_written(each)
+            if sum(output.nbytes for output in each.result.outputs.values()) >= _LARGE_BYTES:
+                self._large_at = time.monotonic()
+        return True
 
     def _write(self, finished: FinishedFrame) -> None:
         if self._sink is None or self.error:

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from mqinfer.codecs import Encoding, available_encodings, decode_tensor, encode_tensor, parse_encoding
-from mqinfer.codecs.registry import _CODECS
+from mqinfer.codecs import registry
+from mqinfer.codecs.registry import _CODECS, decode_outputs
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadEncoding, MissingExtra
-from mqinfer.protocol.types import EncodedTensor
+from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
+from mqinfer.protocol.types import EncodedTensor, InferResponse
 
 
 @pytest.mark.parametrize(
@@ -68,6 +70,30 @@ def test_an_unknown_encoding_of_a_message_is_refused() -> None:
     """A tensor of a later release's codec gets an error that names the known ones."""
     with pytest.raises(BadEncoding, match=r"'x'.*'av1'.*known are raw"):
         decode_tensor(EncodedTensor("x", Datatype.UINT8, (1,), "av1", b"a"))
+
+
+def test_the_outputs_of_a_reply_take_no_more_together_than_one_may() -> None:
+    """Sixty-four of a few bytes each would else take 16 GiB; nothing is decoded before their sizes are known."""
+    outputs = [encode_tensor(f"y{number}", np.zeros(600, np.uint8), "lz4") for number in range(2)]
+    reply = InferResponse("0" * 32, "m", outputs=tuple(outputs))
+    found, problem = decode_outputs(reply, Limits(tensor_bytes=1200))
+    assert (len(found), problem) == (2, None)
+    found, problem = decode_outputs(reply, Limits(tensor_bytes=1199))
+    assert not found
+    assert "its 2 outputs take 1200 bytes; at most 1199 are accepted" in str(problem)
+
+
+def test_a_reply_that_memory_is_lacking_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends as an error, as any reply that can't be decoded."""
+
+    def fail(_tensor: EncodedTensor, _limits: Limits) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(registry, "decode_tensor", fail)
+    reply = InferResponse("0" * 32, "m", outputs=(encode_tensor("y", np.zeros(6, np.uint8)),))
+    found, problem = decode_outputs(reply, DEFAULT_LIMITS)
+    assert not found
+    assert "no memory is left" in str(problem)
 
 
 def test_a_level_does_not_travel() -> None:

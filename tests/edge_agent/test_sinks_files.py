@@ -388,6 +388,34 @@ def test_a_sink_that_fails_is_left_out() -> None:
     assert "incomplete: 1" in str(at_the_end.failure)
 
 
+class Lacking:
+    """A sink that has no memory for one result."""
+
+    def __init__(self) -> None:
+        self.written: list[int] = []
+
+    def write(self, frame: Frame, _view: FrameView, _result: InferResult) -> None:
+        """Fail at the second frame."""
+        if frame.sequence == 1:
+            raise MemoryError
+        self.written.append(frame.sequence)
+
+    def close(self) -> tuple[Path, ...]:
+        """Have no files."""
+        return ()
+
+
+def test_a_sink_that_lacks_memory_for_a_result_gets_the_next(caplog: pytest.LogCaptureFixture) -> None:
+    """What one result is too large for costs that result alone; the log names it, and the run says so at its end."""
+    sink, other = Lacking(), Failing(at=9)
+    sinks = SinkSet([sink, other])
+    for number in range(4):
+        write(sinks, frame_of(number), result_of(frame_of(number)))
+    assert (sink.written, other.left) == ([0, 2, 3], 5)
+    assert "/camera/front, frame 1, from the files of a Lacking" in caplog.text
+    assert "no memory was left to write some results into some files: 1 in all" in str(sinks.failure)
+
+
 @pytest.mark.parametrize("damage", ["cut", "flipped", "at once", "foreign"])
 def test_the_file_of_a_killed_run_is_repaired_or_kept(tmp_path: Path, damage: str) -> None:
     """A cut costs what is behind it; a file that is damaged otherwise stays byte by byte for the operator."""

@@ -18,6 +18,7 @@ from mqinfer.edge_agent.sinks.jsonl_sink import JsonlSink
 from mqinfer.edge_agent.sinks.npz_sink import NpzSink
 from mqinfer.edge_agent.sinks.ros.rosbag_sink import RosbagSink
 from mqinfer.edge_agent.sinks.sink import Sink
+from mqinfer.logs import log_dropped
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
@@ -41,17 +42,22 @@ DEFAULT_SINKS = ("jsonl", "mcap", "pictures", "video")
 
 
 class SinkSet:
-    """Several sinks in one, a `Sink` itself. One that fails is closed and left out; the others go on."""
+    """Several sinks in one, a `Sink` itself. One that fails is closed and left out; the others go on.
+
+    One that lacks the memory for a result is left without that result.
+    """
 
     def __init__(self, sinks: Iterable[Sink]) -> None:
         self._sinks = list(sinks)
         self._files: list[Path] = []
         self._failures: list[MqinferError] = []
-        self._missed = 0
+        self._missed = self._too_large = 0
 
     @property
     def failure(self) -> MqinferError | None:
         """Why the first sink failed, and how many kinds of files and results are concerned; None if none failed."""
+        if not self._failures and self._too_large:
+            return MqinferError(f"no memory was left to write some results into some files: {self._too_large} in all")
         if not self._failures:
             return None
         first = self._failures[0]
@@ -80,6 +86,10 @@ class SinkSet:
                 self._failures.append(error)
                 log.warning("%s; the run goes on with %d other kinds of files", error, len(self._sinks))
                 self._close(sink)
+            except MemoryError:
+                self._too_large += 1
+                what = f"{frame.source}, frame {frame.sequence}, from the files of a {type(sink).__name__}"
+                log_dropped(log, what, "no memory", self._too_large)
         self._missed += bool(self._failures)
         if self._failures and not self._sinks:
             raise self._failures[-1]
