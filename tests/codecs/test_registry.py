@@ -6,8 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from mqinfer.codecs import Encoding, available_encodings, decode_tensor, encode_tensor, parse_encoding
-from mqinfer.codecs import registry
+from mqinfer.codecs import Encoding, available_encodings, decode_tensor, encode_tensor, parse_encoding, registry
 from mqinfer.codecs.registry import _CODECS, decode_outputs
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadEncoding, MissingExtra
