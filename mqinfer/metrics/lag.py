@@ -10,6 +10,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain, islice, zip_longest
 
 from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.registry import Registry
@@ -18,8 +19,8 @@ from mqinfer.protocol.states import WorkerStatus
 
 _MOST_CLAIMED = 1 << 20
 """Requests of one client that count, of all models together."""
-_MOST_UNKNOWN = 8
-"""Models without a card and a worker that count of one client: it may ask before the first worker starts."""
+_MOST_UNKNOWN, _MOST_UNKNOWN_IN_ALL = 8, 64
+"""Models without a card and a worker that count of one client, and of all: they may ask before a worker starts."""
 _OLDEST_MS = 30 * 86_400_000
 """Age that counts of a request when its state was published: a spool may keep frames for weeks."""
 _AT_WORK = frozenset({WorkerStatus.READY, WorkerStatus.DRAINING})
@@ -76,13 +77,12 @@ def _pending(
     """
     queued, in_flight = Counter[str](), Counter[str]()
     oldest: defaultdict[str, float] = defaultdict(float)
+    unknown = _unknown(known, models)
     for client in known.clients.values():
-        since_ms, left, unknown = (now - client.at) * 1e3, _MOST_CLAIMED, set[str]()
+        since_ms, left = (now - client.at) * 1e3, _MOST_CLAIMED
         for each in client.state.pending or ():
-            if each.model not in models:
-                unknown.add(each.model)
-                if len(unknown) > _MOST_UNKNOWN:
-                    continue
+            if each.model not in models and each.model not in unknown:
+                continue
             sent = min(each.in_flight, left)
             waiting = min(each.queued, left - sent)
             left -= sent + waiting
@@ -91,6 +91,16 @@ def _pending(
             if each.count:
                 oldest[each.model] = max(oldest[each.model], min(each.oldest_ms, _OLDEST_MS) + since_ms)
     return queued, in_flight, oldest
+
+
+def _unknown(known: Registry, models: Container[str]) -> set[str]:
+    """Return which models without a card and a worker count: clients take turns, so that none has all the room."""
+    asked = [
+        list(dict.fromkeys(each.model for each in client.state.pending or () if each.model not in models))
+        for client in known.clients.values()
+    ]
+    turns = chain.from_iterable(zip_longest(*(each[:_MOST_UNKNOWN] for each in asked)))
+    return set(islice(dict.fromkeys(name for name in turns if name is not None), _MOST_UNKNOWN_IN_ALL))
 
 
 def to_record(found: Mapping[str, Lag]) -> dict[str, dict[str, int]]:

@@ -101,6 +101,18 @@ def test_what_one_client_states_is_bounded() -> None:
     assert found["seg"].oldest_ms == 30 * 86_400_000
 
 
+def test_what_all_clients_name_is_bounded() -> None:
+    """Sixty-four models that nobody has, whoever names them; one client with many names leaves others theirs."""
+    known = Registry(Clock(100.0))
+    for number in range(100):
+        names = [f"m{number}-{which}" for which in range(8)] if number < 20 else ["wanted"]
+        known.put_client(*client(f"car-{number}", *(PendingRequests(name, 1) for name in names)))
+    found = lag(known, 100.0)
+    assert len(found) == 64
+    assert found["wanted"].pending == 80
+    assert all(f"m{number}-0" in found for number in range(20))
+
+
 def test_who_is_gone_has_nothing_pending() -> None:
     """A lost client, one that stopped, one whose state was removed; the will of an earlier process changes nothing."""
     known = Registry(Clock(100.0))
