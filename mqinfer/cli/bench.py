@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -17,10 +17,10 @@ from mqinfer.bench.segmentation import measure_segmentation, report_segmentation
 from mqinfer.bench.site_load import SiteLoad, measure_load, random_inputs, report_load
 from mqinfer.bench.workloads import WORKLOADS
 from mqinfer.cli.infer import named_inputs, read_input
-from mqinfer.cli.options import ConnectionOptions, plain_console, table_console, with_connection, with_group
+from mqinfer.cli.options import AsJson, ConnectionOptions, plain_console, table_console, with_connection, with_group
 from mqinfer.client import Client, ClientOptions
 from mqinfer.lab.report_files import Report, check_files, write_report
-from mqinfer.lab.reports import print_grid
+from mqinfer.lab.reports import as_json, print_grid
 from mqinfer.protocol.errors import ConfigError
 
 _Number = TypeVar("_Number", int, float)
@@ -36,7 +36,7 @@ class ReportFiles:
     """Where a measurement is written to; each field is an option of every bench."""
 
     csv: Annotated[Path | None, typer.Option(help="File for the table as CSV.")] = None
-    json: Annotated[Path | None, typer.Option(help="File for all figures as JSON.")] = None
+    json: AsJson = False
     markdown: Annotated[Path | None, typer.Option(help="File for the table as Markdown.")] = None
     plot: Annotated[Path | None, typer.Option(help="File for a plot: .png, .svg or .pdf.")] = None
 
@@ -46,14 +46,17 @@ class ReportFiles:
     @property
     def chosen(self) -> dict[str, Path]:
         """The files that are asked for, by kind."""
-        return {each.name: path for each in fields(self) if (path := getattr(self, each.name))}
+        return {kind: path for kind in ("csv", "markdown", "plot") if (path := getattr(self, kind))}
 
     def keep(self, report: Report) -> None:
-        """Print a report, and write the files."""
-        print_grid(report.grid, table_console())
+        """Print a report as a table or as JSON, and write the files."""
+        if self.json:
+            typer.echo(as_json(report.whole), nl=False)
+        else:
+            print_grid(report.grid, table_console())
         write_report(report, self.chosen)
         for path in self.chosen.values():
-            typer.echo(f"wrote {path}")
+            typer.echo(f"wrote {path}", err=self.json)
 
 
 _with_files = with_group("files", ReportFiles)

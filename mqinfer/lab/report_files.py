@@ -1,4 +1,4 @@
-"""The files of what was measured, one form for each kind of file: CSV, JSON, Markdown, a plot."""
+"""The files of what was measured, one form for each kind of file: CSV, Markdown, a plot."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from textwrap import fill
 from typing import Any
 
 from mqinfer.edge_agent.output_files import set_aside, writing
-from mqinfer.lab.reports import Grid, as_csv, as_json, as_markdown, check_plots, new_figure, plain_markdown, shown
+from mqinfer.lab.reports import Grid, as_csv, as_markdown, check_plots, new_figure, plain_markdown, shown
 from mqinfer.logs import printable
 from mqinfer.protocol.errors import ConfigError
 
@@ -57,7 +57,6 @@ class Report:
 
 _FORMS: Mapping[str, Callable[[Report], str]] = {
     "csv": lambda report: as_csv(report.grid),
-    "json": lambda report: as_json(report.whole),
     "markdown": lambda report: f"{as_markdown(report.grid)}\n\n{plain_markdown(report.about)}\n",
 }
 
@@ -66,7 +65,7 @@ def check_files(files: Mapping[str, Path]) -> None:
     """Check before minutes of measuring that files can be written.
 
     Args:
-        files: By kind: `csv`, `json`, `markdown` or `plot`.
+        files: By kind: `csv`, `markdown` or `plot`.
 
     Raises:
         ConfigError: There is no such folder, or the plot's suffix is none of a picture.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -105,11 +106,15 @@ def traffic(
     if not given:
         with Client(connection.address(), name=connection.name, root=connection.root) as client:
             card = client.card(model, asked.timeout)
-        _print_json({"labels": card.parameters.labels, "traffic": card.parameters.traffic, "version": card.version})
+        labels, shares = card.parameters.labels, card.parameters.traffic
+        if asked.as_json:
+            _print_json({"labels": labels, "traffic": shares, "version": card.version})
+        else:
+            typer.echo(printable(_traffic(model, labels, shares) if labels else f"{model}: version {card.version}"))
         return
     with _control(connection) as control:
         replies = control.traffic(model, server=asked.server, timeout=asked.timeout, **given)
-    asked.print(replies, lambda reply: _traffic(model, reply))
+    asked.print(replies, partial(_traffic_of, model))
 
 
 @app.command()
@@ -123,11 +128,14 @@ def rollback(
     """Remove a model's canary or, where there is none, make the stable version of before the default one again."""
     with _control(connection) as control:
         replies = control.rollback(model, server=asked.server, timeout=asked.timeout)
-    asked.print(replies, lambda reply: _traffic(model, reply))
+    asked.print(replies, partial(_traffic_of, model))
 
 
-def _traffic(model: str, reply: ControlReply) -> str:
-    labels, shares = reply.content["labels"], reply.content["traffic"]
+def _traffic_of(model: str, reply: ControlReply) -> str:
+    return _traffic(model, reply.content["labels"], reply.content["traffic"])
+
+
+def _traffic(model: str, labels: Mapping[str, str], shares: Mapping[str, int]) -> str:
     listed = [f"{label} {version} ({shares.get(version, 0)} %)" for label, version in labels.items()]
     alone = [f"{label} {version}" for label, version in labels.items()]
     return f"{model}: {', '.join(listed if shares else alone)}"
