@@ -5,7 +5,7 @@ import type { ClassInfo } from "../states/card.js";
 import { type DetectedBox, findBoxes, findMask, findTop, type TopClass } from "./answers.js";
 import { boxToFrame, type Placement, type Plane, planeToFrame } from "./placement.js";
 
-/** Boxes, mask and best classes are worked out when they are read. */
+/** Boxes, mask and best classes are worked out when they are read first. */
 export interface PictureResult {
   /** As `infer` returns it. */
   readonly result: Result;
@@ -23,19 +23,35 @@ export interface PictureResult {
 
 export function pictureResult(result: Result, placement: Placement, classes: readonly ClassInfo[]): PictureResult {
   const outputs = Object.values(result.outputs);
+  const detections = once(() =>
+    findBoxes(outputs, classes).map((each) => ({ ...each, box: boxToFrame(each.box, placement) })),
+  );
+  const mask = once(() => {
+    const found = findMask(outputs, placement.picture);
+    return found && planeToFrame(found, placement);
+  });
+  const top = once(() => findTop(outputs, classes));
   return {
     result,
     placement,
     classes,
     get detections() {
-      return findBoxes(outputs, classes).map((each) => ({ ...each, box: boxToFrame(each.box, placement) }));
+      return detections();
     },
     get mask() {
-      const found = findMask(outputs, placement.picture);
-      return found && planeToFrame(found, placement);
+      return mask();
     },
     get top() {
-      return findTop(outputs, classes);
+      return top();
     },
+  };
+}
+
+/** Return a function that works out its value at the first call: a loop over `found.mask.data` reads it for each pixel. */
+function once<Value>(work: () => Value): () => Value {
+  let found: { readonly value: Value } | undefined;
+  return () => {
+    found ??= { value: work() };
+    return found.value;
   };
 }

@@ -79,13 +79,13 @@ function options(element: HTMLElement, lines: readonly Line[], unit: string, isS
   return {
     width: element.clientWidth || 300,
     height: HEIGHT,
-    padding: [8, 24, 0, 0],
+    padding: [8, 24, 8, 0],
     legend: { show: false },
     cursor: { show: false },
     scales: { x: { time: true }, y: { range: (_, __, most) => [0, Math.max(most * 1.1, 1)] } },
     axes: [
       { ...axis, grid: { show: false }, size: 24, space: 70, values: (_, ticks) => ticks.map(clockTime) },
-      { ...axis, size: 46, space: 30, values: (_, ticks) => ticks.map((tick) => `${tick}${unit}`) },
+      { ...axis, size: 54, space: 30, values: (_, ticks) => ticks.map((tick) => `${tick}${unit}`) },
     ],
     series: [
       {},
