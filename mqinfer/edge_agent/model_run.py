@@ -26,7 +26,7 @@ from mqinfer.edge_agent.previews import Previews
 from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.reporting.report import Ending, SessionReport
 from mqinfer.edge_agent.reporting.statistics import FrameCounts, ReplayStatistics, Snapshot
-from mqinfer.edge_agent.resuming import NOTHING, describe_run, open_earlier, write_run
+from mqinfer.edge_agent.resuming import NOTHING, begin_run, describe_run, open_earlier
 from mqinfer.edge_agent.settings import ReplayOptions, ReplaySettings
 from mqinfer.edge_agent.sinks.factory import SinkSet, open_sinks
 from mqinfer.edge_agent.sinks.sink import Sink
@@ -206,8 +206,8 @@ class ModelRun:
         run = describe_run(parts, _NO_MATTER, sources=settings.source.shown, **found)
         self.done = (open_earlier(output, run) if settings.outputs.resume else None) or NOTHING
         if self.done is NOTHING:
+            begin_run(output, run)
             self._open_sinks(output, card)
-            write_run(output, run)
 
     def _open_sinks(self, output: Path, card: ModelCard) -> None:
         outputs = self.settings.outputs

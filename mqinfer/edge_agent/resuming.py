@@ -13,13 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from mqinfer.bags.frame import Frame
-from mqinfer.edge_agent.output_files import set_aside, writing
+from mqinfer.edge_agent.output_files import writing
 from mqinfer.edge_agent.sinks.jsonl_sink import RESULTS_FILE, TIMES_FILE
+from mqinfer.edge_agent.sinks.sink import repair_earlier
 from mqinfer.protocol.errors import ConfigError, LinkError, ModelNotFound, Unanswered, error_from_code
 from mqinfer.protocol.types import Outcome
 
 log = logging.getLogger("mqinfer.edge_agent")
 RUN_FILE = "run.json"
+_FILES = (
+    *("results.*", "times.*", "detections.*", "classes.*", "foxglove-layout.*", "results-ros2*", "overlay-*"),
+    *("outputs", "outputs.*"),
+)
+"""Files and folders that sinks write, the parts included that a run that went on has kept under a number."""
 _LONGEST = 200
 """Characters of a setting that an error quotes."""
 
@@ -126,16 +132,30 @@ def _plain(value: Any, leave_out: frozenset[str]) -> Any:
     return value if isinstance(value, str | int | float | None) else str(value)
 
 
-def write_run(directory: Path, run: Mapping[str, Any]) -> None:
-    """Write the settings of a run that begins; those of an earlier one are kept under a number.
+def begin_run(directory: Path, run: Mapping[str, Any]) -> None:
+    """Put aside together what an earlier run has written into a folder, and write the settings of the one that begins.
 
     Raises:
-        ConfigError: The file can't be written.
+        ConfigError: A file can't be moved or written.
     """
     path = directory / RUN_FILE
     with writing(path):
-        set_aside(path, level=logging.DEBUG)
+        directory.mkdir(parents=True, exist_ok=True)
+        if path.is_file():
+            _put_aside(directory)
         path.write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
+
+
+def _put_aside(directory: Path) -> None:
+    """Move the files of a run into a folder of their own; the settings go last, since without them nothing goes on."""
+    folder = next(each for number in count(1) if not (each := directory / f"run.{number}").exists())
+    folder.mkdir()
+    for path in sorted({each for pattern in _FILES for each in directory.glob(pattern)}):
+        path.rename(folder / path.name)
+    (directory / RUN_FILE).rename(folder / RUN_FILE)
+    log.warning("%s: the files of an earlier run are kept in %s", directory, folder.name)
+    for path in folder.rglob("*.mcap"):
+        repair_earlier(path)
 
 
 def open_earlier(directory: Path, run: Mapping[str, Any]) -> Done | None:

@@ -90,6 +90,24 @@ def test_a_run_goes_on_where_it_stopped(
     assert not list(settings.outputs.folder.glob("*.1.jsonl"))
 
 
+@pytest.mark.parametrize("sinks", [("csv",), ("pictures",), ("jsonl", "csv")])
+def test_results_never_stay_beside_the_settings_of_another_run(
+    requester: Requester, settings: ReplaySettings, sinks: tuple[str, ...]
+) -> None:
+    """A run of other settings, and with other sinks, moves all files of the earlier one away before it writes."""
+    assert settings.outputs.folder
+    out = settings.outputs.folder
+    run(changed(settings, encoding="jpeg:90", sinks=("jsonl", "pictures", "npz"), picture_every=1), requester)
+    whole = {path.name for path in out.iterdir()}
+    run(changed(settings, encoding="jpeg:5", sinks=sinks, picture_every=5), requester)
+    assert {path.name for path in (out / "run.1").iterdir()} == whole
+    assert len(list(out.glob("overlay-*"))) == (2 if "pictures" in sinks else 0)
+    (report,) = run(changed(settings, encoding="jpeg:5", resume=True), requester)
+    assert report.snapshot.frames_read == (0 if "jsonl" in sinks else FRAMES)
+    with pytest.raises(ConfigError, match="encoding"):
+        run(changed(settings, encoding="jpeg:90", resume=True), requester)
+
+
 def test_without_an_earlier_run_it_begins_at_the_beginning(requester: Requester, settings: ReplaySettings) -> None:
     """A service can be started with it each time."""
     (report,) = run(changed(settings, resume=True), requester)

@@ -110,7 +110,7 @@ def test_kills_leave_readable_files(tmp_path: Path, start: Callable[..., subproc
     for attempt in range(KILLS):
         process = start(out, tmp_path / f"log-{attempt}", "--loop", "--rate", str(SPEED))
         if attempt:
-            wait_for_lines(process, out / f"results.{attempt}.jsonl", 0)  # from now on `results.jsonl` is the new one
+            wait_for_lines(process, out / f"run.{attempt}" / "run.json", 0)  # now `results.jsonl` is the new one
         wait_for_lines(process, out / "results.jsonl", chance.randint(3 * RATE * SPEED, 5 * RATE * SPEED))
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -121,12 +121,13 @@ def test_kills_leave_readable_files(tmp_path: Path, start: Callable[..., subproc
     last = start(out, tmp_path / "log")
     assert last.wait(PATIENCE) == 0
     for number, count in enumerate(written, 1):
-        assert len(lines(out / f"results.{number}.jsonl")) == count
-        assert 0 < count - 2 * RATE * SPEED <= messages(out / f"results.{number}.mcap")
-        assert count - CLIP <= video_frames(out / f"overlay-camera-image_raw.{number}.mp4")
+        earlier = out / f"run.{number}"
+        assert len(lines(earlier / "results.jsonl")) == count
+        assert 0 < count - 2 * RATE * SPEED <= messages(earlier / "results.mcap")
+        assert count - CLIP <= video_frames(earlier / "overlay-camera-image_raw.mp4")
     assert len(lines(out / "results.jsonl")) == messages(out / "results.mcap") == 10 * RATE
     assert video_frames(out / "overlay-camera-image_raw.mp4") == 10 * RATE
-    pictures = list(out.glob("*.png"))
+    pictures = list(out.rglob("*.png"))
     assert len(pictures) > 10 * KILLS
     assert all(cv2.imread(str(path)) is not None for path in pictures)
 
