@@ -62,26 +62,27 @@ class _Commands(Mapping[str, Any]):
     """The subcommands by name; the module of each is imported when it is taken."""
 
     def __init__(self) -> None:
-        self._modules = {name: module for group in _GROUPS.values() for name, (module, _) in group.items()}
+        self._entries = {name: entry for group in _GROUPS.values() for name, entry in group.items()}
         self._loaded: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._loaded:
-            self._loaded[name] = _load(name, import_module(f"mqinfer.cli.{self._modules[name]}"))
+            module, summary = self._entries[name]
+            self._loaded[name] = _load(name, import_module(f"mqinfer.cli.{module}"), summary)
         return self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._modules)
+        return iter(self._entries)
 
     def __len__(self) -> int:
-        return len(self._modules)
+        return len(self._entries)
 
 
-def _load(name: str, module: Any) -> Any:
+def _load(name: str, module: Any, summary: str) -> Any:
     """Return click's command for the subcommand in a module: a function of its name, or a group, `app`."""
     part = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
     if hasattr(module, "app"):
-        part.add_typer(module.app, name=name)
+        part.add_typer(module.app, name=name, help=summary)
     else:
         part.command(name)(getattr(module, name))
     command: Any = typer.main.get_group(part).commands[name]

@@ -14,7 +14,7 @@ from mqinfer.images.lens import Distortion
 from mqinfer.logs import printable
 from mqinfer.protocol.errors import ConfigError, SourceError
 
-app = typer.Typer(help="Inspect, repair and create recordings.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command()

@@ -62,10 +62,7 @@ class ReportFiles:
 _with_files = with_group("files", ReportFiles)
 _progress = plain_console(stderr=True).print
 
-app = typer.Typer(
-    help="Measure a model on its site, batching, encodings of frames, and versions of a segmentation model.",
-    no_args_is_help=True,
-)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command()

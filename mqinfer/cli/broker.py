@@ -31,7 +31,7 @@ from mqinfer.protocol.topics import Topics, check_name
 Directory = Annotated[Path, typer.Argument(help="Folder of the broker's configuration.")]
 Days = Annotated[int, typer.Option(help="Validity of new certificates, in days.", min=1, max=3650)]
 
-app = typer.Typer(help="Start a private Mosquitto, or set one up with TLS and access rules.")
+app = typer.Typer()
 
 
 @app.callback(invoke_without_command=True)

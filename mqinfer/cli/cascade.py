@@ -7,10 +7,7 @@ import typer
 from mqinfer.cli.edge.learning import calibrate, report, train
 from mqinfer.cli.edge.steering import change, show
 
-app = typer.Typer(
-    help="Make a cascade: train its small model, choose its thresholds. Read and change one that runs.",
-    no_args_is_help=True,
-)
+app = typer.Typer(no_args_is_help=True)
 for each in (train, calibrate, report, show):
     app.command()(each)
 app.command("set")(change)

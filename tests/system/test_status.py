@@ -125,6 +125,12 @@ def test_without_a_broker(unique: Callable[[str], str]) -> None:
     assert done.stderr.startswith("error: no broker answers")
 
 
+def test_pictures_are_counted_with_watch_alone(unique: Callable[[str], str]) -> None:
+    """A number of pictures without the option that shows several is an error before anything connects."""
+    done = status("mqtt://127.0.0.1:1", unique("test"), "--count", "2")
+    assert (done.returncode, "add --watch" in done.stderr) == (2, True)
+
+
 @pytest.mark.slow
 def test_what_goes_on(
     write_echo: Callable[..., Path], managed: Callable[..., Any], broker_url: str, unique: Callable[[str], str]

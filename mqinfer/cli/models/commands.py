@@ -51,9 +51,7 @@ class ServerOptions:
             typer.echo(printable(f"{reply.server}: {describe(reply)}"))
 
 
-app = typer.Typer(
-    help="Manage the models of running servers; build, optimise and profile models.", no_args_is_help=True
-)
+app = typer.Typer(no_args_is_help=True)
 app.command()(with_log_options(optimize))
 app.command()(with_log_options(profile))
 

@@ -32,6 +32,7 @@ from mqinfer.cli.options import (
 from mqinfer.cli.watching.overview import observe
 from mqinfer.logs import printable
 from mqinfer.metrics.endpoint import LOOPBACK, serving_metrics
+from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.states import WorkerStatus
 from mqinfer.protocol.types import Outcome
 
@@ -72,6 +73,8 @@ def status(
     of the slowest server, and the stages behind it are means. Rates, times and hashes need a login that may ask servers
     (operator): with a dashboard's login states are shown.
     """
+    if rounds and not watch:
+        raise ConfigError("--count is the number of pictures of --watch; add --watch")
     with _shown(as_json=as_json, is_live=watch) as show:
         metrics = metrics_port, metrics_bind
         last = asyncio.run(_run(connection, show, model, interval, rounds if watch else 1, timeout, metrics))
