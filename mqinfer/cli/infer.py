@@ -25,7 +25,7 @@ from mqinfer.images.picture import CompressedImage
 from mqinfer.images.placement import Placement
 from mqinfer.images.sending import encoded_picture, offer_contract
 from mqinfer.logs import printable
-from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.card import ColourOrder, ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadEncoding, BadImage, ConfigError
 from mqinfer.protocol.types import EncodedTensor
@@ -132,7 +132,7 @@ def _view(inputs: Mapping[str, Input], card: ModelCard) -> FrameView | None:
     picture = inputs.get(contract.input) if contract else None
     if contract is None or not isinstance(picture, EncodedTensor):
         return None
-    pixels = to_rgb(CompressedImage("16UC1; png" if contract.takes_depth else "", picture.data))
+    pixels = to_rgb(CompressedImage("16UC1; png" if contract.colour is ColourOrder.DEPTH else "", picture.data))
     height, width = pixels.shape[:2]
     return FrameView(pixels, Placement.in_model(contract, width, height))
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from mqinfer.bags.frame import Frame
 from mqinfer.bags.joining import Miss
-from mqinfer.bags.pacing import Pacer
 from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.requester import Requester
 from mqinfer.codecs import available_encodings
@@ -23,7 +22,7 @@ from mqinfer.edge_agent.frames.encoding import AUTO
 from mqinfer.edge_agent.preparing.choices import check_alone, choose_contracts, choose_encoding, choose_output_encoding
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.previews import Previews
-from mqinfer.edge_agent.replay import Replay
+from mqinfer.edge_agent.replay import Pacer, Replay
 from mqinfer.edge_agent.reporting.report import Ending, SessionReport
 from mqinfer.edge_agent.reporting.statistics import FrameCounts, ReplayStatistics, Snapshot
 from mqinfer.edge_agent.resuming import NOTHING, begin_run, describe_run, open_earlier

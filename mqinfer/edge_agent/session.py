@@ -13,12 +13,12 @@ from rich.console import Console
 
 from mqinfer.bags.frame import Frame, FrameSource, StreamInfo, TimeRange
 from mqinfer.bags.joining import JoinedSource, Miss
-from mqinfer.bags.pacing import Pacer, replay
 from mqinfer.bags.sources import open_sources
 from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.requester import Requester
 from mqinfer.client.window import Policy
 from mqinfer.edge_agent.model_run import ModelRun, SessionParts
+from mqinfer.edge_agent.replay import Pacer, replay
 from mqinfer.edge_agent.reporting.report import RunExtent, SessionReport, progress
 from mqinfer.edge_agent.settings import ReplaySettings, SourceSettings
 from mqinfer.edge_agent.sinks.sink import Sink

@@ -196,7 +196,7 @@ def to_model_input(pixels: Samples, image_encoding: str, contract: ImageContract
     Raises:
         BadTensor: The encoding is another one, or the array does not match it.
     """
-    if contract.takes_depth:
+    if contract.colour is ColourOrder.DEPTH:
         channels: Samples = _metres(place(_checked_depth(pixels, image_encoding), contract))[:, :, np.newaxis]
     else:
         order = _ORDERS.get(image_encoding)
@@ -229,7 +229,7 @@ def place(pixels: Samples, contract: ImageContract) -> Samples:
     sized = fit(pixels[at.rows, at.columns], at.width, at.height)
     if (at.width, at.height) == at.picture:
         return sized
-    fill = 0 if contract.takes_depth else contract.fill
+    fill = 0 if contract.colour is ColourOrder.DEPTH else contract.fill
     framed = np.full((at.picture[1], at.picture[0], *pixels.shape[2:]), fill, pixels.dtype)
     framed[at.top : at.top + at.height, at.left : at.left + at.width] = sized
     return framed

@@ -15,7 +15,7 @@ from mqinfer.codecs import encode_tensor, encoded_image
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import CompressedImage
 from mqinfer.images.placement import Placement, place
-from mqinfer.protocol.card import ImageContract, ModelCard
+from mqinfer.protocol.card import ColourOrder, ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Buffer, Datatype
 from mqinfer.protocol.errors import BadEncoding, BadImage, BadTensor, MissingExtra
 from mqinfer.protocol.header import IMAGE_ENCODING
@@ -90,7 +90,7 @@ def _pixels(picture: npt.NDArray[Any], contract: ImageContract, encoding: str) -
 
 def _kind(pixels: npt.NDArray[Any], contract: ImageContract) -> str:
     kinds, wanted = _COLOURS, "[height, width, 3] in RGB order or [height, width], of uint8 or uint16"
-    if contract.takes_depth:
+    if contract.colour is ColourOrder.DEPTH:
         kinds, wanted = _DEPTHS, "[height, width] of uint16 in millimetres or float32 in metres"
     found = kinds.get((pixels.dtype.newbyteorder("<").str, pixels.shape[2:]))
     if found is None or pixels.ndim < 2 or not pixels.size:

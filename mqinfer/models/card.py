@@ -33,7 +33,7 @@ def make_card(model: ModelVersion, backend: Backend, versions: Sequence[int] = (
     config = model.config
     images = image_contracts(backend.inputs, config.pictures.image, config.pictures.images)
     image = images[0] if images else image_contract(backend.inputs, config.pictures.image)
-    takes_mosaics = image is not None and not image.takes_depth
+    takes_mosaics = image is not None and image.colour is not ColourOrder.DEPTH
     return ModelCard(
         name=model.name,
         versions=tuple(str(version) for version in versions or (model.version,)),

@@ -90,11 +90,6 @@ class ImageContract(Struct, frozen=True):
         """Number of channels."""
         return 1 if self.colour in {ColourOrder.MONO, ColourOrder.DEPTH} else 3
 
-    @property
-    def takes_depth(self) -> bool:
-        """Whether the pictures are distances."""
-        return self.colour is ColourOrder.DEPTH
-
 
 class ClassInfo(Struct, frozen=True):
     """A class of a classifier or of a segmentation mask: its name, and the RGB colour to draw it in."""

@@ -16,7 +16,7 @@ from mqinfer.broker.link import Message
 from mqinfer.client.connection import connect
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.request import make_request
-from mqinfer.cloud_worker.serving.admission import CancelledRequests
+from mqinfer.cloud_worker.serving.load import CancelledRequests
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import decode_tensor
 from mqinfer.models.loading import LoadedModel

@@ -15,12 +15,12 @@ from rich.console import Console
 from mqinfer import Outcome
 from mqinfer.bags import sources
 from mqinfer.bags.frame import Frame, FrameSource, StreamInfo
-from mqinfer.bags.pacing import Pacer
 from mqinfer.client.connection import Unconnected, connect
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.requester import Requester
 from mqinfer.client.window import Policy
 from mqinfer.edge_agent import session
+from mqinfer.edge_agent.replay import Pacer
 from mqinfer.edge_agent.reporting.report import Ending, SessionReport, failure_lines, summary
 from mqinfer.edge_agent.session import run_sessions
 from mqinfer.edge_agent.settings import ReplayOptions

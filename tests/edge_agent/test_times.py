@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 from mqinfer import InferResult, Outcome
 from mqinfer.bags.frame import Frame
-from mqinfer.bags.pacing import Pacer
 from mqinfer.client.connection import LiveRegistry, connect
 from mqinfer.client.requester import Requester
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.edge_agent.frames.times import Clocks, EdgeStage, Laps, LinkStage
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.preparer import Preparer
-from mqinfer.edge_agent.replay import Replay
+from mqinfer.edge_agent.replay import Pacer, Replay
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics
 from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.images.picture import RawImage

@@ -32,7 +32,7 @@ from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.images.decode import to_mosaic
 from mqinfer.lab.machine import describe_machine
 from mqinfer.models.repository import Repository
-from mqinfer.protocol.card import BAYER, ImageContract, ModelCard
+from mqinfer.protocol.card import BAYER, ColourOrder, ImageContract, ModelCard
 from mqinfer.protocol.errors import ConfigError, SourceError
 
 _FIRST = "raw"
@@ -173,7 +173,7 @@ def _worker(options: EncodingsOptions, url: str) -> list[ProcessSpec]:
 
 
 def _contract(card: ModelCard) -> ImageContract:
-    if card.image is None or card.image.takes_depth:
+    if card.image is None or card.image.colour is ColourOrder.DEPTH:
         raise ConfigError(f"model {card.name!r} takes no colour pictures; this bench compares those")
     return card.image
 

@@ -11,9 +11,8 @@ from functools import partial
 
 from mqinfer.cloud_worker.batching.batcher import Ready
 from mqinfer.cloud_worker.batching.schedule import Schedule
-from mqinfer.cloud_worker.serving.admission import Admission, CancelledRequests
 from mqinfer.cloud_worker.serving.incoming import Delivery, IncomingRequest, read_request
-from mqinfer.cloud_worker.serving.load import LoadMeter
+from mqinfer.cloud_worker.serving.load import Admission, CancelledRequests, LoadMeter
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.pipeline import FinishedRun
 from mqinfer.cloud_worker.serving.replies import Replies

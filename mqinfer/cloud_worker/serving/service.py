@@ -22,7 +22,7 @@ from mqinfer.images.placement import to_model_input
 from mqinfer.models.loading import LoadedModel
 from mqinfer.models.postprocess.classification import classify
 from mqinfer.models.postprocess.stage import Postprocessed, network_of
-from mqinfer.protocol.card import ImageContract
+from mqinfer.protocol.card import ColourOrder, ImageContract
 from mqinfer.protocol.datatypes import ITEM_BYTES, Array, Datatype
 from mqinfer.protocol.errors import BadImage, BadTensor, InvalidRequest, ModelFailed, ModelNotFound, MqinferError
 from mqinfer.protocol.header import BIT_DEPTH, DEMOSAIC, IMAGE_ENCODING, OUTPUT_ENCODING, SIGNATURE
@@ -285,7 +285,7 @@ class InferenceService:
     def _preprocess(self, tensor: EncodedTensor, array: Array, contract: ImageContract, spec: TensorSpec) -> Array:
         encoding = str(tensor.parameters[IMAGE_ENCODING])
         pixels = _one_picture(tensor.name, array)
-        if encoding not in _PLAIN or contract.takes_depth:  # a mosaic, 16 bits, …: as recorded
+        if encoding not in _PLAIN or contract.colour is ColourOrder.DEPTH:  # a mosaic, 16 bits, …: as recorded
             pixels, encoding = self._from_recorded(as_image(pixels, encoding), contract, tensor.parameters)
         batch = to_model_input(pixels, encoding, contract, spec.datatype)
         return batch if self._max_rows or len(spec.shape) == batch.ndim else batch[0]
@@ -294,7 +294,7 @@ class InferenceService:
         self, image: RawImage, contract: ImageContract, parameters: Mapping[str, Scalar]
     ) -> tuple[Array, str]:
         """Return a picture as recorded as colours, or as distances for a model that takes depth; and its encoding."""
-        if contract.takes_depth:
+        if contract.colour is ColourOrder.DEPTH:
             depth = to_depth(image, limits=self._limits)
             return depth, depth_name(depth)
         if is_depth(image):

@@ -21,11 +21,10 @@ from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
 from mqinfer.broker.malloc import return_freed_memory
 from mqinfer.cloud_worker.batching.batcher import Batcher
 from mqinfer.cloud_worker.batching.schedule import Schedule
-from mqinfer.cloud_worker.serving.admission import Admission, CancelledRequests
 from mqinfer.cloud_worker.serving.announcer import WorkerAnnouncer
 from mqinfer.cloud_worker.serving.incoming import Delivery, accept
 from mqinfer.cloud_worker.serving.intake import Intake
-from mqinfer.cloud_worker.serving.load import LoadMeter
+from mqinfer.cloud_worker.serving.load import Admission, CancelledRequests, LoadMeter
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.pipeline import Pipeline, RunningRequests
 from mqinfer.cloud_worker.serving.processing import PreparedRequest, Processing

@@ -21,7 +21,7 @@ from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.images.decode import as_image
 from mqinfer.judging.results import ResultMaker
 from mqinfer.judging.settings import CascadeSettings, RunsAt, SmallModel
-from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.card import ColourOrder, ModelCard
 from mqinfer.protocol.errors import ConfigError, ModelFailed
 
 log = logging.getLogger("mqinfer.edge_agent")
@@ -95,8 +95,8 @@ def _try(answers: ResultMaker, network: SmallNetwork, here: SmallInput) -> None:
     """Run the small model on a black picture: it is warm then, and its outputs are known to be usable."""
     contract = here.preparer.contract
     height, width = contract.height or _ANY_SIDE, contract.width or _ANY_SIDE
-    shape, kind = ((height, width), "16UC1") if contract.takes_depth else ((height, width, 3), "rgb8")
-    black = np.zeros(shape, np.uint16 if contract.takes_depth else np.uint8)
+    shape, kind = ((height, width), "16UC1") if contract.colour is ColourOrder.DEPTH else ((height, width, 3), "rgb8")
+    black = np.zeros(shape, np.uint16 if contract.colour is ColourOrder.DEPTH else np.uint8)
     outputs, _ = network.run(here.prepare(Frame("", 0, 0, 0, "", as_image(black, kind)), None))
     try:
         answers.of_small(outputs)

@@ -23,7 +23,7 @@ from mqinfer.models.backend import Backend
 from mqinfer.models.loading import load_model
 from mqinfer.models.postprocess.stage import network_of
 from mqinfer.models.repository import ModelVersion, Repository
-from mqinfer.protocol.card import ImageContract, ModelCard, Resize
+from mqinfer.protocol.card import ColourOrder, ImageContract, ModelCard, Resize
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.header import IMAGE_ENCODING
@@ -70,7 +70,7 @@ class SmallInput:
         """Whether the model's pictures are those that the difference detector compares."""
         contract = self.preparer.contract
         size = contract.width, contract.height
-        return size == (SIDE, SIDE) and contract.resize is Resize.STRETCH and not contract.takes_depth
+        return size == (SIDE, SIDE) and contract.resize is Resize.STRETCH and contract.colour is not ColourOrder.DEPTH
 
     def prepare(self, frame: Frame, small: Thumbnail | None) -> PreparedFrame:
         """Return a frame as the small model takes it.

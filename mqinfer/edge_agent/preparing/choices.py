@@ -10,7 +10,7 @@ from mqinfer.codecs import LOSSY, available_encodings, parse_encoding, traits_of
 from mqinfer.edge_agent.frames.encoding import AUTO, FrameEncoding
 from mqinfer.edge_agent.preparing.encoding import LOSSLESS, listed_encodings
 from mqinfer.images.sending import offer_contract
-from mqinfer.protocol.card import ImageContract, ModelCard
+from mqinfer.protocol.card import ColourOrder, ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadEncoding, ConfigError, MissingExtra
 
@@ -79,7 +79,7 @@ def _usual_of_depth() -> tuple[str, ...]:
 
 
 def _takes_depth(card: ModelCard) -> bool:
-    return card.image is not None and card.image.takes_depth
+    return card.image is not None and card.image.colour is ColourOrder.DEPTH
 
 
 def _is_possible(wish: str, card: ModelCard, *, alone: bool) -> bool:

@@ -24,7 +24,7 @@ from mqinfer.images.decode import as_image, depth_name, is_depth, is_mosaic, to_
 from mqinfer.images.picture import CompressedImage
 from mqinfer.images.pixel_format import Demosaic
 from mqinfer.images.placement import Placement, fit, place
-from mqinfer.protocol.card import ImageContract
+from mqinfer.protocol.card import ColourOrder, ImageContract
 from mqinfer.protocol.errors import BadImage
 from mqinfer.protocol.header import BIT_DEPTH, DEMOSAIC
 from mqinfer.protocol.types import Scalar
@@ -84,7 +84,7 @@ class Preparer:
             BadEncoding: The codec cannot encode pictures.
         """
         is_whole = self.framing.is_whole(frame)
-        can_be_mosaic = is_whole and step.scale == 1.0 and not self.contract.takes_depth
+        can_be_mosaic = is_whole and step.scale == 1.0 and self.contract.colour is not ColourOrder.DEPTH
         how = self.encoder.choose(frame.source, is_mosaic=can_be_mosaic and is_mosaic(frame.image))
         main = self._pass_through(how, frame, step, tap) if is_whole else None
         if main is None and how.is_mosaic and can_be_mosaic:
@@ -160,7 +160,8 @@ class Preparer:
     def _decode(self, frame: Frame) -> tuple[NDArray[Any], str]:
         """Return a frame as the model takes it, colours or distances, and the encoding's name."""
         depth = is_depth(frame.image)
-        if self.contract.takes_depth or (depth and not self.contract.input):  # kept until the card is there
+        is_kept = depth and not self.contract.input  # until the card is there
+        if self.contract.colour is ColourOrder.DEPTH or is_kept:
             distances = to_depth(frame.image)
             return distances, depth_name(distances)
         if depth:

@@ -14,7 +14,7 @@ from mqinfer.lab.conversion import import_onnx
 from mqinfer.lab.optimize.graph import prune
 from mqinfer.lab.optimize.passes import fix_batch, fuse_argmax, fuse_normalisation, open_argmax, resize_before
 from mqinfer.models.repository.config import ModelConfig
-from mqinfer.protocol.card import ImageContract, Layout, ModelCard
+from mqinfer.protocol.card import ColourOrder, ImageContract, Layout, ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec
@@ -125,7 +125,9 @@ def _fuse_pixels(model: Any, card: ModelCard, config: ModelConfig) -> ImageContr
 def _fused_image(card: ModelCard, config: ModelConfig) -> ImageContract | None:
     """Return the contract without normalisation, or None if there is nothing to fuse."""
     image = card.image
-    if config.pictures.image is None or image is None or image.takes_depth:  # depth has no pixels of 8 bits
+    if config.pictures.image is None or image is None:
+        return None
+    if image.colour is ColourOrder.DEPTH:  # it has no pixels of 8 bits
         return None
     if card.parameters.images:  # the tables of the other pictures would be lost
         return None

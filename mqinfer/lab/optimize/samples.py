@@ -11,7 +11,7 @@ import numpy.typing as npt
 from mqinfer.images.placement import to_model_input
 from mqinfer.lab.profiling.inputs import RandomInputs
 from mqinfer.models.card import image_contract
-from mqinfer.protocol.card import ImageContract, ModelCard
+from mqinfer.protocol.card import ColourOrder, ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec
@@ -44,7 +44,7 @@ def feeds(sample: Sample, inputs: Sequence[TensorSpec], image: ImageContract | N
         ConfigError: The model does not take exactly one picture, or an array is missing.
     """
     if sample.picture is not None:
-        if image is None or image.takes_depth or len(inputs) != 1:
+        if image is None or image.colour is ColourOrder.DEPTH or len(inputs) != 1:
             names = ", ".join(spec.name for spec in inputs)
             raise ConfigError(f"the model takes {names}, not one colour picture; pass arrays with --samples FILE.npz")
         return {image.input: to_model_input(sample.picture, "rgb8", image, inputs[0].datatype)}
@@ -57,7 +57,7 @@ def feeds(sample: Sample, inputs: Sequence[TensorSpec], image: ImageContract | N
 def random_samples(card: ModelCard, count: int) -> tuple[Sample, ...]:
     """Return samples of noise, which serve for comparison and not for calibration."""
     rng = np.random.default_rng(0)
-    if card.image is not None and not card.image.takes_depth and len(card.inputs) == 1:
+    if card.image is not None and card.image.colour is not ColourOrder.DEPTH and len(card.inputs) == 1:
         sides = (card.image.height or 256, card.image.width or 256, 3)
         return tuple(Sample(rng.integers(0, 256, sides, np.uint8)) for _ in range(count))
     return tuple(Sample(inputs=RandomInputs(seed=n).make(card.inputs, 1)) for n in range(count))

@@ -98,7 +98,7 @@ def _check_contract(image: ImageContract, path: Path) -> None:
             raise ConfigError(f"{path}: image.{key} = {list(values)}: expected one number or {image.channels}")
     if image.fill != ImageContract("").fill and image.resize is not Resize.LETTERBOX:
         raise ConfigError(f'{path}: image.fill = {image.fill}: has no effect without resize = "letterbox"; add it')
-    if image.fill != ImageContract("").fill and image.takes_depth:
+    if image.fill != ImageContract("").fill and image.colour is ColourOrder.DEPTH:
         raise ConfigError(f"{path}: image.fill = {image.fill}: the margins of depth pictures are 0; remove it")
     if 0.0 in image.std:
         raise ConfigError(f"{path}: image.std = {list(image.std)}: expected no 0, since the pixels are divided by it")

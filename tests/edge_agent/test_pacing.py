@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqinfer.bags.frame import Frame, StreamInfo
-from mqinfer.bags.pacing import Pacer, replay
+from mqinfer.edge_agent.replay import Pacer, replay
 from mqinfer.images.picture import CompressedImage
 from mqinfer.protocol.errors import ConfigError
 
