@@ -147,6 +147,14 @@ def set_up(wanted: LogSettings) -> None:
     logging.getLogger("mqinfer").setLevel(level)
     # gRPC writes to standard error itself, what peers send included, as lines of its own; it reads this when imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    # So does OpenCV with the FFmpeg in it; what it can't open or read is an error of mqinfer's own.
+    os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")
+    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
+
+
+def is_json() -> bool:
+    """Return whether each line that this process prints is to be a JSON object."""
+    return _settings.format is LogFormat.JSON
 
 
 def settings() -> LogSettings:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from enum import IntEnum
 
-from mqinfer.logs import printable
+from mqinfer.logs import is_json, printable
 from mqinfer.protocol.errors import BadTopic, ConfigError, MissingExtra, MqinferError, NameTaken, NotAuthorized
+
+log = logging.getLogger("mqinfer.cli")
 
 
 class ExitCode(IntEnum):
@@ -43,7 +46,10 @@ def exit_code(error: MqinferError) -> ExitCode:
 
 
 def print_error(error: MqinferError) -> None:
-    """Print an error as one message to standard error; nothing in it changes the terminal."""
+    """Print an error as one message to standard error, a record where the log is JSON; nothing changes the terminal."""
+    if is_json():
+        log.error("%s", error)
+        return
     from mqinfer.cli.options import plain_console
 
     console = plain_console(stderr=True)

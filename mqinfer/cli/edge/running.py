@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
@@ -27,10 +28,12 @@ from mqinfer.edge_agent.model_run import ModelRun
 from mqinfer.edge_agent.reporting.page import ReportFile
 from mqinfer.edge_agent.reporting.report import (
     Ending,
+    RunExtent,
     SessionReport,
     answer_words,
     failure_lines,
     missed_lines,
+    plain_line,
     preview_words,
     summary,
     summary_table,
@@ -39,7 +42,7 @@ from mqinfer.edge_agent.reporting.report import (
 from mqinfer.edge_agent.session import run_sessions
 from mqinfer.edge_agent.settings import ReplaySettings
 from mqinfer.judging.settings import RunsAt
-from mqinfer.logs import printable
+from mqinfer.logs import is_json, printable
 from mqinfer.metrics.endpoint import serving_metrics
 from mqinfer.protocol.errors import ModelNotFound, ModelNotLoadable
 from mqinfer.protocol.topics import Topics
@@ -47,6 +50,8 @@ from mqinfer.telemetry.exporting import check_endpoint, make_tracer
 
 if TYPE_CHECKING:
     from mqinfer.telemetry.tracer import Tracer
+
+log = logging.getLogger("mqinfer.edge_agent")
 
 
 def run_replay(
@@ -171,7 +176,10 @@ def _print_report(console: Console, report: SessionReport, *, is_titled: bool) -
     snapshot = report.snapshot
     if is_titled:
         _print(console, report.model)
-    console.print(summary_table(snapshot))
+    if is_json():
+        log.info("%s", plain_line(snapshot, RunExtent()), extra={"summary": summary(report)})
+    else:
+        console.print(summary_table(snapshot))
     if words := answer_words(snapshot):
         _print(console, f"answered: {words}")
     for line in failure_lines(snapshot):
@@ -189,7 +197,10 @@ def _print_report(console: Console, report: SessionReport, *, is_titled: bool) -
 
 
 def _print(console: Console, line: str) -> None:
-    console.print(printable(line), soft_wrap=True)
+    if is_json():
+        log.info("%s", line)
+    else:
+        console.print(printable(line), soft_wrap=True)
 
 
 def _exit_code(report: SessionReport) -> ExitCode:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -251,7 +251,6 @@ def _milliseconds(percentiles: Percentiles) -> dict[str, float | None]:
 _log = logging.getLogger("mqinfer.edge_agent")
 
 _LIVE_PERIOD_S = 0.25
-_PLAIN_PERIOD_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,17 +272,18 @@ Shown = Sequence[tuple[ReplayStatistics, RunExtent]]
 
 @contextmanager
 def progress(runs: Shown, console: Console | None = None) -> Iterator[None]:
-    """Show runs while the body runs, and their final state.
+    """Show runs while the body runs, and their final state; nothing where there is no terminal, such as in a journal.
 
     Args:
         runs: Their counters, and their expected extent.
-        console: Standard error by default. On a terminal the display is redrawn four times a second; elsewhere a line
-            is printed every five seconds.
+        console: Standard error by default. The display is redrawn four times a second.
     """
     console = console or Console(stderr=True, markup=False, emoji=False)
-    show = _live if console.is_terminal else _plain
+    if not console.is_terminal:
+        yield
+        return
     stop = threading.Event()
-    thread = threading.Thread(target=_guarded, args=(show, runs, console, stop), name="mqinfer-progress", daemon=True)
+    thread = threading.Thread(target=_guarded, args=(runs, console, stop), name="mqinfer-progress", daemon=True)
     thread.start()
     try:
         yield
@@ -310,13 +310,10 @@ def plain_line(snapshot: Snapshot, goal: RunExtent) -> str:
     return f"{done}, {counts}{answered}, {latency}, {_bytes(snapshot)}{_worst(snapshot)}"
 
 
-_Show = Callable[[Shown, Console, threading.Event], None]
-
-
-def _guarded(show: _Show, runs: Shown, console: Console, stop: threading.Event) -> None:
+def _guarded(runs: Shown, console: Console, stop: threading.Event) -> None:
     """Run the display, and log its failure: a closed terminal must not end the run."""
     try:
-        show(runs, console, stop)
+        _live(runs, console, stop)
     except Exception:  # noqa: BLE001 - a thread's root
         _log.exception("the progress display failed; the run goes on without it")
 
@@ -329,19 +326,6 @@ def _live(runs: Shown, console: Console, stop: threading.Event) -> None:
         while not stop.wait(_LIVE_PERIOD_S):
             live.update(drawn(), refresh=True)
         live.update(drawn(), refresh=True)
-
-
-def _plain(runs: Shown, console: Console, stop: threading.Event) -> None:
-    is_over = False
-    while not is_over:
-        is_over = stop.wait(_PLAIN_PERIOD_S)
-        for statistics, goal in runs:
-            title = f"{goal.title}: " if len(runs) > 1 else ""
-            _print_line(console, title + plain_line(statistics.snapshot(), goal))
-
-
-def _print_line(console: Console, line: str) -> None:
-    console.print(printable(line), soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
 def _headline(snapshot: Snapshot, goal: RunExtent) -> Table:
