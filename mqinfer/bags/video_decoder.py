@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mqinfer.bags.extent.asf import AsfExtent
 from mqinfer.bags.extent.avi import AviTimes
+from mqinfer.bags.extent.jpeg_segments import is_whole_jpeg
 from mqinfer.bags.extent.packets import ShownPackets
 from mqinfer.bags.extent.picture_units import PictureUnits
 from mqinfer.bags.extent.transport import TransportBreaks
@@ -38,7 +39,16 @@ _OF_UNITS = ("h264", "hevc", "mpegts")
 """Formats in which the units of a picture begin with a code, and which state no frames."""
 _SLACK_S = 0.1
 """A file with sound, or of a varying rate, may end so much earlier than its header states, or two frames."""
-_END_OF_JPEG = b"\xff\xd9"
+_EXPLODE, _EXACT = {"err_detect": "explode"}, {"err_detect": "bitstream+buffer"}
+_DETECTION = {
+    "mjpeg": _EXPLODE,
+    "hevc": _EXPLODE,
+    "wmv1": _EXACT,
+    "wmv2": _EXACT,
+    "msmpeg4": _EXACT,
+    "msmpeg4v2": _EXACT,
+}
+"""FFmpeg's options for codecs whose damaged pictures it passes in silence otherwise."""
 _HOLE_BYTES = 128
 """Bytes between two packets that belong to none, and are more than what containers put there."""
 
@@ -84,6 +94,7 @@ class VideoFileDecoder:
             raise SourceError(f"{path}: there is no video that can be decoded; it is damaged, or its codec is unknown")
         self._stream = streams[0]
         self._stream.thread_type = "SLICE" if is_careful else "AUTO"
+        self._stream.codec_context.options = _DETECTION.get(self._stream.codec_context.name, {})
         self._format = self._container.format.name
         self._period_ns = round(1e9 / (self.rate or _NOMINAL_RATE))
         self._stated = self._count_index()
@@ -284,7 +295,7 @@ class VideoFileDecoder:
             return True
         if self._units is not None:
             return self._units.is_damaged(bytes(packet))
-        return self._format == "mjpeg" and _END_OF_JPEG not in bytes(packet)
+        return self._format == "mjpeg" and not is_whole_jpeg(bytes(packet))
 
     def _note_hole(self, packet: Packet[Any], *, is_own: bool) -> None:
         """Keep the packet's time, and where bytes are left out: the container's reader skips what it can't read."""
@@ -293,7 +304,10 @@ class VideoFileDecoder:
             self._holes.append(len(self._times))
         if self._asf and (self._holes or not self._asf.has_at(place)):
             self._fail()
-        self._end_byte = max(self._end_byte, place + packet.size)
+        if self._asf:  # it begins anywhere in the container's packet at that place, and goes on in others behind heads
+            self._end_byte = max(self._end_byte, place) + packet.size + packet.size // 64
+        else:
+            self._end_byte = max(self._end_byte, place + packet.size)
         if is_own and packet.pts is not None:
             self._times.append(self._time(packet.pts))
 

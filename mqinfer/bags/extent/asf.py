@@ -47,4 +47,4 @@ class AsfExtent:
 
     def is_cut(self, size: int, end_byte: int) -> bool:
         """Return whether a file of this size, whose packets were read to a place, lacks its end."""
-        return size < self.size or end_byte + self.packet < self.end
+        return size < self.size or end_byte + 2 * self.packet < self.end
