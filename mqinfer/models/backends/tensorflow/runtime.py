@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,26 +65,22 @@ def _without_early_lines() -> Iterator[None]:
         return
     prefixes = [f"{letter}0000 " for letter in letters] + ["WARNING: All log messages before absl::InitializeLog()"]
     command = [sys.executable, "-I", "-S", "-c", _FILTER, *prefixes]
-    read, write = os.pipe()
-    try:
-        saved = os.dup(2)
-        # A session of its own: Ctrl-C is for this process, which then ends its lines.
-        filtering = subprocess.Popen(command, stdin=read, start_new_session=True)  # noqa: S603 - this interpreter
-    except OSError:  # no stderr, or no room for a process: the lines are no reason to fail
-        os.close(write)
+    with ExitStack() as ends:  # the last one first
+        with suppress(OSError):  # no stderr, or no room for a process: the lines are no reason to fail
+            saved = os.dup(2)
+            ends.callback(os.close, saved)
+            # A session of its own: Ctrl-C is for this process, which then ends its lines.
+            filtering = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603 - this interpreter
+            ends.callback(_wait, filtering)
+            with filtering.stdin as lines:  # type: ignore[union-attr] # a pipe
+                ends.callback(os.dup2, saved, 2)
+                os.dup2(lines.fileno(), 2)
         yield
-        return
-    finally:
-        os.close(read)
-    os.dup2(write, 2)
-    os.close(write)
-    try:
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        with suppress(subprocess.TimeoutExpired):  # a process that was started meanwhile has its stderr
-            filtering.wait(_FILTER_ENDS_S)
+
+
+def _wait(filtering: subprocess.Popen[bytes]) -> None:
+    with suppress(subprocess.TimeoutExpired):  # a process that was started meanwhile has its stderr
+        filtering.wait(_FILTER_ENDS_S)
 
 
 @contextmanager
