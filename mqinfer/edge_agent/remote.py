@@ -34,7 +34,7 @@ from mqinfer.edge_agent.results import FirstResults
 from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.logs import is_logged
 from mqinfer.protocol.errors import Cancelled, LinkError, MessageTooLarge, MqinferError, Superseded
-from mqinfer.protocol.states import WorkerStatus
+from mqinfer.protocol.states import AT_WORK
 from mqinfer.protocol.types import InferRequest, Outcome
 from mqinfer.telemetry.around import Around
 
@@ -294,8 +294,7 @@ class RemoteStage:
         """Return whether a worker of the model accepts requests, or ends those that it has."""
         if not self._requester.connected:
             return False
-        there = (WorkerStatus.READY, WorkerStatus.DRAINING)
-        workers = [each for each in self._requester.registry.workers.values() if each.status in there]
+        workers = [each for each in self._requester.registry.workers.values() if each.status in AT_WORK]
         return any(served.name == self._options.model for each in workers for served in each.models)
 
     def close(self) -> None:

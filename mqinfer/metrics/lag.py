@@ -15,7 +15,7 @@ from itertools import chain, islice, zip_longest
 from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.registry import Registry
 from mqinfer.metrics.samples import Samples
-from mqinfer.protocol.states import WorkerStatus
+from mqinfer.protocol.states import AT_WORK, WorkerStatus
 
 _MOST_CLAIMED = 1 << 20
 """Requests of one client that count, of all models together."""
@@ -23,7 +23,6 @@ _MOST_UNKNOWN, _MOST_UNKNOWN_IN_ALL = 8, 64
 """Models without a card and a worker that count of one client, and of all: they may ask before a worker starts."""
 _OLDEST_MS = 30 * 86_400_000
 """Age that counts of a request when its state was published: a spool may keep frames for weeks."""
-_AT_WORK = frozenset({WorkerStatus.READY, WorkerStatus.DRAINING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ def lag(known: Registry, now: float) -> dict[str, Lag]:
     """
     depth, workers, capacity = (Counter[str]() for _ in range(3))
     for worker in known.workers.values():
-        for model in {served.name for served in worker.models} if worker.status in _AT_WORK else ():
+        for model in {served.name for served in worker.models} if worker.status in AT_WORK else ():
             depth[model] += worker.depth
             if worker.status is WorkerStatus.READY:
                 workers[model] += 1

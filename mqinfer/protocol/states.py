@@ -32,6 +32,10 @@ class WorkerStatus(StrEnum):
     CRASHED = "crashed"
 
 
+AT_WORK = frozenset({WorkerStatus.READY, WorkerStatus.DRAINING})
+"""Statuses of workers that answer what they have accepted."""
+
+
 class ServerStatus(StrEnum):
     """What a server's state reports: `lost` comes from the broker (the will), the others from the server.
 

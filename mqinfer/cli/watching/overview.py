@@ -19,7 +19,7 @@ from mqinfer.metrics.lag import add_lag, lag, to_record
 from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.control import Call, ModelState, Operation
 from mqinfer.protocol.errors import MqinferError, NotAuthorized, NotConnected, NoWorker
-from mqinfer.protocol.states import PendingRequests, ServedModel, ServerStatus, WorkerStatus
+from mqinfer.protocol.states import AT_WORK, PendingRequests, ServedModel, ServerStatus, WorkerStatus
 from mqinfer.protocol.topics import instead_of
 
 _STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
@@ -179,7 +179,7 @@ class Observer:
                 "process": state.worker,
                 "server": (server := state.worker.rpartition(".")[0]),
                 "state": str(state.status),
-                "uptime_s": _age_s(state.incarnation) if state.status in _SERVING else None,
+                "uptime_s": _age_s(state.incarnation) if state.status in AT_WORK else None,
                 "model": model.name,
                 "version": model.version,
                 "hash": now.servers[server].model_hashes.get(state.worker, ""),
@@ -221,7 +221,7 @@ class Observer:
         self, entry: dict[str, Any], processes: Sequence[dict[str, Any]], before: ServerReplies, now: ServerReplies
     ) -> dict[str, Any]:
         server, name, version = key = entry["server"], entry["name"], entry["version"]
-        of_it = [each for each in processes if _key(each) == key and each["state"] in _SERVING]
+        of_it = [each for each in processes if _key(each) == key and each["state"] in AT_WORK]
         found, earlier = now.statistics.get(key), before.statistics.get(key)
         card = self._known.card(name)
         labels, traffic = (card.parameters.labels, card.parameters.traffic) if card else ({}, {})
@@ -304,4 +304,3 @@ _STATES_ALONE = (
     "this login may not ask servers, as that of a dashboard: shown is what states say, without rates and times; an "
     "operator's login shows all (mqinfer broker add DIR operator NAME)"
 )
-_SERVING = (WorkerStatus.READY, WorkerStatus.DRAINING)

@@ -28,7 +28,7 @@ from mqinfer.cloud_worker.supervision.supervisor import Event
 from mqinfer.logs import log_dropped
 from mqinfer.protocol.control import CHANGES, Call, Operation, read_body, read_path
 from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError, NotConnected, Rejected
-from mqinfer.protocol.states import ServerState, ServerStatus, WorkerState, WorkerStatus, read_worker_state
+from mqinfer.protocol.states import AT_WORK, ServerState, ServerStatus, WorkerState, WorkerStatus, read_worker_state
 from mqinfer.protocol.topics import EVERY_SERVER, Topics, check_name, may_answer
 
 log = logging.getLogger("mqinfer.cloud_worker")
@@ -189,7 +189,7 @@ class ControlServer:
             return
         if self._is_mine(worker):
             self._update_lost(worker, state)
-        if state and state.status in {WorkerStatus.READY, WorkerStatus.DRAINING} and not self._is_mine(worker):
+        if state and state.status in AT_WORK and not self._is_mine(worker):
             self._others[worker] = frozenset(model.name for model in state.models)
         else:
             self._others.pop(worker, None)
