@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -19,8 +21,9 @@ from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.times import FrameTimes
 from mqinfer.edge_agent.frames.view import NO_VIEW, FrameView
-from mqinfer.edge_agent.reporting.charts import stacked, top_of
-from mqinfer.edge_agent.reporting.page import ReportFile, write_report
+from mqinfer.edge_agent.reporting.answers import BEST, NOTHING, OBJECTS, PIXELS, Counted
+from mqinfer.edge_agent.reporting.charts import Axis, stacked, top_of
+from mqinfer.edge_agent.reporting.page import Made, ReportFile, write_report
 from mqinfer.edge_agent.reporting.recorder import OTHER, RunRecorder, Series
 from mqinfer.edge_agent.reporting.report import Ending, SessionReport
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics
@@ -41,8 +44,8 @@ CLASSES = (ClassInfo("car", (255, 0, 0)), ClassInfo("<b>", (0, 255, 0)))
 WIDTH, HEIGHT = 64, 48
 NASTY = "<script>alert(1)</script>\"'&\x1b[31m\0\u202e" + "x" * 10_000
 TAGS = (
-    "html head meta title style body header section div span dl dt dd h1 h2 h3 p ul li b br img figure figcaption "
-    "table thead tbody tr th td svg path g rect"
+    "html head meta title style body header section div span dl dt dd h1 h2 h3 p code a ul li b br img figure "
+    "figcaption table thead tbody tr th td svg path g rect"
 )
 
 
@@ -96,7 +99,9 @@ class Page(HTMLParser):
         self.texts.append(data)
 
 
-def report(path: Path, recorder: RunRecorder, *, model: str = "net", reason: str = "") -> Page:
+def report(
+    path: Path, recorder: RunRecorder, *, model: str = "net", reason: str = "", command: Sequence[str] = ()
+) -> Page:
     """Write a report with a run and its counters, and read it back."""
     statistics = ReplayStatistics()
     for source in ("/camera", NASTY):
@@ -104,7 +109,7 @@ def report(path: Path, recorder: RunRecorder, *, model: str = "net", reason: str
         statistics.finished(failed(NASTY, message=NASTY, source=source), bytes_raw=0)
     about, why = (model, "3", "sha256:a", "local", "jpeg:90"), ConfigError(reason)
     run = SessionReport(statistics.snapshot(), *about, ended=Ending.FAILED, broke_off=why)
-    write_report(path, {"source": "drive.bag", "topics": NASTY}, [(run, recorder), (run, recorder)])
+    write_report(path, Made({"source": "drive.bag", "topics": NASTY}, command), [(run, recorder), (run, recorder)])
     return Page(path)
 
 
@@ -127,7 +132,7 @@ def test_nothing_is_loaded_or_run(tmp_path: Path) -> None:
     recorder = RunRecorder(CLASSES)
     recorder.write(frame_of(0), view_of(0.5), result_of())
     page = report(tmp_path / "report.html", recorder)
-    assert page.tags["script"] == page.tags["link"] == page.tags["a"] == 0
+    assert page.tags["script"] == page.tags["link"] == page.tags["a"] == 0  # without files there is no link
     addresses = [value for name, value in page.attributes if name in {"src", "href", "xlink:href", "srcset", "style"}]
     assert addresses
     assert all(value.startswith("data:image/jpeg;base64,") for value in addresses)
@@ -147,6 +152,89 @@ def test_the_report_names_who_answered_in_which_precision(tmp_path: Path) -> Non
     ]
     page = report(tmp_path / "report.html", recorder)
     assert {"gpu.0", "gpu.1", "int8", "fp32", "onnxruntime 1.31"} <= set(page.texts)
+
+
+HOSTILE = (ClassInfo(NASTY, (1, 2, 3)), ClassInfo("</title></svg><img src=x onerror=alert(1)>", (4, 5, 6)))
+
+
+def answer_of(**outputs: object) -> FrameView:
+    """Show a frame with these outputs."""
+    return replace(view_of(), outputs={name: np.asarray(each) for name, each in outputs.items()})
+
+
+def test_the_report_says_what_the_model_answered(tmp_path: Path) -> None:
+    """Of masks the share of each class, of boxes their number and scores, of classifiers the best; ends of others."""
+    mask = np.zeros((1, HEIGHT, WIDTH), np.uint8)
+    mask[:, : HEIGHT // 4] = 1
+    boxes = {"boxes": [[0.0, 0, 8, 8]] * 3, "scores": [0.95, 0.9, 0.2], "classes": [0, 0, 1]}
+    cases: dict[str, tuple[FrameView, dict[Counted, float], dict[float, int]]] = {
+        "mask": (answer_of(mask=mask), {(PIXELS, "car"): 75, (PIXELS, "<b>"): 25}, {}),
+        "boxes": (answer_of(**boxes), {(OBJECTS, "car"): 2, (OBJECTS, "<b>"): 1}, {0.95: 1, 0.9: 1, 0.2: 1}),
+        "nothing": (answer_of(boxes=np.zeros((0, 4)), scores=np.zeros(0)), {(OBJECTS, NOTHING): 0}, {}),
+        "scores": (answer_of(y=[[0.25, 0.75]]), {(BEST, "<b>"): 100}, {0.75: 1}),
+        "none": (answer_of(y=[[1.5, np.nan, -2.0]], z=[7]), {}, {}),
+    }
+    for name, (view, answers, scores) in cases.items():
+        recorder = RunRecorder(CLASSES)
+        for number in range(2):
+            recorder.write(frame_of(number), view, result_of())
+        recorder.write(frame_of(2), view_of(), failed("broken"))
+        total = recorder.series.total()
+        assert {key: count / total.answered for key, count in total.answers.items()} == answers, name
+        assert recorder.answers.scores == {score: 2 * count for score, count in scores.items()}
+        page = report(tmp_path / f"{name}.html", recorder)
+        assert {each for _, each in answers} <= {text.strip() for text in page.texts}
+        assert {what for what, _ in answers} <= set(page.texts)
+        assert ("how often each score occurred" in page.texts) == bool(scores)
+        assert "200" not in page.texts  # shares end at 100
+        assert {"1 x 3", "-2", "1.5", "7"} <= set(page.texts) or name != "none"
+
+
+def test_answers_of_hostile_classes_are_text_and_bounded(tmp_path: Path) -> None:
+    """No name of a class is markup, in a legend, a table or a tip; what does not fit is counted together."""
+    recorder = RunRecorder((*HOSTILE, *(ClassInfo(f"class-{number}", (0, 0, 0)) for number in range(1000))))
+    for number in range(1002):
+        scores = np.zeros((1, 1002))
+        scores[0, number] = 1e300 if number % 2 else 0.5
+        recorder.write(frame_of(number), answer_of(y=scores, **{f"{NASTY}{number}": [number] * 2}), result_of())
+    page = report(tmp_path / "report.html", recorder)
+    assert set(page.tags) <= set(TAGS.split())
+    assert page.tags["title"] == 2 + page.tags["rect"] - 1
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+    assert any("<script>alert(1)</script>" in text for text in page.texts)
+    assert "x" * 400 not in "".join(page.texts)
+    assert len(recorder.series.total().answers) <= 257
+    assert len(recorder.answers.outputs) <= 32
+    assert (tmp_path / "report.html").stat().st_size < 500_000
+
+
+def test_the_command_line_has_no_secret(tmp_path: Path) -> None:
+    """Neither a login nor a query of a URL, nor what an option named for a secret holds."""
+    command = [
+        *("mqinfer", "replay", "rtsp://cam:pa/ss@host/live?token=hushed1", "--broker=mqtts://car:hushed2@site:8883"),
+        *("--password", "hushed3", "--api-token=hushed4", "--password-file", "/etc/pw", "--topic", "/a b", NASTY),
+    ]
+    page = report(tmp_path / "report.html", RunRecorder(), command=command)
+    (line,) = (text for text in page.texts if text.startswith("mqinfer replay"))
+    assert "rtsp://host/live?..." in line
+    assert "--broker=mqtts://site:8883 --password ... --api-token=... --password-file /etc/pw --topic '/a b'" in line
+    whole = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert not [each for each in ("pa/ss", "hushed", "<script") if each in whole]
+
+
+def test_files_are_links_from_where_the_report_is(tmp_path: Path) -> None:
+    """Whatever their names: none of them is an address elsewhere, or markup."""
+    names = ["out/overlay video.mp4", "out/#1?.csv", 'javascript:alert("x")', "out/<b>&.json"]
+    paths = [tmp_path / name for name in names]
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    run = SessionReport(ReplayStatistics().snapshot(), "net", "3", "", "local", "raw", files=tuple(paths[:3]))
+    write_report(tmp_path / "deep" / "report.html", Made({}, (), paths[3:]), [(run, None)])
+    page = Page(tmp_path / "deep" / "report.html")
+    links = [value for name, value in page.attributes if name == "href"]
+    assert [(tmp_path / "deep" / unquote(each)).resolve() for each in links] == paths
+    assert all(each.startswith("../") and not set(each) & set("?#<>\"': ") for each in links)
 
 
 def test_a_long_run_has_a_short_report(tmp_path: Path) -> None:
@@ -203,7 +291,7 @@ def test_a_frame_that_was_never_decoded_has_no_picture(tmp_path: Path) -> None:
 @pytest.mark.parametrize("columns", [[], [{}], [{"a": 0.0}], [{"a": 1e-9, "b": 1e9}], [{"a": 3.0}, {}, {"b": 1.5}]])
 def test_a_chart_of_anything_is_well_formed(columns: list[dict[str, float]]) -> None:
     """Also of nothing; no part is higher than the chart."""
-    drawn = stacked(columns, ["a", "b"], 0.25, "ms")
+    drawn = stacked(columns, ["a", "b"], Axis(0.25), "ms")
     assert "nan" not in drawn
     assert "inf" not in drawn
     highest = max((sum(column.values()) for column in columns), default=0)
@@ -279,7 +367,7 @@ def test_a_run_of_two_models_is_reported_with_their_real_engines(requester: Requ
         assert count == 6
         assert (who.precision, who.backend, who.device) == (state.precision, state.backend, state.device)
         assert who.backend
-    file.write(settings, reports)
+    file.write(settings, reports, ["mqinfer", "replay"])
     page = Page(tmp_path / "report.html")
     assert {"Model echo", "Model small"} <= set(page.texts)
     assert page.tags["img"] == 12

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
@@ -106,7 +107,7 @@ def run_replay(
         except ModelNotFound as error:
             raise (None if repository else failed_load(requester, models)) or error from None
     outcome = _report(reports, sending.outputs.summary_file)
-    _write_page(page, settings, reports)
+    _write_page(page, settings, reports, sending.outputs.summary_file)
     raise typer.Exit(outcome)
 
 
@@ -166,9 +167,11 @@ def _report(reports: Sequence[SessionReport], summary_file: Path | None) -> Exit
     return max(_exit_code(report) for report in reports)
 
 
-def _write_page(page: ReportFile | None, settings: ReplaySettings, reports: Sequence[SessionReport]) -> None:
+def _write_page(
+    page: ReportFile | None, settings: ReplaySettings, reports: Sequence[SessionReport], summary_file: Path | None
+) -> None:
     if page:
-        page.write(settings, reports)
+        page.write(settings, reports, ["mqinfer", *sys.argv[1:]], [summary_file] if summary_file else [])
         _print(table_console(), f"wrote {page.path}")
 
 

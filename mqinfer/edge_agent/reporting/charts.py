@@ -1,4 +1,4 @@
-"""Draw columns of several parts over time as inline SVG, for a page without scripts.
+"""Draw columns of several parts over time, or over scores, as inline SVG, for a page without scripts.
 
 Only shapes are SVG, stretched to the width of the page; texts around them are HTML, so they keep their size on a
 narrow screen. Colours are the page's classes `c0` to `c12`.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 
 from mqinfer.logs import printable
@@ -16,34 +17,55 @@ _HEIGHT = 1000
 _LINES = 4
 
 
-def stacked(columns: Sequence[Mapping[str, float]], parts: Sequence[str], seconds: float, unit: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What the columns of a chart run over.
+
+    Attributes:
+        width: Of a column.
+        unit: Of the widths.
+        start: Where the first column begins.
+    """
+
+    width: float
+    unit: str = "s"
+    start: float = 0.0
+
+    def at(self, column: float) -> str:
+        """Return where a column begins."""
+        return f"{round(self.start + column * self.width, 2):.9g} {self.unit}".rstrip()
+
+
+def stacked(columns: Sequence[Mapping[str, float]], parts: Sequence[str], axis: Axis, unit: str) -> str:
     """Return a chart of columns, each a stack of parts.
 
     Args:
         columns: Height of each part by name; a part that is absent has none.
         parts: Their names from the bottom up, each with the next colour.
-        seconds: Width of a column.
+        axis: What the columns run over.
         unit: Of the heights.
     """
-    top = top_of(max((sum(column.values()) for column in columns), default=0))
+    highest = max((sum(column.values()) for column in columns), default=0)
+    top = top_of(float(f"{highest:.4g}"))  # shares that were rounded may add up to 100.0001
     shapes = [
         f'<path class="c{number}" d="{path}"/>'
         for number, part in enumerate(parts)
         if (path := _path(columns, parts[:number], part, top))
     ]
     grid = "".join(f"M0 {_HEIGHT * line // _LINES}H{len(columns)}" for line in range(_LINES + 1))
+    spans = [f"{axis.at(index)} to {axis.at(index + 1)}" for index in range(len(columns))]
     tips = [
-        f'<rect x="{index}" width="1" height="{_HEIGHT}"><title>{_tip(column, parts, index, seconds, unit)}'
+        f'<rect x="{index}" width="1" height="{_HEIGHT}"><title>{_tip(column, parts, spans[index], unit)}'
         "</title></rect>"
         for index, column in enumerate(columns)
     ]
     levels = "".join(f"<span>{top * line / _LINES:g}</span>" for line in range(_LINES, -1, -1))
-    times = "".join(f"<span>{len(columns) * seconds * part / 4:.3g} s</span>" for part in range(5))
+    places = "".join(f"<span>{escape(axis.at(len(columns) * part / 4))}</span>" for part in range(5))
     return (
         f'<div class="chart"><div class="unit">{escape(unit)}</div><div class="levels">{levels}</div>'
         f'<svg viewBox="0 0 {max(len(columns), 1)} {_HEIGHT}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(unit)} over time"><path class="grid" d="{grid}"/>{"".join(shapes)}'
-        f'<g class="tips">{"".join(tips)}</g></svg><div class="times">{times}</div></div>'
+        f'aria-label="{escape(unit)}"><path class="grid" d="{grid}"/>{"".join(shapes)}'
+        f'<g class="tips">{"".join(tips)}</g></svg><div class="times">{places}</div></div>'
     )
 
 
@@ -66,7 +88,6 @@ def _path(columns: Sequence[Mapping[str, float]], below: Sequence[str], part: st
     return "".join(drawn)
 
 
-def _tip(column: Mapping[str, float], parts: Sequence[str], index: int, seconds: float, unit: str) -> str:
+def _tip(column: Mapping[str, float], parts: Sequence[str], span: str, unit: str) -> str:
     lines = [f"{part}: {column[part]:.4g}" for part in parts if column.get(part)]
-    span = f"{index * seconds:g} to {(index + 1) * seconds:g} s"
     return escape("\n".join([f"{span}, {unit}: {sum(column.values()):.4g}", *map(printable, lines)]))

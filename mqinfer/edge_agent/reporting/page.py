@@ -8,16 +8,21 @@ from __future__ import annotations
 import base64
 import errno
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from urllib.parse import quote
 
 from mqinfer._version import __version__
 from mqinfer.edge_agent.frames.times import EdgeStage, LinkStage
 from mqinfer.edge_agent.output_files import set_aside, writing
-from mqinfer.edge_agent.reporting.charts import stacked
+from mqinfer.edge_agent.reporting.answers import OutputRange
+from mqinfer.edge_agent.reporting.charts import Axis, stacked
+from mqinfer.edge_agent.reporting.command_line import command_line, without_secrets
 from mqinfer.edge_agent.reporting.recorder import RunRecorder, Series, TimeBin
 from mqinfer.edge_agent.reporting.report import (
     Ending,
@@ -37,8 +42,12 @@ from mqinfer.logs import printable
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.types import Outcome
 
-_LONGEST = 300
+_LONGEST, _LONGEST_COMMAND = 300, 4000
 """Characters of a text from outside that are shown."""
+_MOST_PARTS, _OTHERS = 12, "all others"
+"""Classes with a colour of their own, and the name of the rest."""
+_COLUMNS, _HALF_STEP = 20, 1e-6
+"""Columns of scores, and what keeps a score at the edge of one out of that below."""
 Runs = Sequence[tuple[SessionReport, RunRecorder | None]]
 """The models' runs, each with what its recorder collected; None where it never began."""
 _Groups = Mapping[str, Sequence[str]]
@@ -60,6 +69,21 @@ _EDGE: _Groups = {
     "spool": (EdgeStage.SPOOL,),
 }
 """Stages by what a chart calls them; those of reading are left out: a source waits until a frame is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """How a run was made.
+
+    Attributes:
+        settings: By name.
+        command: The command line, secrets included.
+        written: Files of the run beside those of its models.
+    """
+
+    settings: Mapping[str, object]
+    command: Sequence[str] = ()
+    written: Sequence[Path] = ()
 
 
 class ReportFile:
@@ -90,22 +114,34 @@ class ReportFile:
         options = settings.options
         return self._recorders.setdefault((options.model, options.version or card.version), RunRecorder(card.classes))
 
-    def write(self, settings: ReplaySettings, reports: Sequence[SessionReport]) -> None:
+    def write(
+        self,
+        settings: ReplaySettings,
+        reports: Sequence[SessionReport],
+        command: Sequence[str],
+        written: Sequence[Path] = (),
+    ) -> None:
         """Write the report, once the session has ended.
+
+        Args:
+            settings: Of the run.
+            reports: One a model.
+            command: The command line that made it.
+            written: Files beside those of the sinks.
 
         Raises:
             ConfigError: The file cannot be written.
         """
         runs = [(each, self._recorders.get((each.model, each.version))) for each in reports]
-        write_report(self.path, settings.describe(), runs)
+        write_report(self.path, Made(settings.describe(), command, written), runs)
 
 
-def write_report(path: Path, settings: Mapping[str, object], runs: Runs) -> None:
+def write_report(path: Path, made: Made, runs: Runs) -> None:
     """Write a report; the file of an earlier run is kept under a number.
 
     Args:
         path: The file.
-        settings: Of the run, by name.
+        made: How the run was made.
         runs: One a model, with what was collected of it.
 
     Raises:
@@ -115,7 +151,7 @@ def write_report(path: Path, settings: Mapping[str, object], runs: Runs) -> None
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            unfinished.write_text(_page(settings, runs), encoding="utf-8")
+            unfinished.write_text(_page(made, runs, path.parent), encoding="utf-8")
             set_aside(path)
             unfinished.replace(path)
         finally:
@@ -127,24 +163,26 @@ def _unfinished(path: Path) -> Path:
     return path.parent / f"{path.name}.new"
 
 
-def _page(settings: Mapping[str, object], runs: Runs) -> str:
+def _page(made: Made, runs: Runs, folder: Path) -> str:
     style = files(__package__).joinpath("report.css").read_text(encoding="utf-8")
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
     title = ", ".join(run.model for run, _ in runs)
-    made = datetime.now().astimezone().isoformat(" ", "seconds")
-    body = "".join(_run(run, recorder or RunRecorder()) for run, recorder in runs)
+    now = datetime.now().astimezone().isoformat(" ", "seconds")
+    body = "".join(_run(run, recorder or RunRecorder(), folder) for run, recorder in runs)
+    command = f"<p><code>{_text(command_line(made.command), _LONGEST_COMMAND)}</code></p>" if made.command else ""
+    about = f"<h2>Settings</h2>{_pairs(made.settings)}{_section('Summary', _links(made.written, folder))}"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{_text(title)}: replay</title><style>{style}</style></head><body>"
-        f"<header><h1>Replay of {_text(settings.get('source', ''))}</h1>"
-        f"<p>{_text(made)}, mqinfer {_text(__version__)}</p></header>"
-        f"{body}<section><h2>Settings</h2>{_pairs(settings)}</section></body></html>\n"
+        f"<header><h1>Replay of {_text(made.settings.get('source', ''))}</h1>"
+        f"<p>{_text(now)}, mqinfer {_text(__version__)}</p>{command}</header>"
+        f"{body}<section>{about}</section></body></html>\n"
     )
 
 
-def _run(run: SessionReport, recorder: RunRecorder) -> str:
+def _run(run: SessionReport, recorder: RunRecorder, folder: Path) -> str:
     snapshot, worst = run.snapshot, recorder.worst
     about = {"version": run.version, "hash": run.model_hash, "encoding": run.encoding, "broker": run.broker}
     if run.previews is not None:
@@ -152,6 +190,8 @@ def _run(run: SessionReport, recorder: RunRecorder) -> str:
     return "".join(
         [
             f"<section><h2>Model {_text(run.model)}</h2>{_ending(run)}{_tiles(snapshot)}{_pairs(about)}</section>",
+            _section("Answers", *_answers(recorder.series), _scores(recorder.answers.scores)),
+            _section("Numbers of the outputs", _outputs(recorder.answers.outputs)),
             _section(
                 "Times by stage",
                 _latency(recorder.series, _REQUEST, "latency: from submission to result, mean, ms"),
@@ -165,7 +205,7 @@ def _run(run: SessionReport, recorder: RunRecorder) -> str:
             _section("Slowest results", _frames(worst.slowest)),
             _section("Frames without a result", _frames(worst.failed)),
             _section("Results with the lowest scores", _frames(worst.unsure)),
-            _section("Files", _list(str(path) for path in run.files)),
+            _section("Files", _links(run.files, folder)),
         ]
     )
 
@@ -197,13 +237,60 @@ def _latency(series: Series, groups: _Groups, unit: str) -> str:
         return ""
     columns = [{name: nanoseconds / 1e6 for name, nanoseconds in _means(span, groups).items()} for span in series.spans]
     legend = {name: f"{milliseconds(mean)} ms" for name, mean in _means(total, groups).items()}
-    return stacked(columns, list(groups), series.seconds, unit) + _legend(legend)
+    return stacked(columns, list(groups), Axis(series.seconds), unit) + _legend(legend)
 
 
 def _means(span: TimeBin, groups: _Groups) -> dict[str, int]:
     if not span.answered:
         return {}
     return {name: sum(span.stages[stage] for stage in stages) // span.answered for name, stages in groups.items()}
+
+
+def _answers(series: Series) -> Iterator[str]:
+    """Draw what the results count of each class over time, the most frequent classes apart."""
+    total = series.total()
+    for what in dict.fromkeys(kind for kind, _ in total.answers):
+        counts = Counter({name: count for (kind, name), count in total.answers.items() if kind == what})
+        names = [name for name, count in counts.most_common(_MOST_PARTS) if count] or list(counts)
+        columns = [_parts_of(span, what, names) for span in series.spans]
+        means = _parts_of(total, what, names)
+        legend = _legend({name: f"{mean:.3g}" for name, mean in means.items()})
+        yield stacked(columns, list(means), Axis(series.seconds), what) + legend
+
+
+def _parts_of(span: TimeBin, what: str, names: Sequence[str]) -> dict[str, float]:
+    """Return the mean of a result for each of these classes, and for all others together."""
+    if not span.answered:
+        return {}
+    found = {name: span.answers.get((what, name), 0.0) / span.answered for name in names}
+    others = sum(count for (kind, name), count in span.answers.items() if kind == what and name not in found)
+    return found | ({_OTHERS: others / span.answered} if others > 0 else {})
+
+
+def _scores(scores: Counter[float]) -> str:
+    """Draw how often each score occurred: from 0 to 1 where all are within, else between the least and greatest."""
+    if not scores:
+        return ""
+    least, greatest = min(*scores, 0.0, 1.0), max(*scores, 0.0, 1.0)
+    width = (greatest - least) / _COLUMNS
+    columns: list[Counter[str]] = [Counter() for _ in range(_COLUMNS)]
+    for score, count in scores.items():
+        columns[min(int((score - least) / width + _HALF_STEP), _COLUMNS - 1)]["results"] += count
+    return stacked(columns, ["results"], Axis(width, "", least), "how often each score occurred")
+
+
+def _outputs(outputs: Mapping[str, OutputRange]) -> str:
+    rows = [
+        (name, " x ".join(map(str, each.shape)), each.results, f"{each.least:.4g}", f"{each.greatest:.4g}")
+        for name, each in outputs.items()
+    ]
+    return _table(("output", "shape of the first", "results", "least", "greatest"), rows)
+
+
+def _links(paths: Iterable[Path], folder: Path) -> str:
+    """Return links to files, which hold as long as the report stays where it is to them."""
+    items = [f'<li><a href="{escape(quote(os.path.relpath(path, folder)))}">{_text(path)}</a></li>' for path in paths]
+    return f"<ul>{''.join(items)}</ul>" if items else ""
 
 
 def _outcomes(series: Series) -> str:
@@ -213,7 +300,7 @@ def _outcomes(series: Series) -> str:
     legend = {name: f"{counts[name]}" for name in names}
     if not columns:
         return ""
-    return stacked(columns, names, series.seconds, "frames that ended, per second") + _legend(legend)
+    return stacked(columns, names, Axis(series.seconds), "frames that ended, per second") + _legend(legend)
 
 
 def _legend(entries: Mapping[str, str]) -> str:
@@ -320,8 +407,8 @@ def _list(items: Iterable[str]) -> str:
     return f"<ul>{entries}</ul>" if entries else ""
 
 
-def _text(value: object) -> str:
-    """Return a value as text that is no markup: on one line, and cut to a bound."""
-    plain = str(value)
-    plain = plain if len(plain) <= _LONGEST else plain[:_LONGEST] + "…"
+def _text(value: object, longest: int = _LONGEST) -> str:
+    """Return a value as text that is no markup and has no secret of a URL: on one line, and cut to a bound."""
+    plain = without_secrets(str(value))
+    plain = plain if len(plain) <= longest else plain[:longest] + "…"
     return escape(printable(plain))

@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
+from types import MappingProxyType
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.view import FrameView
+from mqinfer.edge_agent.reporting.answers import AnswerRecorder, Counted
 from mqinfer.edge_agent.reporting.worst import WorstFrames
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.types import Outcome
@@ -22,6 +24,7 @@ _MOST_ENDINGS = 12
 _LONGEST_ENDING = 80
 """Codes of errors come from outside, so number and length are bounded; the others are counted together."""
 OTHER = "other"
+_NO_ANSWERS: Mapping[Counted, float] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -31,10 +34,12 @@ class TimeBin:
     Attributes:
         outcomes: Frames by what they ended as: an outcome, or the code of an error.
         stages: Nanoseconds by stage, summed over the frames with a result.
+        answers: What the results count of each class, summed likewise.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
     stages: Counter[str] = field(default_factory=Counter)
+    answers: dict[Counted, float] = field(default_factory=dict)
 
     @property
     def answered(self) -> int:
@@ -43,7 +48,8 @@ class TimeBin:
 
     def merge(self, other: TimeBin) -> TimeBin:
         """Return both in one."""
-        return TimeBin(self.outcomes + other.outcomes, self.stages + other.stages)
+        answers = {key: self.answers.get(key, 0) + other.answers.get(key, 0) for key in self.answers | other.answers}
+        return TimeBin(self.outcomes + other.outcomes, self.stages + other.stages, answers)
 
 
 class Series:
@@ -59,13 +65,16 @@ class Series:
         self.seconds = _SHORTEST_S
         self._endings = {str(Outcome.OK)}
 
-    def add(self, at: float, ended_as: str, stages: Mapping[str, int]) -> None:
+    def add(
+        self, at: float, ended_as: str, stages: Mapping[str, int], answers: Mapping[Counted, float] = _NO_ANSWERS
+    ) -> None:
         """Count a frame.
 
         Args:
             at: When it ended, in seconds from the start of the run.
             ended_as: Its outcome, or the code of its error.
             stages: Nanoseconds by stage; of frames with a result.
+            answers: What the result counts of each class.
         """
         while at >= self.seconds * _MOST_SPANS:
             pairs = zip_longest(self.spans[::2], self.spans[1::2], fillvalue=TimeBin())
@@ -82,6 +91,8 @@ class Series:
         span.outcomes[ended_as] += 1
         if ended_as == Outcome.OK:
             span.stages.update(stages)
+            for key, count in answers.items():
+                span.answers[key] = span.answers.get(key, 0) + count
 
     def total(self) -> TimeBin:
         """Return all spans in one."""
@@ -118,10 +129,11 @@ class Answerer:
 
 
 class RunRecorder:
-    """A sink that writes no file: it keeps the series, the worst frames, and who answered.
+    """A sink that writes no file: it keeps the series, the answers, the worst frames, and who answered.
 
     Attributes:
-        series: Outcomes and times over the run.
+        series: Outcomes, times and answers over the run.
+        answers: Scores, and outputs without classes.
         worst: Frames with their pictures.
         answerers: Results by what computed them.
 
@@ -132,6 +144,7 @@ class RunRecorder:
 
     def __init__(self, classes: Sequence[ClassInfo] = (), clock: Callable[[], float] = time.monotonic) -> None:
         self.series = Series()
+        self.answers = AnswerRecorder(classes)
         self.worst = WorstFrames(classes)
         self.answerers: Counter[Answerer] = Counter()
         self._clock = clock
@@ -145,7 +158,8 @@ class RunRecorder:
         """
         code = result.error.code if result.error else result.outcome.value
         ended_as = result.outcome.value if result.outcome in {Outcome.OK, Outcome.SUPERSEDED} else code
-        self.series.add(self._clock() - self._began, ended_as, view.times.stages)
+        answers = self.answers.add(view) if result.outcome is Outcome.OK else {}
+        self.series.add(self._clock() - self._began, ended_as, view.times.stages, answers)
         self.worst.add(frame, view, result)
         if result.outcome is Outcome.OK:
             engine = (view.engine[key] or "" for key in ("precision", "backend", "device"))
