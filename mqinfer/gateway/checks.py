@@ -53,6 +53,7 @@ class CardChecks:
         self._inputs = {spec.name: spec for spec in card.inputs}
         self._outputs = {spec.name for spec in card.outputs}
         self._most = card.max_batch_size
+        self._least_axes = dict.fromkeys(card.open_ranks, int(self._most > 0))
 
     def check(self, call: InferCall) -> None:
         """Raise where no worker could serve a call.
@@ -92,7 +93,8 @@ class CardChecks:
                 f"'{spec.datatype}'"
             )
         shape, declared = tensor.shape, spec.shape
-        fits = len(shape) == len(declared)
+        least = self._least_axes.get(tensor.name)
+        fits = len(shape) == len(declared) if least is None else len(shape) >= least
         for size, expected in zip(shape, declared, strict=False):  # a loop: it runs for every input of a call
             fits = fits and size >= 0 and expected in {size, -1}
         if not fits:

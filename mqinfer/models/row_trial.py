@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from mqinfer.models.backend import Backend
-from mqinfer.protocol.card import ModelCard
+from mqinfer.models.backend import Backend, SignatureBackend
+from mqinfer.protocol.card import ModelCard, Signature
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of, nbytes
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.limits import DEFAULT_LIMITS
@@ -43,6 +43,8 @@ def why_rows_stay_alone(backend: Backend, card: ModelCard, *, may_run: bool = Tr
     """
     if getattr(backend, "has_independent_rows", False):
         return ""
+    if isinstance(backend, SignatureBackend) and (name := _of_any_rank(backend.signature)):
+        return f"the file leaves open how many axes {name!r} has"
     names = [str(name).lower() for name in getattr(backend, "first_axes", ())]
     if other := next(filter(_names_another_axis, names), ""):
         return f"its open first axis is called {other!r}"
@@ -50,6 +52,12 @@ def why_rows_stay_alone(backend: Backend, card: ModelCard, *, may_run: bool = Tr
     if reason.startswith(_DIFFER) or not names:
         return reason
     return "" if all(map(_names_a_batch, names)) else reason
+
+
+def _of_any_rank(signature: Signature | None) -> str:
+    """Return an input of any number of axes, if there is one but serialised examples, which always have one."""
+    tensors = signature.inputs if signature else ()
+    return next((each.name for each in tensors if each.shape is None and each.datatype is not Datatype.BYTES), "")
 
 
 def _names_a_batch(axis: str) -> bool:

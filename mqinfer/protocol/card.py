@@ -198,6 +198,12 @@ class ModelCard(Struct, frozen=True, kw_only=True):
         return self.parameters.max_batch_size
 
     @property
+    def open_ranks(self) -> frozenset[str]:
+        """The inputs that take any number of axes, which `inputs` can't say: -1 stands for all of them there."""
+        own = self.parameters.signatures[0].inputs if self.parameters.signatures else ()
+        return frozenset([tensor.name for tensor in own if tensor.shape is None])
+
+    @property
     def image(self) -> ImageContract | None:
         """How a picture becomes an input, or None where the model has no input for pictures."""
         return self.parameters.image

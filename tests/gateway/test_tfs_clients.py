@@ -63,6 +63,10 @@ CLIENT = """
     reply = predict(tf.make_tensor_proto(2), "add", name="a", b=tf.make_tensor_proto(3))
     assert reply.outputs["sum"].int_val == [5] and not reply.outputs["sum"].tensor_shape.dim
     asked(reply, "add")
+    for shape in ((), (3,), (20, 3), (2, 3, 4)):
+        reply = predict(tf.make_tensor_proto(np.full(shape, 4, np.float32)), "predict_images", name="images")
+        found = tf.make_ndarray(reply.outputs["scores"])
+        assert found.shape == shape and (found == 5).all(), found
 
     def examples(request, *values):
         for value in values:
@@ -180,8 +184,9 @@ def test_the_documented_calls(half_plus_two: Fleet) -> None:
         reply = await front.post("half_plus_two/labels/canary:predict", {"inputs": [[2.0]]})
         assert reply.json["outputs"]["y"] == [[3.0]]
         assert (await front.rest("GET", "/v1/models/half_plus_two/labels/canary")).json == status.json
-        asked: dict[str, Any] = {"signature_name": "regress_x_to_y"}
-        asked["examples"] = [{"x": float(each)} for each in range(20)]
+        asked: dict[str, Any] = {"signature_name": "predict_images", "instances": [[2.0, 3.0], [5.0, 7.0]]}
+        assert (await front.post(f"{model}:predict", asked)).json == {"predictions": [[3.0, 3.5], [4.5, 5.5]]}
+        asked = {"signature_name": "regress_x_to_y", "examples": [{"x": float(each)} for each in range(20)]}
         assert (await front.post(f"{model}:regress", asked)).json == {"results": [each / 2 + 2 for each in range(20)]}
         asked = {"signature_name": "classify_x_to_y", "examples": [{"x": 2.0}]}
         assert (await front.post(f"{model}:classify", asked)).json == {"results": [[["", 3.0]]]}

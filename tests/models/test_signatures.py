@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
 from mqinfer.errors import BadTensor, InvalidRequest
+from mqinfer.gateway.calls import InferCall
+from mqinfer.gateway.checks import CardChecks
 from mqinfer.models.loading import LoadedModel, load_model
 from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config import ModelConfig
@@ -106,6 +109,32 @@ def test_a_signature_without_a_batch_axis(service: InferenceService) -> None:
     prepared = [service.prepare(each) for each in asked]
     assert len({each.key for each in prepared}) == 1
     assert [done.outputs["sum"].item() for done in service.run(prepared)] == [1, 2, 3]
+
+
+def test_a_rank_that_the_file_leaves_open(model: LoadedModel, saved: ModelVersion) -> None:
+    """Each request has its own, of any signature; requests share runs only where a batch axis is configured."""
+    service = InferenceService(model)
+    for shape in ((), (3,), (20, 3)):
+        (done,) = service.run([service.prepare(request("predict_images", images=np.full(shape, 4, np.float32)))])
+        np.testing.assert_array_equal(done.outputs["scores"], np.full(shape, 4, np.float32))
+    with pytest.raises(BadTensor, match="FP64; expected FP32"):
+        service.prepare(request("predict_images", images=np.zeros(3)))
+    config = ModelConfig(parameters={"signature": "predict_images"}, max_batch_size=4)
+    own = load_model(replace(saved, config=config), device="cpu")
+    assert own.card.open_ranks == {"images"}
+    assert own.card.max_batch_size == 4
+    batched, check = InferenceService(own), CardChecks(own.card).check
+    asked = [request(images=np.full(shape, 4, np.float32)) for shape in ((2, 3), (1, 3), (2,))]
+    first, second, other = map(batched.prepare, asked)
+    assert first.key == second.key != other.key
+    assert [done.outputs["scores"].shape for done in batched.run([first, second])] == [(2, 3), (1, 3)]
+    for each in asked:
+        check(InferCall("half", inputs=each.inputs))
+    for wrong in (np.float32(4), np.zeros((5, 3), np.float32)):
+        with pytest.raises(BadTensor):
+            batched.prepare(request(images=np.asarray(wrong)))
+        with pytest.raises(InvalidRequest):
+            check(InferCall("half", inputs=request(images=np.asarray(wrong)).inputs))
 
 
 def test_a_client_chooses(tf: Any, saved: ModelVersion, serve: Callable[..., Worker]) -> None:

@@ -115,6 +115,7 @@ class InferenceService:
         self._contracts = {contract.input: contract for contract in model.card.pictures}
         self._outputs = {spec.name for spec in model.card.outputs}
         self._max_rows = model.card.max_batch_size
+        self._least_axes = dict.fromkeys(model.card.open_ranks, int(self._max_rows > 0))
         self._network = network_of(model.backend)
         self._stage = model.backend if isinstance(model.backend, Postprocessed) else None
         self._signature = model.card.parameters.signatures[0].name if model.card.parameters.signatures else ""
@@ -267,7 +268,7 @@ class InferenceService:
         """
         spec, contract = self._inputs[tensor.name], None
         if IMAGE_ENCODING not in tensor.parameters:
-            _check_shape(tensor, spec)
+            _check_shape(tensor, spec, self._least_axes.get(tensor.name))
         elif (contract := self._contracts.get(tensor.name)) is None:
             raise BadTensor(f"input {tensor.name!r} of this model is not a picture; send a plain tensor")
         started = time.perf_counter_ns()
@@ -331,10 +332,11 @@ def _failure(error: BaseException) -> MqinferError:
     return ModelFailed(f"the back end raised {error!r}")
 
 
-def _check_shape(tensor: EncodedTensor, spec: TensorSpec) -> None:
+def _check_shape(tensor: EncodedTensor, spec: TensorSpec, least_axes: int | None) -> None:
+    """Raise unless a tensor has a model's datatype and shape; `least_axes` is that of an input of any rank."""
     if tensor.datatype is not spec.datatype:
         raise BadTensor(f"input {tensor.name!r} has datatype {tensor.datatype}; expected {spec.datatype}")
-    fits = len(tensor.shape) == len(spec.shape)
+    fits = len(tensor.shape) == len(spec.shape) if least_axes is None else len(tensor.shape) >= least_axes
     for size, declared in zip(tensor.shape, spec.shape, strict=False):  # a loop: it runs for every input of a request
         fits = fits and declared in {-1, size}
     if not fits:

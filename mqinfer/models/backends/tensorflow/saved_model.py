@@ -70,10 +70,24 @@ def load(path: Path, options: LoadOptions) -> Backend:
 
 
 def _model(path: Path, name: str, function: Function, options: LoadOptions, definition: Any) -> TensorFlowModel:
-    inputs = input_specs(function.inputs, options.inputs, path)
+    inputs = output_specs(function.inputs, options.inputs, path)
     outputs = output_specs(function.outputs, options.outputs, path)
-    signature = None if definition is None else _described(name, definition, inputs, outputs)
+    signature = None
+    if definition is not None and not _has_sparse(function, definition):
+        signature = Signature(
+            name,
+            definition.method_name,
+            _described(inputs, definition.inputs, function.inputs, options.inputs),
+            _described(outputs, definition.outputs, function.outputs, options.outputs),
+        )
+    else:
+        input_specs(function.inputs, options.inputs, path)  # nothing would tell callers that any rank will do
     return TensorFlowModel("tensorflow_savedmodel", path, function.call, inputs, outputs, options.precision, signature)
+
+
+def _has_sparse(function: Function, definition: Any) -> bool:
+    """Return whether a signature has sparse tensors, which have three names here: requests can't ask for it by name."""
+    return not (set(function.inputs) <= set(definition.inputs) and set(function.outputs) <= set(definition.outputs))
 
 
 def _functions_of(tensorflow: Any, path: Path) -> Mapping[str, Function]:
@@ -204,23 +218,17 @@ def _graph_to_serve(path: Path) -> Any:
 
 
 def _described(
-    name: str, definition: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
-) -> Signature | None:
-    """Return what requests need to ask for a signature; None where it has sparse tensors, which have three names."""
-    taken, made = dict(definition.inputs), dict(definition.outputs)
-    if not (taken.keys() >= {spec.name for spec in inputs} and made.keys() >= {spec.name for spec in outputs}):
-        return None
-    return Signature(
-        name,
-        definition.method_name,
-        tuple([_described_tensor(spec, taken[spec.name]) for spec in inputs]),
-        tuple([_described_tensor(spec, made[spec.name]) for spec in outputs]),
-    )
+    specs: Sequence[TensorSpec], infos: Mapping[str, Any], tensors: Mapping[str, Any], configured: Collection[str]
+) -> tuple[SignatureTensor, ...]:
+    """Return tensors of a signature with the names that the file has for them.
 
-
-def _described_tensor(spec: TensorSpec, info: Any) -> SignatureTensor:
-    # Datatypes and shapes are those that run: old files state others. That the rank is open is the file's to say.
-    return SignatureTensor(spec.name, spec.datatype, None if info.tensor_shape.unknown_rank else spec.shape, info.name)
+    Datatypes and shapes are those that run: old files state others. A rank that nothing states is that of each request.
+    """
+    shapes = {
+        spec.name: None if tensors[spec.name].shape.rank is None and spec.name not in configured else spec.shape
+        for spec in specs
+    }
+    return tuple([SignatureTensor(one.name, one.datatype, shapes[one.name], infos[one.name].name) for one in specs])
 
 
 def _signature(session: Any, definition: Any) -> Function:
