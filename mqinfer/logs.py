@@ -134,11 +134,7 @@ def set_up(wanted: LogSettings) -> None:
     global _settings  # noqa: PLW0603 - logging is one for the whole process
     _settings = wanted
     handler = _Stderr()
-    handler.setFormatter(
-        _JsonFormatter(wanted.process)
-        if wanted.format is LogFormat.JSON
-        else _TextFormatter(wanted.process, is_coloured=_can_show_colours())
-    )
+    handler.setFormatter(_formatter(wanted))
     root, level = logging.getLogger(), logging.getLevelNamesMapping()[wanted.level.upper()]
     for earlier in [each for each in root.handlers if isinstance(each, _Stderr)]:
         root.removeHandler(earlier)
@@ -150,6 +146,12 @@ def set_up(wanted: LogSettings) -> None:
     # So does OpenCV with the FFmpeg in it; what it can't open or read is an error of mqinfer's own.
     os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
+
+
+def log_line(message: str) -> str:
+    """Return a warning as the line of it in the log, for a process that may not wait for the log's locks any more."""
+    record = logging.LogRecord("mqinfer", logging.WARNING, "", 0, message, (), None)
+    return _formatter(_settings).format(record) + "\n"
 
 
 def is_json() -> bool:
@@ -220,6 +222,12 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def _formatter(wanted: LogSettings) -> logging.Formatter:
+    if wanted.format is LogFormat.JSON:
+        return _JsonFormatter(wanted.process)
+    return _TextFormatter(wanted.process, is_coloured=_can_show_colours())
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -7,6 +7,7 @@ import threading
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +24,8 @@ from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.mosquitto.serving import guarded, guarded_open, keep_current
 from mqinfer.broker.presence import make_client_id
 from mqinfer.cli.exit_codes import ExitCode
-from mqinfer.cli.options import ConnectionOptions, Root, until_signal, with_connection, with_log_options
+from mqinfer.cli.options import ConnectionOptions, Root, with_connection, with_log_options
+from mqinfer.interrupts import until_signal
 from mqinfer.logs import LogLevel, printable, settings
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError
 from mqinfer.protocol.topics import Topics, check_name
@@ -268,8 +270,10 @@ def _show(line: str) -> None:
 
 
 def _run(broker: AbstractContextManager[MosquittoServer], folder: BrokerFolder | None = None) -> None:
-    stop = until_signal()
+    servers: list[MosquittoServer] = []
+    stop = until_signal(partial(_kill, servers))
     with broker as server:
+        servers.append(server)
         if folder is not None:
             typer.echo(f"listening on {_places(folder, server.port)}")
         typer.echo(f"broker ready at {server.url}")
@@ -281,6 +285,12 @@ def _run(broker: AbstractContextManager[MosquittoServer], folder: BrokerFolder |
             keep_current(server, folder, stop)
         if any(ended):  # status 0 is a requested end, such as a Ctrl-C that reaches the whole process group
             raise BrokerUnreachable(f"Mosquitto ended with status {ended[0]}; its log:\n{server.log().strip()}")
+
+
+def _kill(servers: list[MosquittoServer]) -> str:
+    for server in servers:
+        server.kill_at_once()
+    return "Mosquitto was killed"
 
 
 def _places(folder: BrokerFolder, certificates: int) -> str:

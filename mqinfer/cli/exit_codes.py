@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from enum import IntEnum
 
+from mqinfer import interrupts
 from mqinfer.logs import is_json, printable
 from mqinfer.protocol.errors import BadTopic, ConfigError, MissingExtra, MqinferError, NameTaken, NotAuthorized
 
@@ -23,7 +24,7 @@ class ExitCode(IntEnum):
     """The source broke off or was damaged: what was read has its outcome, the rest is missing."""
     REFUSED = 78
     """It fails in the same way however often it is restarted (EX_CONFIG of sysexits.h)."""
-    INTERRUPTED = 130
+    INTERRUPTED = interrupts.INTERRUPTED
     """Stopped by a signal before the end of a recording (128 + SIGINT, as shells do)."""
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-import signal
-import threading
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -224,17 +222,3 @@ def table_console() -> Console:
     if not console.is_terminal:
         console.width = _WIDE
     return console
-
-
-def until_signal() -> threading.Event:
-    """Return an event that SIGINT and SIGTERM set; a second SIGINT interrupts at once."""
-    stop = threading.Event()
-
-    def on_signal(number: int, _frame: object) -> None:
-        stop.set()
-        if number == signal.SIGINT:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    signal.signal(signal.SIGINT, on_signal)
-    signal.signal(signal.SIGTERM, on_signal)
-    return stop

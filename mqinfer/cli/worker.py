@@ -9,7 +9,6 @@ import signal
 import socket
 from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import count
 from pathlib import Path
 from typing import Annotated
 
@@ -35,6 +34,7 @@ from mqinfer.cloud_worker.supervision.metrics import server_metrics
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.supervisor import Supervisor
+from mqinfer.interrupts import on_stop
 from mqinfer.metrics.endpoint import LOOPBACK, serving_metrics
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ConfigError, NotAuthorized
@@ -140,15 +140,16 @@ def _first_processes(
 
 
 def _stop_on_signals(supervisor: Supervisor) -> None:
-    """Drain the processes on SIGTERM and SIGINT; kill them on a second SIGINT (Ctrl-C twice)."""
-    interrupts = count()
+    """Drain the processes on SIGTERM and SIGINT; a second SIGINT (Ctrl-C twice) kills them."""
 
-    def stop(number: int, _frame: object) -> None:
-        supervisor.stop(at_once=number == signal.SIGINT and next(interrupts) > 0)
+    def stop() -> None:
+        supervisor.stop()
         signal.alarm(_END_S)
 
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+    def unfinished() -> str:
+        return f"worker processes killed: {len(supervisor.pids)}; clients send the requests of these to other workers"
+
+    on_stop(stop, unfinished)
 
 
 def _host_name() -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -18,6 +17,7 @@ from mqinfer.dashboard.relay import Relay
 from mqinfer.dashboard.sessions import GRANTED, Attempts, Sessions
 from mqinfer.dashboard.settings import DashboardSettings
 from mqinfer.dashboard.wall import WallGate
+from mqinfer.interrupts import on_stop
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.web.connections import BoundedRunner, allow_many_connections
 from mqinfer.web.keys import KeyFile
@@ -44,9 +44,8 @@ def run(settings: DashboardSettings) -> None:
     check_anonymous(settings)
 
     async def main() -> None:
-        stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        on_stop(partial(loop.call_soon_threadsafe, stop.set), lambda: "connections of browsers were cut")
         await serve(settings, page, stop)
 
     asyncio.run(main())

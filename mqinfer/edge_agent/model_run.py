@@ -104,6 +104,11 @@ class ModelRun:
         self._is_read = False
         self._began = time.monotonic()
 
+    @property
+    def pending(self) -> int:
+        """Number of frames that were read and have no outcome, without those that a spool keeps; takes no lock."""
+        return 0 if self._replay is None else self._replay.pending
+
     def waiting(self) -> tuple[int, float]:
         """Return how many frames were read and have no outcome, and the age of the oldest in seconds; thread-safe."""
         now = time.monotonic()

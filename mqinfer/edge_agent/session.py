@@ -170,7 +170,7 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
         ModelNotFound: No worker serves the model.
         ConfigError: A setting is wrong, a model takes no pictures, or a file cannot be created.
     """
-    _check(settings)
+    check_resume(settings)
     connect = _connect_first(settings, connect)
     requester.watch(lambda: stop.set() if requester.failure else None)
     with ExitStack() as stack:
@@ -193,8 +193,12 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
         return [run.report() for run in runs]
 
 
-def _check(settings: ReplaySettings) -> None:
-    """Refuse to go on with a run that does not keep every frame of a recording once, in their order."""
+def check_resume(settings: ReplaySettings) -> None:
+    """Refuse to go on with a run that does not keep every frame of a recording once, in their order.
+
+    Raises:
+        ConfigError: It is to go on, and these settings don't allow that.
+    """
     if not settings.outputs.resume:
         return
     if settings.outputs.folder is None or "jsonl" not in settings.outputs.sinks:

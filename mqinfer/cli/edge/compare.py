@@ -13,11 +13,12 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.edge.running import failed_load
 from mqinfer.cli.exit_codes import ExitCode, exit_code, print_error
 from mqinfer.cli.local import local_address, local_versions
-from mqinfer.cli.options import ConnectionOptions, plain_console, table_console, until_signal, with_connection
+from mqinfer.cli.options import ConnectionOptions, plain_console, table_console, with_connection
 from mqinfer.client.connection import connect, default_name
 from mqinfer.client.options import ClientOptions
 from mqinfer.edge_agent.reporting.report import Ending
 from mqinfer.edge_agent.settings import OutputSettings, PreparingSettings, ReplayOptions, ReplaySettings, SourceSettings
+from mqinfer.interrupts import until_signal
 from mqinfer.lab.comparing.comparison import Compared, VerdictBounds, compare_models
 from mqinfer.lab.reports import Grid, print_grid
 from mqinfer.logs import printable
@@ -91,7 +92,7 @@ def compare(
                 models,
                 requester,
                 broker="local" if local else str(address),
-                stop=until_signal(),
+                stop=until_signal(lambda: "nothing was compared"),
                 console=plain_console(stderr=True),
                 truth=truth,
                 bounds=VerdictBounds(max_disagreement, min_score),

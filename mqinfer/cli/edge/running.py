@@ -18,7 +18,7 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.edge.sending import Sending
 from mqinfer.cli.exit_codes import ExitCode, exit_code, print_error
 from mqinfer.cli.local import local_address, local_worker
-from mqinfer.cli.options import ConnectionOptions, plain_console, table_console, until_signal
+from mqinfer.cli.options import ConnectionOptions, plain_console, table_console
 from mqinfer.client.announcer import ClientAnnouncer
 from mqinfer.client.connection import Unconnected, default_name
 from mqinfer.client.options import ClientOptions
@@ -40,12 +40,13 @@ from mqinfer.edge_agent.reporting.report import (
     summary_table,
     write_summary,
 )
-from mqinfer.edge_agent.session import run_sessions
+from mqinfer.edge_agent.session import check_resume, run_sessions
 from mqinfer.edge_agent.settings import ReplaySettings
+from mqinfer.interrupts import until_signal
 from mqinfer.judging.settings import RunsAt
 from mqinfer.logs import is_json, printable
 from mqinfer.metrics.endpoint import serving_metrics
-from mqinfer.protocol.errors import ModelNotFound, ModelNotLoadable
+from mqinfer.protocol.errors import ConfigError, ModelNotFound, ModelNotLoadable
 from mqinfer.protocol.topics import Topics
 from mqinfer.telemetry.exporting import check_endpoint, make_tracer
 
@@ -98,7 +99,7 @@ def run_replay(
                 models,
                 requester,
                 broker=shown,
-                stop=until_signal(),
+                stop=until_signal(partial(_unfinished, settings, runs)),
                 console=plain_console(stderr=True),
                 connect=client.open,
                 on_runs=runs.extend,
@@ -115,6 +116,18 @@ def _client_options(settings: ReplaySettings, window: int) -> ClientOptions:
     """Return how requests are sent; with a spool a frame that finds no worker is back before its time is over."""
     usual = ClientOptions(window=window)
     return replace(usual, patience=min(usual.patience, settings.options.timeout / 2)) if settings.spool else usual
+
+
+def _unfinished(settings: ReplaySettings, runs: Sequence[ModelRun]) -> str:
+    """Return what a run that ends at once leaves, and what goes on with it; without a lock."""
+    left = f"frames without an outcome: {sum(run.pending for run in runs)}"
+    if settings.spool is not None:
+        return f"{left}; the next run sends those in the spool"
+    try:
+        check_resume(replace(settings, outputs=replace(settings.outputs, resume=True)))
+    except ConfigError:
+        return left
+    return f"{left}; --resume goes on with the first of them"
 
 
 def _address(connection: ConnectionOptions, repository: Path | None) -> tuple[BrokerAddress, str]:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from enum import IntEnum
 from multiprocessing.connection import Connection, wait
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -111,14 +110,6 @@ class Inbox:
         return left
 
 
-class StopMode(IntEnum):
-    """How the supervisor has been asked to stop; a later request can only be harsher."""
-
-    NO = 0
-    DRAINING = 1
-    AT_ONCE = 2
-
-
 @dataclass(slots=True, eq=False)
 class Supervisor:
     """Runs worker processes until `stop`.
@@ -143,7 +134,7 @@ class Supervisor:
     _views: tuple[ProcessView, ...] = ()
     _inbox: Inbox = field(default_factory=Inbox)
     _check_at: float = 0.0
-    _stop_mode: StopMode = StopMode.NO
+    _is_stopping: bool = False
     _served: bool = False
     _defects: int = 0
 
@@ -183,13 +174,9 @@ class Supervisor:
             waker.close()
         return self._served
 
-    def stop(self, *, at_once: bool = False) -> None:
-        """Make `run` drain every process and return; thread-safe and safe in a signal handler.
-
-        Args:
-            at_once: Whether the processes are killed and nothing is drained.
-        """
-        self._stop_mode = max(self._stop_mode, StopMode.AT_ONCE if at_once else StopMode.DRAINING)
+    def stop(self) -> None:
+        """Make `run` drain every process and return; thread-safe and safe in a signal handler."""
+        self._is_stopping = True
         self._inbox.wake()
 
     def roll_out(self, model: str, specs: Sequence[ProcessSpec], name: str) -> Future[None]:
@@ -242,7 +229,7 @@ class Supervisor:
         """Do what is due, and wait for the next event; return False once there is nothing more to do."""
         try:
             self._inbox.run_all()
-            if self._stop_mode or not self._has_work():
+            if self._is_stopping or not self._has_work():
                 return False
             self._run_due(time.monotonic())
             self._wait(waker)
@@ -408,13 +395,12 @@ class Supervisor:
         while any(child.run for child in running):
             now = time.monotonic()
             for child in running:
-                if child.run and child.due is not None and (self._stop_mode is StopMode.AT_ONCE or child.due <= now):
+                if child.run and child.due is not None and child.due <= now:
                     self._kill(child)
             self._wait(waker)
 
     def _kill(self, child: Child) -> None:
-        if self._stop_mode is not StopMode.AT_ONCE:
-            log.error("%s did not stop within %g s and is killed", child.name, self.stop_timeout)
+        log.error("%s did not stop within %g s and is killed", child.name, self.stop_timeout)
         child.kill()
 
     def _cancel_all(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -64,11 +63,6 @@ class Stop:
     def request(self) -> None:
         """Drain; a second call ends at once."""
         (self.at_once if self.drain.is_set() else self.drain).set()
-
-    def on_signals(self, *numbers: signal.Signals) -> None:
-        """Call `request` at each of these signals."""
-        for number in numbers:
-            asyncio.get_running_loop().add_signal_handler(number, self.request)
 
 
 async def serve(spec: GatewaySpec, stop: Stop, on_ready: Callable[[], None] = lambda: None) -> None:

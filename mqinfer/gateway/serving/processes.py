@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
 from mqinfer import logs
 from mqinfer.broker.waker import Waker
 from mqinfer.gateway.serving.process import GatewaySpec, Stop, serve
+from mqinfer.interrupts import on_stop
 from mqinfer.protocol.errors import ConfigError, MissingExtra, MqinferError, NameTaken, NotAuthorized
 from mqinfer.web.connections import allow_many_connections, log_each_kind
 
@@ -34,19 +36,22 @@ _FINAL = (ConfigError, MissingExtra, NameTaken, NotAuthorized)
 
 
 def run_alone(spec: GatewaySpec) -> None:
-    """Serve in this process until SIGTERM or SIGINT; a second signal ends at once. Errors as of `serve`."""
+    """Serve in this process until SIGTERM or SIGINT. Errors as of `serve`.
+
+    A second SIGTERM cancels the calls; a second SIGINT ends at once.
+    """
     allow_many_connections()
 
     async def main() -> None:
-        stop = Stop()
-        stop.on_signals(signal.SIGTERM, signal.SIGINT)
+        stop, loop = Stop(), asyncio.get_running_loop()
+        on_stop(partial(loop.call_soon_threadsafe, stop.request), lambda: "calls without an answer were cut")
         await _serve(spec, stop)
 
     asyncio.run(main())
 
 
 def run_several(spec: GatewaySpec, count: int) -> None:
-    """Serve in several processes, named `NAME.0`, `NAME.1`, …, until SIGTERM or SIGINT; a second signal kills them.
+    """Serve in several processes, named `NAME.0`, `NAME.1`, …, until SIGTERM or SIGINT; a second SIGINT kills them.
 
     Raises:
         MqinferError: A process failed in a way that a restart does not help, or before any of them was ready.
@@ -135,29 +140,24 @@ class _Processes:
     """Runs the processes on the main thread, until a signal."""
 
     children: Sequence[_Child]
-    _signals: int = 0
+    _is_stopping: bool = False
     _has_served: bool = False
     _waker: Waker = field(default_factory=Waker)
 
     def run(self) -> None:
         """Run until a signal, or until one process fails for good."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
+        on_stop(self._stop, lambda: f"gateway processes killed, with the calls that they had: {len(self.children)}")
         self._waker.open(signals=True)
         try:
-            while not self._signals:
+            while not self._is_stopping:
                 self._start_those_due()
                 self._wait()
         finally:
             self._end()
             self._waker.close()
 
-    def _on_signal(self, _number: int, _frame: object) -> None:
-        self._signals += 1
-        if self._signals > 1:
-            for child in self.children:
-                if child.process:
-                    child.process.kill()
+    def _stop(self) -> None:
+        self._is_stopping = True
 
     def _start_those_due(self) -> None:
         now = time.monotonic()
@@ -180,7 +180,7 @@ class _Processes:
 
     def _check(self, child: _Child) -> None:
         self._has_served |= child.receive()
-        if child.process is None or child.process.is_alive() or self._signals:
+        if child.process is None or child.process.is_alive() or self._is_stopping:
             return
         why = child.reap(time.monotonic())
         if child.error and (isinstance(child.error, _FINAL) or not self._has_served):
