@@ -6,11 +6,12 @@ of it clash there; messages from a private pool run beside them in one process, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, MutableMapping, MutableSequence
 from functools import cache
 from importlib import resources
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 from google.protobuf.message import DecodeError
 
 from mqinfer.protocol.datatypes import Buffer
@@ -30,6 +31,27 @@ def _pool() -> Any:
     for file in descriptor_pb2.FileDescriptorSet.FromString(made).file:
         pool.Add(file)
     return pool
+
+
+def from_record(name: str, content: Mapping[str, Any]) -> Any:
+    """Return the message `inference.{name}` of a record of JSON; keys that it lacks are left out."""
+    return json_format.ParseDict(content, message_class(f"inference.{name}")(), ignore_unknown_fields=True)
+
+
+def to_record(message: Any) -> dict[str, Any]:
+    """Return a message as a record of JSON like Triton's: all fields but messages that it lacks, numbers as numbers."""
+    fields = [field for field in message.DESCRIPTOR.fields if not field.has_presence or message.HasField(field.name)]
+    return {field.name: _plain(getattr(message, field.name), field) for field in fields}
+
+
+def _plain(value: Any, field: Any) -> Any:
+    if isinstance(value, MutableMapping):
+        return {str(key): _plain(each, field.message_type.fields_by_name["value"]) for key, each in value.items()}
+    if isinstance(value, MutableSequence):
+        return [_plain(each, field) for each in value]
+    if field.message_type:
+        return to_record(value)
+    return field.enum_type.values_by_number[value].name if field.enum_type else value
 
 
 def parse(kind: Any, data: Buffer) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 from mqinfer._version import __version__
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import Unsupported
+from mqinfer.gateway.messages import from_record
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.types import TensorSpec
@@ -104,22 +105,38 @@ def _refuse(changes: Collection[str], what: str, instead: str) -> None:
         raise Unsupported(f"the {what} settings {', '.join(sorted(changes))[:200]} can't be changed; {instead}")
 
 
-async def config_of(core: Core, model: str, version: str | None) -> dict[str, Any]:
-    """Return a model's configuration in Triton's form: servers report it under Triton's keys.
+async def config_of(core: Core, model: str, version: str | None) -> Any:
+    """Return a model's configuration as Triton's message: servers report it under Triton's keys, and further ones.
 
-    As with Triton, it states where the model runs, and not `KIND_AUTO`.
+    As with Triton, it states where the model runs, and not `KIND_AUTO`, and names platform and back end as Triton does.
 
     Raises:
         MqinferError: As for `Core.metadata`.
     """
-    device, config = (await core.metadata(model, version)).parameters.device, await core.config(model, version)
+    card, config = await core.metadata(model, version), await core.config(model, version)
     shaped = {key: _SHAPES[key](value) if key in _SHAPES else value for key, value in config.items()}
-    kind = "KIND_GPU" if device.startswith("cuda") else "KIND_CPU"
+    kind = "KIND_GPU" if card.parameters.device.startswith("cuda") else "KIND_CPU"
     groups = [
-        {**group, "kind": kind if group.get("kind", "KIND_AUTO") == "KIND_AUTO" else group["kind"]}
-        for group in shaped.get("instance_group", [])
+        {"name": f"{card.name}_{place}", **group, "kind": kind if group.get("kind") in _ANY_KIND else group["kind"]}
+        for place, group in enumerate(shaped.get("instance_group", []))
     ]
-    return shaped | {"instance_group": groups}
+    own = {"instance_group": groups, "platform": "", "backend": config.get("backend", "")}
+    if card.parameters.backend.startswith("openvino"):
+        own["backend"] = "openvino"
+    elif card.platform in _TRITON_NAMES:
+        own["platform"], own["backend"] = _TRITON_NAMES[card.platform]
+    return from_record("ModelConfig", shaped | own)
+
+
+_ANY_KIND = (None, "KIND_AUTO")
+_TRITON_NAMES = {
+    "onnx_onnxv1": ("onnxruntime_onnx", "onnxruntime"),
+    "pytorch_torchscript": ("pytorch_libtorch", "pytorch"),
+    "tensorflow_graphdef": ("tensorflow_graphdef", "tensorflow"),
+    "tensorflow_savedmodel": ("tensorflow_savedmodel", "tensorflow"),
+    "ensemble": ("ensemble", ""),
+}
+"""Triton's `platform` and `backend` for a platform of the Open Inference Protocol."""
 
 
 def _texts(value: Any) -> Any:

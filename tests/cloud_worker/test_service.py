@@ -139,7 +139,7 @@ def test_top_classes_come_in_the_place_of_an_output(service: InferenceService) -
     (done,) = service.run([service.prepare(request)])
     n, x = service.encode(request, service.finish(request, done.outputs))
     assert decode_tensor(n).tolist() == [0, 1]
-    assert decode_tensor(x).tolist() == [[b"0.0:0", b"0.0:1"], [b"1.0:0", b"1.0:1"]]
+    assert decode_tensor(x).tolist() == [[b"0.000000:0", b"0.000000:1"], [b"1.000000:0", b"1.000000:1"]]
 
 
 def test_an_output_that_the_codec_can_not_carry(service: InferenceService) -> None:

@@ -18,6 +18,14 @@ SLOW_S = 2.0
 """How long one run of the model `slow` takes; it runs one request at a time."""
 
 _BATCHED = "max_batch_size: 8\n"
+_DENSENET = """max_batch_size: 0
+input: [{
+  name: "data_0", data_type: TYPE_FP32, format: FORMAT_NCHW, dims: [3, 8, 8], reshape: { shape: [1, 3, 8, 8] }
+}]
+output: [{
+  name: "fc6_1", data_type: TYPE_FP32, dims: [3], reshape: { shape: [1, 3, 1, 1] }, label_filename: "labels.txt"
+}]
+"""
 
 
 def build_repository(folder: Path) -> Path:
@@ -25,7 +33,8 @@ def build_repository(folder: Path) -> Path:
 
     `simple` and `simple_string` return sums and differences (`INPUT0`, `INPUT1` [-1, 16] to `OUTPUT0`, `OUTPUT1`);
     `identity_fp32` (versions 1 and 2, any two axes) and `identity_bytes` return `INPUT0` as `OUTPUT0`; `all_types`
-    returns each of its inputs, any one axis; `slow` returns `x` [-1, 4] after `SLOW_S`.
+    returns each of its inputs, any one axis; `densenet_onnx` takes pictures as the model of that name in Triton's quick
+    start does, and returns the mean of each of their colours, with labels; `slow` returns `x` [-1, 4] after `SLOW_S`.
     """
     _write(folder, "simple", _sums("INT32"), _BATCHED)
     _write(folder, "simple_string", _sums("STRING"), _BATCHED)
@@ -34,6 +43,8 @@ def build_repository(folder: Path) -> Path:
     _write(folder, "identity_bytes", _identities({"INPUT0": "STRING"}, ["n", "a"], {"INPUT0": "OUTPUT0"}), _BATCHED)
     names = {datatype: f"{datatype}_OUT" for datatype in IDENTITIES}
     _write(folder, "all_types", _identities(IDENTITIES, ["n"], names), "max_batch_size: 0\n")
+    _write(folder, "densenet_onnx", _colour_means(), _DENSENET)
+    (folder / "densenet_onnx" / "labels.txt").write_text("RED\nGREEN\nBLUE\n")
     slow = folder / "slow" / "1" / "model.echo"
     slow.parent.mkdir(parents=True)
     slow.write_text(f'delay_ms = {SLOW_S * 1000}\n[[input]]\nname = "x"\ndatatype = "TYPE_FP32"\nshape = [-1, 4]\n')
@@ -63,6 +74,17 @@ def _sums(kind: str) -> bytes:
     return _model(nodes, {"INPUT0": kind, "INPUT1": kind}, {"OUTPUT0": kind, "OUTPUT1": kind}, ["n", 16])
 
 
+def _colour_means() -> bytes:
+    from onnx import helper
+
+    nodes = [helper.make_node("GlobalAveragePool", ["data_0"], ["fc6_1"])]
+    ends = [
+        helper.make_tensor_value_info(name, _type("FLOAT"), [1, 3, *sides])
+        for name, sides in (("data_0", [8, 8]), ("fc6_1", [1, 1]))
+    ]
+    return _serialised(helper.make_graph(nodes, "colours", ends[:1], ends[1:]))
+
+
 def _identities(inputs: dict[str, str], axes: list[str], outputs: dict[str, str]) -> bytes:
     from onnx import helper
 
@@ -82,7 +104,12 @@ def _model(
             for number, (name, kind) in enumerate(tensors.items())
         ]
 
-    graph = helper.make_graph(nodes, "small", described(inputs), described(outputs))
+    return _serialised(helper.make_graph(nodes, "small", described(inputs), described(outputs)))
+
+
+def _serialised(graph: Any) -> bytes:
+    from onnx import helper
+
     made: bytes = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9
     ).SerializeToString()

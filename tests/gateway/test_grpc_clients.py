@@ -39,6 +39,13 @@ TRITON = """
     assert client.get_model_metadata("simple", as_json=True)["inputs"][0]["shape"] == ["-1", "16"]
     config = client.get_model_config("simple").config
     assert (config.name, config.max_batch_size, config.input[0].data_type) == ("simple", 8, 8)
+    config = client.get_model_config("densenet_onnx").config  # what Triton's image clients read, and how they ask
+    assert (config.platform, config.input[0].format, list(config.output[0].dims)) == ("onnxruntime_onnx", 2, [3])
+    picture = triton.InferInput("data_0", [3, 8, 8], "FP32")
+    picture.set_data_from_numpy(np.arange(192, dtype=np.float32).reshape(3, 8, 8))
+    wanted = [triton.InferRequestedOutput("fc6_1", class_count=2)]
+    found = client.infer("densenet_onnx", [picture], outputs=wanted).as_numpy("fc6_1")
+    assert found.tolist() == [b"159.500000:2:BLUE", b"95.500000:1:GREEN"], found
     for compression in (None, "gzip", "deflate"):
         wanted = [triton.InferRequestedOutput("OUTPUT0"), triton.InferRequestedOutput("OUTPUT1")]
         result = client.infer("simple", sums, outputs=wanted, request_id="my id", compression_algorithm=compression)

@@ -92,10 +92,25 @@ async def test_fields_that_are_null(front: Front) -> None:
 
 
 async def test_configuration(front: Front) -> None:
-    """A model's configuration has the form of Triton's JSON, which clients parse."""
-    config = (await front("GET", "/v2/models/simple/config")).json
-    assert config["instance_group"] == [{"count": 1, "kind": "KIND_CPU"}]
-    assert config["model_warmup"] == []
+    """A model's configuration is Triton's whole message: what the file states, and defaults, numbers as numbers."""
+    config = (await front("GET", "/v2/models/densenet_onnx/config")).json
+    named = {"platform": "onnxruntime_onnx", "backend": "onnxruntime", "max_batch_size": 0, "runtime": ""}
+    assert config | named == config
+    assert "classes" not in config
+    assert "dynamic_batching" not in config
+    (group,) = config["instance_group"]
+    assert group | {"name": "densenet_onnx_0", "count": 1, "kind": "KIND_CPU", "gpus": [], "passive": False} == group
+    shared = {"data_type": "TYPE_FP32", "is_shape_tensor": False, "is_non_linear_format_io": False}
+    assert config["input"] == [
+        {
+            "name": "data_0", "format": "FORMAT_NCHW", "dims": [3, 8, 8], "reshape": {"shape": [1, 3, 8, 8]},
+            "allow_ragged_batch": False, "optional": False, **shared,
+        }
+    ]  # fmt: skip
+    assert config["output"] == [
+        {"name": "fc6_1", "dims": [3], "reshape": {"shape": [1, 3, 1, 1]}, "label_filename": "labels.txt", **shared}
+    ]
+    assert (config["model_warmup"], config["batch_input"], config["metric_tags"]) == ([], [], {})
 
 
 async def test_mixed_outputs(front: Front) -> None:

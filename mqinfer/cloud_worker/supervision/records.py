@@ -16,8 +16,8 @@ from msgspec import Struct, structs
 from mqinfer.cloud_worker.supervision.child import Phase, ProcessView
 from mqinfer.cloud_worker.supervision.statistics import ServerStatistics
 from mqinfer.models.repository import Scan
-from mqinfer.models.repository.config import ModelConfig, VersionPolicy
-from mqinfer.protocol.card import ModelCard
+from mqinfer.models.repository.config import ModelConfig, TensorConfig, VersionPolicy
+from mqinfer.protocol.card import ImageContract, ModelCard
 from mqinfer.protocol.control import Call, IndexEntry, ModelState
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ModelNotFound
@@ -37,8 +37,8 @@ def config_record(config: ModelConfig, card: ModelCard) -> dict[str, Any]:
         "platform": card.platform,
         "max_batch_size": card.max_batch_size,
         "version_policy": _policy(config.version_policy),
-        "input": _tensors(card.inputs, batched=batched),
-        "output": _tensors(card.outputs, batched=batched),
+        "input": _tensors(card.inputs, config.input, card.pictures, batched=batched),
+        "output": _tensors(card.outputs, config.output, batched=batched),
     }
     stated: dict[str, Any] = _plain(config)
     return stated | found
@@ -50,10 +50,31 @@ def _policy(policy: VersionPolicy) -> dict[str, Any]:
     return {"all": {}} if policy.all else {"latest": {"num_versions": policy.latest}}
 
 
-def _tensors(specs: Sequence[TensorSpec], *, batched: bool) -> list[dict[str, Any]]:
-    return [
-        {"name": spec.name, "data_type": _triton(spec.datatype), "dims": list(spec.shape[batched:])} for spec in specs
-    ]
+def _tensors(
+    specs: Sequence[TensorSpec],
+    configured: Sequence[TensorConfig],
+    pictures: Sequence[ImageContract] = (),
+    *,
+    batched: bool,
+) -> list[dict[str, Any]]:
+    stated = {each.name: each for each in configured}
+    layouts = {each.input: each.layout for each in pictures}
+    found = []
+    for spec in specs:
+        one = stated.get(spec.name, TensorConfig(spec.name))
+        tensor: dict[str, Any] = {
+            "name": spec.name,
+            "data_type": _triton(spec.datatype),
+            "dims": list(spec.shape[batched:]),
+        }
+        if layout := one.format or layouts.get(spec.name):
+            tensor["format"] = f"FORMAT_{layout}"
+        if one.reshape is not None:
+            tensor["reshape"] = {"shape": list(one.reshape)}
+        if one.label_filename:
+            tensor["label_filename"] = one.label_filename
+        found.append(tensor)
+    return found
 
 
 def _triton(datatype: Datatype) -> str:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from google.protobuf import json_format
-
 from mqinfer.gateway.access import Right
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import Unsupported
 from mqinfer.gateway.grpc_calls import GrpcCaller, Work
-from mqinfer.gateway.messages import message_class, parse
+from mqinfer.gateway.messages import from_record, message_class, parse
 from mqinfer.gateway.protocol_answers import (
     NO_NAMED_REPOSITORY,
     NO_SHARED_MEMORY,
@@ -81,17 +79,12 @@ async def _model_metadata(core: Core, _settings: GatewaySettings, request: Any) 
 
 
 async def _model_config(core: Core, _settings: GatewaySettings, request: Any) -> _Fields:
-    return {"config": _from_json("ModelConfig", await config_of(core, request.name, request.version or None))}
+    return {"config": await config_of(core, request.name, request.version or None)}
 
 
 async def _model_statistics(core: Core, _settings: GatewaySettings, request: Any) -> _Fields:
     found = await core.statistics(request.name, request.version or None)
-    return {"model_stats": [_from_json("ModelStatistics", each) for each in found]}
-
-
-def _from_json(name: str, content: _Fields) -> Any:
-    """Return the message of a record of JSON; keys that Triton does not have are left out."""
-    return json_format.ParseDict(content, message_class(f"inference.{name}")(), ignore_unknown_fields=True)
+    return {"model_stats": [from_record("ModelStatistics", each) for each in found]}
 
 
 async def _repository_index(core: Core, _settings: GatewaySettings, request: Any) -> _Fields:

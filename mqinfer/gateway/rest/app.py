@@ -17,6 +17,7 @@ from mqinfer.gateway.calls import InferCall, outputs_size
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import Unsupported
 from mqinfer.gateway.http import AdmittedCall, Bodies, Endpoint, json_reply, make_application
+from mqinfer.gateway.messages import to_record
 from mqinfer.gateway.protocol_answers import (
     NO_NAMED_REPOSITORY,
     NO_SHARED_MEMORY,
@@ -123,7 +124,7 @@ class _Front:
         return json_reply(describe_model(await self._core.metadata(*_model(call))))
 
     async def config(self, call: AdmittedCall) -> web.Response:
-        return json_reply(await config_of(self._core, *_model(call)))
+        return json_reply(to_record(await config_of(self._core, *_model(call))))
 
     async def statistics(self, call: AdmittedCall) -> web.Response:
         model, version = _model(call) if call.parts else ("", None)

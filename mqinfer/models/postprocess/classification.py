@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mqinfer.protocol.card import ClassInfo
-from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.datatypes import Array, datatype_of
 from mqinfer.protocol.errors import BadTensor
 
-_MOST = 1 << 20
-"""The most elements that are sorted for one entry: enough for classifiers, too few for the logits of a picture."""
+_MOST = 1_000_000
+"""The most elements that are sorted for one entry, as in Triton."""
 
 
 def classify(name: str, scores: Array, count: int, classes: Sequence[ClassInfo] = (), *, batched: bool) -> Array:
@@ -31,25 +31,31 @@ def classify(name: str, scores: Array, count: int, classes: Sequence[ClassInfo] 
         batched: Whether the first axis is a batch axis; all other axes are taken as one.
 
     Returns:
-        BYTES `[batch, count]`, or `[count]` without a batch axis, each `value:index` or `value:index:label`, with the
-        value in the fewest digits that identify it.
+        BYTES `[batch, count]`, or `[count]` without a batch axis, each `value:index` or `value:index:label`; the value
+        of a float has six decimal places, as in Triton.
 
     Raises:
-        BadTensor: The elements have no order, or there are too many.
+        BadTensor: The elements have no order, or there are too many; the text begins with Triton's.
     """
     entries = scores.shape[:1] if batched else ()
     elements = prod(scores.shape[len(entries) :])
-    if scores.dtype.kind not in "iuf" or not 0 < elements <= _MOST:
+    if scores.dtype.kind not in "iuf":
         raise BadTensor(
-            f"output {name!r}, {scores.dtype} {list(scores.shape)}, can't be classified: expected 1 to {_MOST} "
-            "numbers for each entry of the batch"
+            f"class result not available for output due to unsupported type '{datatype_of(scores.dtype)}': output "
+            f"{name!r} has no numbers; request it without classification"
+        )
+    if elements > _MOST:
+        raise BadTensor(
+            f"classification output tensor too large: output {name!r} has {elements} elements for each entry of the "
+            f"batch, and at most {_MOST} are sorted; request it without classification"
         )
     rows = scores.reshape(prod(entries), elements)
     best = _largest(rows, count)
-    labels = [f":{info.name}" for info in classes] if len(classes) == elements else [""] * elements
+    labels = [info.name and f":{info.name}" for info in classes] if len(classes) == elements else [""] * elements
+    as_text = "{:f}" if scores.dtype.kind == "f" else "{}"
     found = np.empty(best.size, np.object_)
     found[:] = [
-        f"{row[index]!s}:{index}{labels[index]}".encode()
+        f"{as_text.format(row[index])}:{index}{labels[index]}".encode()
         for row, order in zip(rows, best.tolist(), strict=True)
         for index in order
     ]
