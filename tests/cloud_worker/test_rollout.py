@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.rollout import Rollout, RolloutStep
 from mqinfer.cloud_worker.supervision.started_process import HangTimer, StartedProcess
 from mqinfer.cloud_worker.supervision.statistics import StatisticsQuery, Totals
+from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.control import Duration, ModelStatistics, StageTimes
 
@@ -102,6 +104,26 @@ def test_counters_do_not_go_back_when_a_process_ends() -> None:
     assert totals.crashes
     totals.keep([])
     assert (totals.sums([]), totals.crashes) == ({}, {})
+
+
+def test_steps_of_an_ensemble_count_for_their_models() -> None:
+    """A reply's steps are added to their models, also those of a process that has ended, while the ensemble is there."""
+    part = ModelVersion("part", 2, Path("part"))
+    totals, one, two = Totals(), child(Phase.READY), child(Phase.READY)
+    for each in (one, two):
+        each.spec = replace(each.spec, found=ModelVersion("m", 1, Path("m"), parts=(part,)))
+        each.statistics = ModelStatistics(inference_count=1, steps={("part", 2): ModelStatistics(inference_count=3)})
+    query = StatisticsQuery(5.0, [one])
+    query.add(one, one.statistics)
+    query.finish(totals, [one, two])
+    found = query.future.result(0)
+    assert {key: each.inference_count for key, each in found.models.items()} == {("m", 1): 1, ("part", 2): 3}
+    assert {key: each.inference_count for key, each in found.totals.items()} == {("m", 1): 2, ("part", 2): 6}
+    totals.ended(one)
+    totals.keep([two])
+    assert totals.sums([two])["part", 2].inference_count == 6
+    totals.keep([])
+    assert totals.sums([]) == {}
 
 
 def test_a_statistics_query_ends_with_the_last_process() -> None:

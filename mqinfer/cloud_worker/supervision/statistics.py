@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from mqinfer.cloud_worker.supervision.child import Child
+from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.control import ModelStatistics
 
 Key = tuple[str, int]
@@ -47,13 +48,14 @@ class Totals:
     def ended(self, child: Child) -> None:
         """Add what a process that has ended had counted."""
         key = _key(child)
-        self._ended[key] = self._ended.get(key, ModelStatistics()) + child.statistics.ended()
+        _add(self._ended, key, child.statistics.ended())
         child.statistics = ModelStatistics()
         self.crashes[key] += bool(child.crashed)
 
-    def keep(self, children: Iterable[Child]) -> None:
+    def keep(self, children: Collection[Child]) -> None:
         """Forget versions that have no process any more."""
         known = {_key(child) for child in children}
+        known |= {key for child in children for key in _parts(child.spec.found)}
         for counts in (self._ended, self.crashes):
             for key in counts.keys() - known:
                 del counts[key]
@@ -62,8 +64,21 @@ class Totals:
         """Return the sums over all processes, by model and version."""
         found = dict(self._ended)
         for child in children:
-            found[_key(child)] = found.get(_key(child), ModelStatistics()) + child.statistics
+            _add(found, _key(child), child.statistics)
         return found
+
+
+def _add(sums: dict[Key, ModelStatistics], key: Key, found: ModelStatistics) -> None:
+    """Add what a process has counted to the sums of its model, and of the models that were its steps."""
+    for each, counted in ((key, found), *found.steps.items()):
+        sums[each] = sums.get(each, ModelStatistics()) + counted
+
+
+def _parts(found: ModelVersion | None) -> Iterator[Key]:
+    """Iterate over the models that an ensemble is made of."""
+    for part in found.parts if found else ():
+        yield part.name, part.version
+        yield from _parts(part)
 
 
 def _key(child: Child) -> Key:
@@ -90,8 +105,7 @@ class StatisticsQuery:
         if child not in self.waiting:
             return
         self.waiting.remove(child)
-        key = _key(child)
-        self._models[key] = self._models.get(key, ModelStatistics()) + statistics
+        _add(self._models, _key(child), statistics)
 
     def is_over(self, now: float) -> bool:
         """Whether every process has replied or exited, or the deadline has passed."""

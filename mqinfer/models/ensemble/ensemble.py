@@ -7,6 +7,7 @@ need.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -16,7 +17,9 @@ from msgspec import structs
 from mqinfer.models.backend import Backend
 from mqinfer.models.card import max_batch_size
 from mqinfer.models.ensemble.graph import EnsembleNode, Graph, make_graph
+from mqinfer.models.ensemble.step_counts import StepCounts
 from mqinfer.models.load_options import LoadOptions, with_configured_shapes
+from mqinfer.models.postprocess.stage import network_of
 from mqinfer.models.repository.config import EnsembleStep, ModelConfig, TensorConfig
 from mqinfer.protocol.card import ClassInfo, ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Array
@@ -52,15 +55,21 @@ class EnsembleBackend:
 
     Args:
         graph: The steps, in order.
-        backends: The steps' back ends by the steps' numbers.
+        members: The steps' models by the steps' numbers; the same one may be there for several steps.
         options: The configured shapes of inputs and outputs.
+
+    Attributes:
+        counts: What the models have run as steps, those within steps included.
     """
 
     platform = PLATFORM
 
-    def __init__(self, graph: Graph, backends: Mapping[int, Backend], options: LoadOptions) -> None:
+    def __init__(self, graph: Graph, members: Mapping[int, Member], options: LoadOptions) -> None:
         self._graph = graph
-        self._backends = dict(backends)
+        self._backends = {number: each.backend for number, each in members.items()}
+        self._counts = {number: StepCounts(each.card) for number, each in members.items()}
+        inner = {id(each): each for each in self._backends.values()}.values()
+        self.counts = [*self._counts.values(), *(counts for each in inner for counts in step_counts(each))]
         self.inputs = with_configured_shapes(graph.inputs, options.inputs)
         self.outputs = with_configured_shapes(graph.outputs, options.outputs)
         parts = list(self._backends.values())
@@ -88,10 +97,14 @@ class EnsembleBackend:
     def _run(self, stage: _Stage, tensors: Mapping[str, Array]) -> dict[str, Array]:
         step = stage.node.step
         feeds = {name: tensors[tensor] for name, tensor in step.input_map.items()}
+        counts, started = self._counts[stage.node.number], time.perf_counter_ns()
         try:
             results = self._backends[stage.node.number].infer(feeds, stage.outputs)
         except MqinferError as error:
+            counts.failed(time.perf_counter_ns() - started)
             raise type(error)(f"{stage.node}: {error}") from error
+        rows = max(map(len, feeds.values()), default=1) if counts.card.max_batch_size else 1
+        counts.ran(rows, time.perf_counter_ns() - started)
         return {step.output_map[name]: array for name, array in results.items()}
 
     def close(self) -> None:
@@ -99,6 +112,12 @@ class EnsembleBackend:
         for backend in {id(each): each for each in self._backends.values()}.values():
             backend.close()
         self._backends.clear()
+
+
+def step_counts(backend: Backend) -> Sequence[StepCounts]:
+    """Return the counts of the models that run as steps of an ensemble; none of another model."""
+    network = network_of(backend)
+    return network.counts if isinstance(network, EnsembleBackend) else ()
 
 
 def _stages(graph: Graph, requested: Collection[str]) -> list[_Stage]:
@@ -135,7 +154,7 @@ def compose(
         EnsembleNode(number, step, each.card.inputs, each.card.outputs) for number, (step, each) in enumerate(pairs, 1)
     ]
     graph = make_graph(nodes, _names(config.input), _names(config.output))
-    backend = EnsembleBackend(graph, {number: each.backend for number, each in enumerate(members, 1)}, options)
+    backend = EnsembleBackend(graph, dict(enumerate(members, 1)), options)
     return backend, replace(
         config,
         max_batch_size=_batch_limit(config, backend, [each.card for each in members]),
