@@ -107,7 +107,7 @@ def test_counters_do_not_go_back_when_a_process_ends() -> None:
 
 
 def test_steps_of_an_ensemble_count_for_their_models() -> None:
-    """A reply's steps are added to their models, also those of a process that has ended, while the ensemble is there."""
+    """A reply's steps are added to their models, those of a process that has ended too, until the ensemble goes."""
     part = ModelVersion("part", 2, Path("part"))
     totals, one, two = Totals(), child(Phase.READY), child(Phase.READY)
     for each in (one, two):
