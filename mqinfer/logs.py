@@ -141,6 +141,7 @@ def set_up(wanted: LogSettings) -> None:
     root.addHandler(handler)
     root.setLevel(max(level, logging.WARNING))
     logging.getLogger("mqinfer").setLevel(level)
+    logging.captureWarnings(capture=True)  # Python's, which libraries print as lines of their own
     # gRPC writes to standard error itself, what peers send included, as lines of its own; it reads this when imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # So does OpenCV with the FFmpeg in it; what it can't open or read is an error of mqinfer's own.

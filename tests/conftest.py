@@ -65,6 +65,7 @@ def _fresh_logging(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test sees every message of mqinfer, whatever commands of other tests and libraries did to logging."""
     monkeypatch.setattr(logs, "_logged", set())
     monkeypatch.setattr(logs, "_forward", None)
+    logging.captureWarnings(capture=False)
     root = logging.getLogger()
     for handler in [each for each in root.handlers if isinstance(each, logs._Stderr)]:
         root.removeHandler(handler)

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,17 @@ def test_a_traceback_is_indented(log_to: Callable[..., Callable[[], list[str]]])
     assert message.endswith("ERROR   gpu-0.1: it failed")
     assert rest
     assert all(line.startswith("    ") for line in rest)
+
+
+def test_a_warning_of_python(log_to: Callable[..., Callable[[], list[str]]]) -> None:
+    """What a library warns of is a record, too, which would be two lines of text."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        lines = log_to(format=LogFormat.JSON)
+        warnings.warn("this engine is old", stacklevel=1)
+    (record,) = map(json.loads, lines())
+    assert (record["level"], record["logger"]) == ("warning", "py.warnings")
+    assert "UserWarning: this engine is old" in record["message"]
 
 
 def test_a_line_of_json(log_to: Callable[..., Callable[[], list[str]]]) -> None:

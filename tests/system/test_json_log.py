@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,8 +20,18 @@ import numpy as np
 import pytest
 
 from tests.ports import free_port
+from tests.system.small_models import build
 
 pytestmark = pytest.mark.slow
+GARBAGE = (
+    bytes(50),
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\xff\x09\xff" * 20,
+    b"GET / HTTP/1.1\r\nHost: \xff\r\n\r\n",
+    b"POST /v2/models/a/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 20\r\nContent-Encoding: gzip\r\n\r\n" + bytes(20),
+    b"GET /mqtt HTTP/1.1\r\nUpgrade: websocket\r\n\r\n" + b"A" * 70_000,
+)
+"""What no server of HTTP or gRPC expects."""
 
 
 @pytest.fixture
@@ -46,18 +59,27 @@ def damaged(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def printed() -> Callable[..., list[dict[str, object]]]:
-    """Run a command without a broker until words of it have come, stop it, and return its lines as records."""
+    """Run a command until words of it have come, stop it, and return its lines as records.
 
-    def run(*arguments: str, until: set[str]) -> list[dict[str, object]]:
-        options = ["--broker", f"mqtt://127.0.0.1:{free_port()}", "--log-format", "json"]
+    It has no broker unless one is named. `then` is called before it is stopped.
+    """
+
+    def run(
+        *arguments: str, until: set[str], broker: str = "", then: Callable[[], None] = lambda: None
+    ) -> list[dict[str, object]]:
+        options = ["--broker", broker or f"mqtt://127.0.0.1:{free_port()}", "--log-format", "json"]
         command = [sys.executable, "-m", "mqinfer", *arguments, *options]
         lines: list[str] = []
         missing = set(until)
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        plain = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=plain
+        ) as process:
             for line in process.stdout or ():
                 lines.append(line)
-                missing -= {words for words in missing if words in line}
-                if not missing:
+                was_missing, missing = missing, {words for words in missing if words not in line}
+                if was_missing and not missing:
+                    then()
                     process.send_signal(signal.SIGTERM)
         assert not missing
         return [json.loads(line) for line in lines]
@@ -78,3 +100,45 @@ def test_a_replay_that_cannot_begin(printed: Callable[..., list[dict[str, object
     (tmp_path / "v.mp4").write_bytes(b"no video")
     records = printed("replay", str(tmp_path / "v.mp4"), "--model", "echo", until={'"level": "error"'})
     assert records[-1]["level"] == "error"
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("kind", ["saved-model", "frozen-graph", "tflite", "onnx", "openvino", "torchscript"])
+def test_a_worker(
+    printed: Callable[..., list[dict[str, object]]],
+    broker_url: str,
+    unique: Callable[[str], str],
+    tmp_path: Path,
+    kind: str,
+) -> None:
+    """An engine loads a whole model, and one that is cut."""
+    repository = tmp_path / "models"
+    build(repository, "whole", kind)
+    for path in sorted((build(repository, "cut", kind) / "1").rglob("*")):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    names = ["--root", unique("test"), "--name", unique("worker")]
+    until = {'"event": "ready"', '"event": "failed"'}
+    records = printed("worker", "--repository", str(repository), *names, until=until, broker=broker_url)
+    assert records[-1]["event"] == "stopped"
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("kind", ["gateway", "dashboard"])
+def test_what_serves_callers(printed: Callable[..., list[dict[str, object]]], broker_url: str, kind: str) -> None:
+    """Each port gets what is no call: noise, TLS, HTTP/2, HTTP and a WebSocket with wrong or endless headers."""
+    names = ["http", "grpc", "tfs-grpc", "tfs-rest", "metrics"]
+    ports = {f"--{name}-port": free_port() for name in names} if kind == "gateway" else {"--port": free_port()}
+
+    def send_garbage() -> None:
+        for port in ports.values():
+            for content in GARBAGE:
+                with socket.create_connection(("127.0.0.1", port), 60) as caller, suppress(ConnectionError):
+                    caller.sendall(content)
+                    caller.shutdown(socket.SHUT_WR)
+                    while caller.recv(65536):
+                        pass
+
+    options = [f"{option}={port}" for option, port in ports.items()]
+    records = printed(kind, *options, until={"ready: "}, broker=broker_url, then=send_garbage)
+    assert {record["logger"] for record in records} <= {"mqinfer.gateway", "mqinfer.dashboard"}
