@@ -53,6 +53,8 @@ class ClientOptions:
             the broker deals the requests to the workers in turn.
         limits: Bounds of what a reply may contain.
         silence: When a worker's silence means something.
+        shed: Whether a request ends at once where the model's own `max_queue_size` is reached at each worker with room
+            for it; otherwise it is sent again as to any busy worker.
     """
 
     timeout: float = 10.0
@@ -64,6 +66,7 @@ class ClientOptions:
     lanes: bool = True
     limits: Limits = DEFAULT_LIMITS
     silence: Silence = Silence()
+    shed: bool = False
 
     def __post_init__(self) -> None:
         check_timeout(self.timeout)

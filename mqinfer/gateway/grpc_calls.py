@@ -184,8 +184,10 @@ async def abort(context: Any, error: BaseException) -> None:
 
 
 def text_of(error: BaseException) -> str:
-    """Return an error's text as gRPC can carry it."""
-    return str(error)[:_MOST_TEXT].encode(errors="replace").decode()
+    """Return an error's text as gRPC can carry it; past a deadline it begins as gRPC's own."""
+    is_late = status_of(error).grpc == grpc.StatusCode.DEADLINE_EXCEEDED.name
+    text = f"Deadline Exceeded: {error}" if is_late else str(error)
+    return text[:_MOST_TEXT].encode(errors="replace").decode()
 
 
 def known(error: Exception) -> MqinferError:

@@ -197,8 +197,12 @@ class Rejected(Unanswered):
     """A worker had no room for the request for as long as the client is patient, or the client itself had none.
 
     Send less at a time, start more workers, or raise `ClientOptions.patience`.
+
+    Attributes:
+        queue_full: Whether it is by the bound that the model's own configuration sets (`max_queue_size`).
     """
 
+    queue_full: bool = False
     code = "rejected"
     outcome = Outcome.REJECTED
 

@@ -32,6 +32,9 @@ from mqinfer.protocol.types import (
 RETRY_AFTER = "retry_after"
 """Parameter of a `rejected` reply: microseconds after which the worker expects to have room."""
 
+QUEUE_FULL = "queue_full"
+"""Parameter of a `rejected` reply: true where the model's own `max_queue_size` is reached."""
+
 FALLBACK = "fallback"
 """Parameter of an answer that a cascade's edge gave alone: the error code of why the model in the cloud did not."""
 

@@ -57,9 +57,9 @@ def refusal(name: str, code: str = Rejected.code) -> InferResponse:
     return InferResponse(name, "m", outcome=Outcome.REJECTED, error=ErrorInfo(code, "4 requests in hand"))
 
 
-def dispatcher_with(*workers: str) -> Dispatcher:
+def dispatcher_with(*workers: str, shed: bool = False) -> Dispatcher:
     """Make a dispatcher that knows these workers: each has replied once."""
-    dispatcher = Dispatcher("car-1")
+    dispatcher = Dispatcher("car-1", ClientOptions(shed=shed))
     for worker in workers:
         dispatcher.update(state(worker), 0.0)
     for entry in [send(dispatcher, f"of before {worker}") for worker in workers]:
@@ -684,6 +684,21 @@ def test_patience_with_busy_workers_ends() -> None:
     ended = dispatcher.take(2.0).ended
     assert errors(ended) == {"1": Rejected}
     assert "4 requests in hand" in str(ended[0][1])
+
+
+def test_a_full_queue_of_the_model_ends_a_request_that_may_be_shed() -> None:
+    """It goes to each worker once, and waits for none of them; other clients send it again."""
+    full = replace(refusal("1"), parameters={"queue_full": True})
+    dispatcher = dispatcher_with("a", "b", shed=True)
+    first = worker_of(send(dispatcher, "1"))
+    assert not dispatcher.replied(full, 0.0)
+    assert worker_of(sent(dispatcher, 0.0, "1")) != first
+    assert not dispatcher.replied(full, 0.0)
+    assert errors(dispatcher.take(0.0).ended) == {"1": Rejected}
+    dispatcher = dispatcher_with("a")
+    send(dispatcher, "1")
+    dispatcher.replied(full, 0.0)
+    assert sent(dispatcher, 0.02, "1").attempts == 2
 
 
 def test_what_comes_for_a_request_that_backs_off() -> None:

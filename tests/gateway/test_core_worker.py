@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from mqinfer.models.backends.echo import EchoBackend
 from mqinfer.models.loading import LoadedModel, load_model
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.datatypes import Datatype
-from mqinfer.protocol.errors import Expired
+from mqinfer.protocol.errors import Expired, Rejected
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import EncodedTensor
 from tests.cloud_worker.conftest import GatedEcho
@@ -53,15 +54,15 @@ def hold(
     """Return a context manager that opens a core before a real worker, with the gate closed."""
 
     @asynccontextmanager
-    async def opened(**options: Any) -> AsyncIterator[Held]:
+    async def opened(config: str = "max_batch_size = 4", **options: Any) -> AsyncIterator[Held]:
         topics = Topics(unique("root"))
-        (version,) = Repository(write_echo(config="max_batch_size = 4")).models()
+        (version,) = Repository(write_echo(config=config)).models()
         loaded = load_model(version, device="cpu")
         assert isinstance(loaded.backend, EchoBackend)
         backend = GatedEcho(loaded.backend)
         worker = serve(broker_url, LoadedModel(backend, loaded.card, loaded.config), topics=topics, inline_s=0.0)
         try:
-            async with AsyncClient(broker_url, root=topics.root, options=PATIENT) as client:
+            async with AsyncClient(broker_url, root=topics.root, options=replace(PATIENT, shed=True)) as client:
                 core = Core(client, AsyncControl(client), **options)
                 await core.start()
                 assert await client.connection.registry.until(lambda: core.model_ready("echo"), 60)
@@ -122,6 +123,22 @@ async def test_the_first_of_the_times_ends_a_call(
         assert type(found.value) is error
         assert status_of(found.value).grpc == grpc
         assert str(found.value).startswith(words)
+
+
+async def test_a_models_own_bound_on_its_queue_sheds_at_once(hold: Any) -> None:
+    """What `max_queue_size` refuses is not sent again: who has set it wants the answer."""
+    bound = "max_batch_size = 1\ndynamic_batching = { default_queue_policy = { max_queue_size = 1 } }"
+    async with hold(bound) as held:
+        running = asyncio.create_task(held.core.infer(call()))
+        await held.entered()
+        waiting = asyncio.create_task(held.core.infer(call()))
+        await until(lambda: held.worker.depth == 2)
+        with pytest.raises(Rejected, match=r"^Exceeds maximum queue size: .*1 requests are queued at worker") as found:
+            await held.core.infer(call())
+        assert status_of(found.value).http == 503
+        assert held.worker.statistics().counters["rejected"] == 1
+        held.backend.gate.set()
+        await asyncio.gather(running, waiting)
 
 
 async def test_one_callers_flood_does_not_starve_another(hold: Any) -> None:

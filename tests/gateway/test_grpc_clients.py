@@ -68,7 +68,7 @@ TRITON = """
     fails("Request for unknown model: 'nope' is not found", "NOT_FOUND", client.infer, "nope", sums)
     fails("Request for unknown model: 'simple' version 99", "NOT_FOUND", client.get_model_metadata, "simple", "99")
     fails("failed to get model version from", "INVALID_ARGUMENT", client.infer, "simple", sums, model_version="x")
-    fails("", "DEADLINE_EXCEEDED", client.infer, "slow",
+    fails("Deadline Exceeded", "DEADLINE_EXCEEDED", client.infer, "slow",
           [given("x", np.ones((1, 4), np.float32), "FP32")], client_timeout=0.1)
     fails("failed to load 'simple'", "", client.load_model, "simple", config="{}")
     fails("failed to load", "", client.load_model, "wrong_model_name")
@@ -87,6 +87,12 @@ TRITON = """
         client.async_stream_infer("simple", sums, request_id=str(number))
     client.async_stream_infer("nope", sums, request_id="bad")
     found = [ended.get(timeout=60) for _ in range(51)]
+    client.stop_stream()
+    late = queue.Queue()
+    client.start_stream(lambda result, error: late.put(error), stream_timeout=0.5)
+    client.async_stream_infer("slow", [given("x", np.ones((1, 4), np.float32), "FP32")])
+    error = late.get(timeout=60)
+    assert (error.status(), error.message()[:17]) == ("StatusCode.DEADLINE_EXCEEDED", "Deadline Exceeded"), error
     client.stop_stream()
     assert {result.get_response().id for result, _ in found if result} == {str(number) for number in range(50)}
     (error,) = [error for _, error in found if error]

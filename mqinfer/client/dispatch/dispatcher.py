@@ -35,7 +35,7 @@ from mqinfer.protocol.errors import (
     NoWorker,
     Rejected,
 )
-from mqinfer.protocol.header import RETRY_AFTER
+from mqinfer.protocol.header import QUEUE_FULL, RETRY_AFTER
 from mqinfer.protocol.states import WorkerState, WorkerStatus, is_for_canary
 from mqinfer.protocol.types import ErrorInfo, InferResponse, Outcome
 
@@ -314,7 +314,9 @@ class Dispatcher:
         fleet = self._fleet
         if entry.worker and not entry.attempts and (pinned := fleet.pinned(entry.worker, channel, now)):
             return pinned
-        avoid = self._blame.suspect_lanes() if entry.trail.lost_on else ()
+        avoid = entry.trail.full_at
+        if entry.trail.lost_on:
+            avoid = avoid.union(self._blame.suspect_lanes())
         to = fleet.choose(channel, now, queued=queued, avoid=avoid, deadline=entry.deadline)
         if channel[1] == CANARY and isinstance(to, NoLane) and fleet.falls_back(channel, now, queued):
             return fleet.choose((channel[0], None), now, avoid=avoid, deadline=entry.deadline)
@@ -335,8 +337,21 @@ class Dispatcher:
         error = response.error or ErrorInfo(Rejected.code, "busy")
         if error.code == Corrupted.code:
             self.corrupted(response.id)
-        elif entry.place is RequestPlace.IN_FLIGHT:  # else it is sent again in any case
+        elif entry.place is not RequestPlace.IN_FLIGHT:
+            pass  # it is sent again in any case
+        elif self._options.shed and response.parameters.get(QUEUE_FULL):
+            self._shed(entry, error.message, now)
+        else:
             self._refused(entry, error.message, now, _stated_pause(response))
+
+    def _shed(self, entry: PendingRequest, why: str, now: float) -> None:
+        """End a request whose model's queue is full, unless another worker of it takes more."""
+        if entry.lane is not None:
+            entry.trail.full_at |= {entry.lane}
+            if self._fleet.has_other(entry.channel, entry.trail.full_at, now):
+                self.table.requeue(entry)
+                return
+        self._end(entry, Rejected(why))
 
     def _update_load(self, response: InferResponse, entry: PendingRequest | None, now: float) -> None:
         """Store what a reply reports of the worker it names, unless another one had the request."""

@@ -134,6 +134,11 @@ class Fleet:
             return usable[0] if usable[0].has_room() else NoLane.WAIT
         return self._first_to_finish([(self._expected(lane, now, deadline), lane) for lane in usable], queued)
 
+    def has_other(self, channel: Channel, avoid: Collection[Lane], now: float) -> bool:
+        """Return whether a worker but those to avoid takes a request for a model now."""
+        serving = self._serving.get(channel) or self._find(channel)
+        return any(lane.is_usable(now) and lane.has_room() and lane not in avoid for lane in serving)
+
     def pinned(self, worker: str, channel: Channel, now: float) -> Lane | NoLane | None:
         """Return the lane of the worker that a request should go to; None where that does not take such requests.
 

@@ -65,6 +65,7 @@ class Trail:
         lost_on: Workers that were lost while they had it, and have not come back.
         crashed_on: Those of them whose processes have crashed.
         silent: Workers that let an attempt time out, and when: they may still work on it.
+        full_at: Workers at which the model's own `max_queue_size` was reached.
     """
 
     withdraw: Withdraw = already_sent
@@ -74,6 +75,7 @@ class Trail:
     lost_on: frozenset[Start] = frozenset()
     crashed_on: frozenset[Start] = frozenset()
     silent: dict[Lane, float] = field(default_factory=dict)
+    full_at: frozenset[Lane] = frozenset()
 
 
 @dataclass(slots=True, eq=False)

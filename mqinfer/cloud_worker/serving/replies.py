@@ -21,7 +21,7 @@ from mqinfer.protocol import envelope, oip_json
 from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import Corrupted, MessageTooLarge, MqinferError, NotConnected, Rejected
-from mqinfer.protocol.header import RECEIVED_TIME, RETRY_AFTER, SENT_TIME, TIMESTAMPS
+from mqinfer.protocol.header import QUEUE_FULL, RECEIVED_TIME, RETRY_AFTER, SENT_TIME, TIMESTAMPS
 from mqinfer.protocol.types import (
     Buffer,
     EncodedTensor,
@@ -29,6 +29,7 @@ from mqinfer.protocol.types import (
     InferRequest,
     InferResponse,
     Outcome,
+    Scalar,
     Timings,
     WorkerLoad,
 )
@@ -234,7 +235,7 @@ class Replies:
             load=load,
             attempt=request.attempt,
             capture=request.capture,
-            parameters={RETRY_AFTER: load.depth * load.service_time_us} if isinstance(error, Rejected) else {},
+            parameters=_hints(error, load) if isinstance(error, Rejected) else {},
         )
 
 
@@ -327,3 +328,9 @@ class ReplyMemory:
         reply = self._entries.pop(key, None)
         if reply:
             self._bytes -= payload_size(reply) + REPLY_COST
+
+
+def _hints(why: Rejected, load: WorkerLoad) -> dict[str, Scalar]:
+    """Return what tells a client whether, and when, to send a request again."""
+    when: dict[str, Scalar] = {RETRY_AFTER: load.depth * load.service_time_us}
+    return when | {QUEUE_FULL: True} if why.queue_full else when

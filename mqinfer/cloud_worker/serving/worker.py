@@ -345,7 +345,8 @@ class Worker:
                 self._reject(evicted, why)
                 return True
         elif self.pipeline.queued >= most:
-            why = Rejected(f"{most} requests are queued at worker {self.name}")
+            why = Rejected(f"{most} requests are queued at worker {self.name}, the model's max_queue_size")
+            why.queue_full = True
         else:
             return True
         self._refuse(delivery, why)

@@ -20,7 +20,7 @@ from mqinfer.gateway.grpc.wire import delimited
 from mqinfer.gateway.grpc_calls import GrpcCaller, Work, abort, admit, holding, known, receive, text_of
 from mqinfer.gateway.messages import message_class
 from mqinfer.protocol.datatypes import Buffer, datatype_of, raw_bytes
-from mqinfer.protocol.errors import Cancelled, MqinferError
+from mqinfer.protocol.errors import Cancelled, Expired, MqinferError
 
 _Infer = Callable[[], Awaitable[InferResult]]
 _MOST_STRINGS = 4096
@@ -30,6 +30,8 @@ _STREAM_RESPONSE = message_class("inference.ModelStreamInferResponse")
 _ID, _RAWS = 3, 6  # fields of the response
 _INFER_RESPONSE = 2  # field of the stream's response
 _CACHED = 1024
+_ENDING_S = 0.1
+"""What is left of a stream's time where its requests end by it: they end some ms before."""
 _FINAL = {"triton_final_response": message_class("inference.InferParameter")(bool_param=True)}
 """The protocol asks for it in the last reply to each request of a stream; here each has one."""
 _FINAL_BYTES = _RESPONSE(parameters=_FINAL).SerializeToString()
@@ -136,9 +138,14 @@ class _Stream:
             return stream_response(result, request_id)
         except Exception as error:
             failure = known(error)
-            if self._ends_with_status:
+            if self._ends_with_status or self._is_late(failure):
                 raise failure from error
             return error_message(failure, request_id, model)
+
+    def _is_late(self, failure: MqinferError) -> bool:
+        """Return whether a request failed since the time of the whole stream is over, which is the stream's status."""
+        left = self._context.time_remaining()
+        return left is not None and left < _ENDING_S and type(failure) is Expired
 
     async def _infer(self, request: GrpcRequest | MqinferError, size: int) -> InferResult:
         if isinstance(request, MqinferError):

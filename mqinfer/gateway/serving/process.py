@@ -129,7 +129,7 @@ async def _drain(fronts: Fronts, core: Core, client: AsyncClient, stop: Stop) ->
 async def _open_core(spec: GatewaySpec, stop: Stop) -> AsyncIterator[tuple[Core, AsyncClient]]:
     """Connect; a connection that has ended for good, since another process has taken the name, stops the gateway."""
     settings, bounds, loop = spec.settings, spec.settings.bounds, asyncio.get_running_loop()
-    options = ClientOptions(timeout=bounds.timeout, window=_WINDOW, max_pending=bounds.max_pending)
+    options = ClientOptions(timeout=bounds.timeout, window=_WINDOW, max_pending=bounds.max_pending, shed=True)
 
     def on_connection() -> None:
         if client.connection.requester.failure:
