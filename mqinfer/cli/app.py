@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from mqinfer._version import __version__
 from mqinfer.cli.exit_codes import EXIT_CODES, exit_code, print_error
@@ -117,6 +118,15 @@ class _Root(SourcedGroup):
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - click's
         """List the names of the subcommands."""
         return list(self.commands)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Complete the name of a subcommand by the table, which imports none."""
+        whole, names = self.commands, {name: each for group in _GROUPS.values() for name, each in group.items()}
+        self.commands = {name: TyperCommand(name, help=summary) for name, (_, summary) in names.items()}
+        try:
+            return super().shell_complete(ctx, incomplete)
+        finally:
+            self.commands = whole
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the subcommand that is asked for; say which one does now what an earlier one did."""

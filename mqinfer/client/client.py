@@ -25,8 +25,11 @@ from mqinfer.client.window import Policy
 from mqinfer.images.sending import PictureInput
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ModelNotFound, NoWorker
-from mqinfer.protocol.topics import DEFAULT_ROOT, Topics
+from mqinfer.protocol.topics import DEFAULT_ROOT, Topics, nearest
 from mqinfer.protocol.types import InferRequest
+
+_RETAINED_S = 0.3
+"""Time for the cards that the broker keeps to come."""
 
 
 class Client(WithBlock):
@@ -279,7 +282,8 @@ class Client(WithBlock):
 
         Args:
             model: Name of the model.
-            timeout: How long to wait for it, in seconds; None for 5.
+            timeout: How long to wait for it, in seconds; None for 5, or for less than one where the name is nearly that
+                of another model, and servers reply that they have none of this name.
 
         Raises:
             ModelNotFound: No worker has published one in time; the message lists the models on this broker, and says
@@ -288,9 +292,22 @@ class Client(WithBlock):
         """
         check_may_wait("card()")
         try:
-            return self._cards.get(model, timeout if timeout is None else check_timeout(timeout))
+            if timeout is not None:
+                check_timeout(timeout)
+            elif self._is_mistyped(model):
+                timeout = 0.0
+            return self._cards.get(model, timeout)
         except ModelNotFound as error:
             raise self._absence.explained(error, model, math.inf if timeout is None else timeout) from None
+
+    def _is_mistyped(self, model: str) -> bool:
+        """Return whether the cards that are kept name nearly this model, and no worker or server has it."""
+        self._cards.start()
+        known = self._cards.known
+        self._cards.wait(lambda: known.card(model), _RETAINED_S, "card()")
+        if known.models.knows(model) or known.models.was_known(model):
+            return False
+        return bool(nearest(model, sorted(known.cards))) and self._absence.is_unknown(model)
 
     def counters(self) -> Counters:
         """Return what became of all requests."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from mqinfer.cli.app import app
 from mqinfer.cli.settings import commands_of
 
 IMPLEMENTATIONS = {"bags", "bench", "broker", "client", "cloud_worker", "dashboard", "edge_agent", "gateway", "lab"}
+OF_THE_WHOLE = {"mqinfer.cli.app", "mqinfer.cli.exit_codes", "mqinfer.cli.settings"}
 SCRIPT = """
 import atexit, sys
 atexit.register(lambda: print("\\n=", *sorted(sys.modules)))
@@ -37,7 +39,7 @@ def test_the_command_as_a_whole_imports_no_subcommand(option: str) -> None:
     found = imported(option)
     assert not found & {"numpy", "paho", "rich", "asyncio", "ssl"}
     ours = {each for each in found if each.startswith("mqinfer.cli.")}
-    assert ours == {"mqinfer.cli.app", "mqinfer.cli.exit_codes", "mqinfer.cli.settings"}
+    assert ours == OF_THE_WHOLE
 
 
 @pytest.mark.parametrize(
@@ -55,6 +57,16 @@ def test_a_subcommand_imports_what_it_needs(name: str, needed: set[str]) -> None
     """Not the parts of mqinfer that other subcommands run."""
     parts = {each.split(".")[1] for each in imported(*name.split(), "--help") if each.startswith("mqinfer.")}
     assert parts & IMPLEMENTATIONS == needed
+
+
+def test_completing_a_name_imports_no_subcommand() -> None:
+    """A shell asks for all of them with each press of the key."""
+    given = {"_MQINFER_COMPLETE": "complete_bash", "COMP_WORDS": "mqinfer ", "COMP_CWORD": "1"}
+    line, environment = [sys.executable, "-c", SCRIPT], {**os.environ, **given}
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True, env=environment)
+    names, _, modules = done.stdout.rpartition("\n= ")
+    assert set(names.split()) == {path[0] for path in COMMANDS if len(path) == 1}
+    assert {each for each in modules.split() if each.startswith("mqinfer.cli.")} == OF_THE_WHOLE
 
 
 def sections(*arguments: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -55,3 +56,28 @@ def test_the_reason_of_a_server_is_reported(
         assert failed_load(requester, ["good", "unknown"]) is None
     assert error is not None, event
     assert f"server {server.name} can't load model 'broken': " in str(error)
+
+
+def test_a_mistyped_name_waits_for_no_card(
+    managed: Callable[..., Any],
+    write_echo: Callable[..., Path],
+    broker_url: str,
+    unique: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where another model has nearly that name, and servers have none of this one; one that loads is waited for."""
+    write_echo("echo_2", delay_ms=1500)  # of each run of the warm-up
+    repository = write_echo("echo_1")
+    (repository / "echo_2").rename(repository.parent / "echo_2")
+    server = managed(repository, Topics(unique("test")))
+    while server.events.get(timeout=60).kind != "ready":
+        pass
+    monkeypatch.setattr("mqinfer.client.connection._CARD_TIMEOUT_S", 600.0)
+    with Client(broker_url, root=server.topics.root) as client:
+        with pytest.raises(ModelNotFound, match="did you mean 'echo_1'"):
+            client.card("echo_l")
+        (repository.parent / "echo_2").rename(repository / "echo_2")
+        with ThreadPoolExecutor(1) as pool:
+            loading = pool.submit(server.control.load, "echo_2")
+            assert client.card("echo_2").name == "echo_2"
+            loading.result(60)

@@ -18,6 +18,8 @@ from mqinfer.protocol.topics import EVERY_SERVER
 
 _ASK_S = 1.0
 """How long replies are waited for; an edge's login may not ask, which the broker says at once, or never."""
+_LIST_S = 0.5
+"""How long replies are waited for that say whether a server has a model at all."""
 _FRESH_S = 10.0
 """The servers are not asked again so soon."""
 _MOST = 64
@@ -36,12 +38,22 @@ class Absence:
         self._question = b""
         self._is_refused = False
         self._found: list[tuple[str, str]] = []  # models, each with the reason
+        self._asked: Collection[str] = ()
+        self._replies, self._is_listed = 0, False
         requester.on_control = self._on_reply
 
     def explained(self, error: ModelNotFound | NoWorker, model: str, timeout: float) -> ModelNotFound | NoWorker:
         """Return an error with the reasons in its message, where servers state some within the time, in seconds."""
         reasons = self.reasons([model], min(timeout, _ASK_S)) if timeout > 0 else ""
         return type(error)(f"{error}; {reasons}") if reasons else error
+
+    def is_unknown(self, model: str) -> bool:
+        """Return whether servers reply, and none of them has a model of this name, be it loaded or not."""
+        with self._asking:
+            self._ask([model], _LIST_S)
+            self._asked_at = -_FRESH_S  # for the reasons they are asked anew
+            with self._changed:
+                return self._replies > 0 and not self._is_listed
 
     def reasons(self, models: Collection[str], timeout: float = 2 * _ASK_S) -> str:
         """Return which servers could not load one of these models, and why; empty where none says so in time."""
@@ -59,6 +71,7 @@ class Absence:
         requester, question = self._requester, os.urandom(16)
         with self._changed:
             self._question, self._is_refused, self._found = question, False, []
+            self._asked, self._replies, self._is_listed = models, 0, False
         call = Message(
             topic=requester.topics.control(EVERY_SERVER, requester.name, Call(Operation.INDEX).path),
             payload=b"{}",
@@ -84,8 +97,18 @@ class Absence:
     def _on_reply(self, message: Message) -> None:
         with suppress(MqinferError), self._changed:  # a reply that can't be read is no reason
             if message.topic.rpartition("/")[2] == self._question.hex():
-                self._found = [*self._found, *_failures(parse_json(message.payload, "control reply"))][:_MOST]
+                index = parse_json(message.payload, "control reply")
+                self._found = [*self._found, *_failures(index)][:_MOST]
+                self._replies += 1
+                self._is_listed |= any(name in self._asked for name in _names(index))
                 self._changed.notify_all()
+
+
+def _names(index: object) -> Iterator[str]:
+    """Yield the models of a server's index."""
+    for entry in index if isinstance(index, list) else []:
+        if isinstance(entry, dict):
+            yield str(entry.get("name"))
 
 
 def _failures(index: object) -> Iterator[tuple[str, str]]:
