@@ -87,7 +87,7 @@ class Core:
         self._is_draining = False
         self._registry = client.connection.registry
         self._known = client.connection.registry.known
-        self.inference = Inference(client, default_timeout_s, max_pending, max_bytes)
+        self.inference = Inference(client, self._find, default_timeout_s, max_pending, max_bytes)
         self.arriving = Arriving(_log, max_bytes, default_timeout_s)
         self.unsent = Unsent(_log, max_bytes, default_timeout_s)
         self._answers: dict[str, Any] = {}  # of servers, by the call's path; of one revision of the registry
@@ -107,13 +107,7 @@ class Core:
         Raises:
             MqinferError: Whatever came of it; the texts begin with those of Triton where it has one.
         """
-        try:
-            result = await self.inference.infer(call, self._find)
-        except BaseException as error:
-            self.inference.count(call.model, error)
-            raise
-        self.inference.count(call.model, None)
-        return result
+        return await self.inference.infer(call, lambda send: send(call))
 
     def ready(self) -> bool:
         """Return whether it is connected, knows what the broker keeps, and at least one worker is ready."""

@@ -24,6 +24,8 @@ from mqinfer.telemetry.conventions import SpanRole
 
 T = TypeVar("T")
 _Find = Callable[[str, str | None], Awaitable[str | None]]
+Send = Callable[[InferCall], Awaitable[InferResult]]
+"""Sends one request."""
 _MOST_NAME = 64
 """Characters of a model's name that a span repeats: nobody has checked it."""
 _OK = str(Outcome.OK)
@@ -45,6 +47,7 @@ class Inference:
 
     Args:
         client: Open.
+        find: Returns the version as servers name it, of the model and version that a call states.
         default_timeout_s: Of a call that states none.
         max_pending: Calls accepted at a time.
         max_bytes: Bytes of their inputs.
@@ -55,8 +58,10 @@ class Inference:
         times: Where the time of the successful ones went, by model.
     """
 
-    def __init__(self, client: AsyncClient, default_timeout_s: float, max_pending: int, max_bytes: int) -> None:
-        self._client = client
+    def __init__(
+        self, client: AsyncClient, find: _Find, default_timeout_s: float, max_pending: int, max_bytes: int
+    ) -> None:
+        self._client, self._find = client, find
         self._registry = client.connection.registry
         self._known = client.connection.registry.known
         self._default_timeout_s = default_timeout_s
@@ -77,37 +82,41 @@ class Inference:
             code = Cancelled.code if isinstance(error, asyncio.CancelledError) else MqinferError.code
         self.outcomes[model if self._known.models.knows(model) else "", code] += 1
 
-    async def infer(self, call: InferCall, find: _Find) -> InferResult:
-        """Send a call and wait for its result; cancelling the task cancels it, also at the worker.
+    async def infer(self, call: InferCall, run: Callable[[Send], Awaitable[T]]) -> T:
+        """Return what comes of a call; cancelling the task cancels it, also at the worker.
+
+        It is counted once, and has one span, however many requests are sent for it.
 
         Args:
-            call: Unchecked.
-            find: Returns the version as servers name it, of the model and version that a call states.
+            call: As the caller made it, unchecked.
+            run: Sends its requests, each as a call of its own.
 
         Raises:
             MqinferError: Whatever came of it.
         """
-        trace = read_trace(call.traceparent, call.tracestate) if call.traceparent else None
+        trace, span = read_trace(call.traceparent, call.tracestate) if call.traceparent else None, None
         tracer = self._client.connection.requester.tracer
-        if tracer is None:
-            return await self._limited(call, find, trace, None)
-        began, about = asyncio.get_running_loop().time(), {"mqinfer.model": call.model[:_MOST_NAME]}
-        span = Around(tracer, "call", began, about, trace, SpanRole.SERVER)
+        if tracer is not None:
+            began, about = asyncio.get_running_loop().time(), {"mqinfer.model": call.model[:_MOST_NAME]}
+            span = Around(tracer, "call", began, about, trace, SpanRole.SERVER)
+            trace = span.context
         try:
-            result = await self._limited(call, find, span.context, span)
+            result = await run(lambda part: self._limited(part, trace, span))
         except BaseException as error:
-            why = error if isinstance(error, MqinferError) else Cancelled("the caller is gone")
-            span.end(why.outcome, ErrorInfo(why.code, str(why)))
+            self.count(call.model, error)
+            if span is not None:
+                why = error if isinstance(error, MqinferError) else Cancelled("the caller is gone")
+                span.end(why.outcome, ErrorInfo(why.code, str(why)))
             raise
-        span.end(result.outcome, result.error)
+        self.count(call.model, None)
+        if span is not None:
+            span.end(Outcome.OK, None)
         return result
 
-    async def _limited(
-        self, call: InferCall, find: _Find, trace: TraceContext | None, span: Around | None
-    ) -> InferResult:
+    async def _limited(self, call: InferCall, trace: TraceContext | None, span: Around | None) -> InferResult:
         limit_s, is_parameter = self._limit(call)
         try:
-            return await self._infer(call, find, limit_s, trace, span)
+            return await self._infer(call, limit_s, trace, span)
         except Expired as error:
             if is_parameter:
                 raise TimeoutExpired(f"Request timeout expired: {error}") from error
@@ -118,12 +127,12 @@ class Inference:
             raise Rejected(f"Exceeds maximum queue size: {error}") from error
 
     async def _infer(
-        self, call: InferCall, find: _Find, limit_s: float, trace: TraceContext | None, span: Around | None
+        self, call: InferCall, limit_s: float, trace: TraceContext | None, span: Around | None
     ) -> InferResult:
         if self._registry.is_complete:
-            version = await find(call.model, call.version)  # at once
+            version = await self._find(call.model, call.version)  # at once
         else:
-            version, limit_s = await self._within(find(call.model, call.version), limit_s, _UNCONNECTED)
+            version, limit_s = await self._within(self._find(call.model, call.version), limit_s, _UNCONNECTED)
         self._check(call, version)
         ticket = self.admission.enter(call.model, call.caller, sum([buffer_size(each.data) for each in call.inputs]))
         try:

@@ -72,7 +72,7 @@ def _read(core: Core, access: Access, samples: Samples) -> None:
     for model, times in found.times.items():
         times.add_to(samples, "gateway", model)
     admission = found.admission
-    samples.count("gateway_accepted", "Calls for inference that were accepted.", admission.accepted)
+    samples.count("gateway_accepted", "Requests for inference that were accepted.", admission.accepted)
     for reason, count in admission.refused.items():
         samples.count("gateway_refused", "Calls for inference for which there was no room.", count, reason=reason)
     for reason, count in access.refused.items():

@@ -51,11 +51,12 @@ async def test_sums_in_both_forms(front: TfsFront) -> None:
 
 
 async def test_a_thousand_rows(front: TfsFront) -> None:
-    """A batch beyond `max_batch_size` is split and joined, in both fronts; the caller sees one reply."""
+    """A batch beyond `max_batch_size` is split and joined, in both fronts; it is one call with one reply."""
     outputs, _ = await front.predict("simple", {"INPUT0": ROWS, "INPUT1": np.repeat(ONE, 1000, 0)})
     np.testing.assert_array_equal(outputs["OUTPUT0"], ROWS + 1)
     np.testing.assert_array_equal(outputs["OUTPUT1"], ROWS - 1)
-    assert front.core.inference.outcomes["simple", "ok"] == 125
+    assert front.core.inference.outcomes == {("simple", "ok"): 1}
+    assert front.core.inference.admission.accepted == 125
     instances = [{"INPUT0": [str(each) for each in row], "INPUT1": ["1"] * 16} for row in ROWS[:21].tolist()]
     reply = await front.post("simple_string:predict", {"instances": instances})
     found = [[int(each) for each in row["OUTPUT0"]] for row in reply.json["predictions"]]
@@ -80,7 +81,8 @@ async def test_one_failed_part_fails_all(front: TfsFront) -> None:
     assert "Cast" in why
     counters = front.core.inference
     assert counters.admission.running == counters.admission.queued == 0
-    assert sum(counters.outcomes.values()) < 125
+    assert counters.outcomes == {("simple_string", "model_failed"): 1}
+    assert counters.admission.accepted < 125
 
 
 async def test_all_types(front: TfsFront) -> None:

@@ -13,6 +13,7 @@ from mqinfer.client.result import InferResult
 from mqinfer.codecs import encode_tensor
 from mqinfer.gateway.calls import InferCall, outputs_size
 from mqinfer.gateway.core import Core
+from mqinfer.gateway.inference import Send
 from mqinfer.gateway.tfs.signatures import check_inputs, check_outputs, choose, is_own, narrowed, widened
 from mqinfer.protocol.card import ModelCard, Signature
 from mqinfer.protocol.datatypes import Array
@@ -114,9 +115,9 @@ async def infer(
 ) -> tuple[dict[str, Array], str]:
     """Run a model on inputs of any number of rows; return the outputs, and the version that answered.
 
-    Rows beyond `max_batch_size` are sent as several requests, `_PARTS` at a time. The version that answers the first
-    answers all; one that fails fails the call, and the others are cancelled. Where a version went away meanwhile, and
-    the caller named none, the call starts over once.
+    Rows beyond `max_batch_size` are sent as several requests of one call, `_PARTS` at a time. The version that answers
+    the first answers all; one that fails fails the call, and the others are cancelled. Where a version went away
+    meanwhile, and the caller named none, the call starts over once.
 
     Args:
         core: Of the gateway.
@@ -136,7 +137,7 @@ async def infer(
     run = _Run(core, target, call, wanted)
     rows, most = _rows(arrays), signature.max_batch_size
     if not 0 < most < rows:
-        result = await run.one(arrays)
+        result = await core.inference.infer(run.call, lambda send: run.one(send, arrays))
         return narrowed(signature, result.outputs, axes), result.model_version
     if rows > most * _MOST_PARTS:
         raise LimitExceeded(
@@ -144,14 +145,18 @@ async def infer(
             "made of one; send less at once, or raise the model's max_batch_size"
         )
     parts = [slice(start, start + most) for start in range(0, rows, most)]
-    try:
-        results = await run.all(arrays, parts)
-    except (ModelNotFound, NoWorker):
-        if target.spec.version is not None:
-            raise
-        results = await run.all(arrays, parts)
-    outputs = _joined([result.outputs for result in results], rows)
-    return narrowed(signature, outputs, axes), results[0].model_version
+
+    async def send_all(send: Send) -> tuple[dict[str, Array], str]:
+        try:
+            results = await run.all(send, arrays, parts)
+        except (ModelNotFound, NoWorker):
+            if target.spec.version is not None:
+                raise
+            results = await run.all(send, arrays, parts)
+        return _joined([result.outputs for result in results], rows), results[0].model_version
+
+    outputs, version = await core.inference.infer(run.call, send_all)
+    return narrowed(signature, outputs, axes), version
 
 
 def _rows(arrays: Mapping[str, Array]) -> int:
@@ -173,13 +178,17 @@ def _joined(parts: Sequence[Mapping[str, Array]], rows: int) -> dict[str, Array]
 
 
 class _Run:
-    """The requests of one call."""
+    """The requests of one call.
+
+    Attributes:
+        call: What they have in common.
+    """
 
     def __init__(self, core: Core, target: NamedModel, call: InferCall, wanted: Sequence[str]) -> None:
-        self._core = core
+        self._most_bytes = core.max_bytes
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + (call.deadline_s or 0.0)
-        self._call = replace(
+        self.call = replace(
             call,
             model=target.spec.model,
             version=target.spec.version,
@@ -187,40 +196,38 @@ class _Run:
             signature="" if is_own(target.card, target.signature) else target.signature.name,
         )
 
-    async def one(self, arrays: Mapping[str, Array], version: str | None = None) -> InferResult:
+    async def one(self, send: Send, arrays: Mapping[str, Array], version: str | None = None) -> InferResult:
         """Send one request."""
         inputs = tuple([encode_tensor(name, array) for name, array in arrays.items()])
         left = max(0.0, self._deadline - self._loop.time())
-        return await self._core.infer(
-            replace(self._call, inputs=inputs, deadline_s=left, version=version or self._call.version)
-        )
+        return await send(replace(self.call, inputs=inputs, deadline_s=left, version=version or self.call.version))
 
-    async def all(self, arrays: Mapping[str, Array], parts: Sequence[slice]) -> list[InferResult]:
+    async def all(self, send: Send, arrays: Mapping[str, Array], parts: Sequence[slice]) -> list[InferResult]:
         """Send one request for each part of the rows, and return their results in the same order."""
 
         def of(part: slice) -> dict[str, Array]:
             return {name: array[part] for name, array in arrays.items()}
 
-        first = await self.one(of(parts[0]))
+        first = await self.one(send, of(parts[0]))
         results: list[Any] = [first, *[None] * (len(parts) - 1)]
         left = iter(range(1, len(parts)))
-        room = self._core.max_bytes - outputs_size(first.outputs)
+        room = self._most_bytes - outputs_size(first.outputs)
 
-        async def send() -> None:
+        async def send_next() -> None:
             nonlocal room
             for place in left:
-                results[place] = result = await self.one(of(parts[place]), first.model_version)
+                results[place] = result = await self.one(send, of(parts[place]), first.model_version)
                 room -= outputs_size(result.outputs)
                 if room < 0:
                     raise LimitExceeded(
-                        f"the outputs of {len(parts)} requests take more than {self._core.max_bytes} bytes; send "
+                        f"the outputs of {len(parts)} requests take more than {self._most_bytes} bytes; send "
                         "less at once"
                     )
 
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(_PARTS, len(parts) - 1)):
-                    group.create_task(send())
+                    group.create_task(send_next())
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
         return results
