@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 from mqinfer.broker.packets import buffer_size
 from mqinfer.gateway.calls import InferCall
@@ -19,6 +20,8 @@ _SHOWN = 200
 """Characters of a caller's text that an error repeats."""
 
 
+_MOST_COUNTED = 64 << 10
+"""Bytes of strings that are counted for an error's words."""
 _MOST_SHOWN = 16
 """Inputs, and axes, that an error names."""
 
@@ -34,6 +37,43 @@ def check_shape(name: str, datatype: Datatype, shape: Sequence[int]) -> None:
         LimitExceeded: Too many axes, bytes or strings.
     """
     array_bytes(name, datatype, shape, _STRINGS if datatype is Datatype.BYTES else DEFAULT_LIMITS)
+
+
+def check_names(what: str, names: Sequence[str]) -> None:
+    """Check the names of a request's inputs or outputs.
+
+    Raises:
+        BadTensor: One stands twice.
+        LimitExceeded: There are too many.
+    """
+    if len(names) > DEFAULT_LIMITS.tensors:
+        raise LimitExceeded(f"{len(names)} {what}s; at most {DEFAULT_LIMITS.tensors} are accepted")
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadTensor(f"{what} '{twice[:_SHOWN]}' already exists in request; name each {what} once")
+
+
+def in_words(error: BadTensor, inputs: Sequence[EncodedTensor], model: str) -> BadTensor:
+    """Return a worker's refusal of inputs in Triton's words, where the strings of one are more or fewer than stated."""
+    for tensor in inputs:
+        if tensor.datatype is not Datatype.BYTES or tensor.encoding != "raw" or len(tensor.data) > _MOST_COUNTED:
+            continue
+        found, expected = _count_strings(memoryview(tensor.data), most := prod(tensor.shape)), most
+        of = f"for inference input '{tensor.name}' for model '{model}'"
+        if found > expected:
+            return BadTensor(f"unexpected number of string elements {found} {of}, expecting {expected}: {error}")
+        if found < expected:
+            return BadTensor(f"expected {expected} string elements {of}, got {found}: {error}")
+    return error
+
+
+def _count_strings(data: memoryview, most: int) -> int:
+    """Return how many strings the raw form of a tensor begins, one above `most` at most."""
+    at = found = 0
+    while at + 4 <= len(data) and found <= most:
+        at += 4 + int.from_bytes(data[at : at + 4], "little")
+        found += 1
+    return found
 
 
 class CardChecks:
@@ -117,7 +157,7 @@ class CardChecks:
             raise LimitExceeded(f"inference request batch-size must be <= {self._most} for '{self._name}', got {rows}")
 
     def _wrong_count(self, inputs: Sequence[EncodedTensor]) -> BadTensor:
-        given = [tensor.name[:_SHOWN] for tensor in inputs[:_MOST_SHOWN]]
+        given = _listed([tensor.name for tensor in inputs])
         unknown = [tensor.name for tensor in inputs if tensor.name not in self._inputs]
         if unknown:
             return self._unexpected(unknown[0])
@@ -125,7 +165,7 @@ class CardChecks:
         twice = [name for name, count in counts.items() if count > 1]
         if twice:
             return self._twice(twice[0])
-        missing = sorted(self._inputs.keys() - counts.keys())
+        missing = _listed(sorted(self._inputs.keys() - counts.keys()))
         return BadTensor(
             f"expected {len(self._inputs)} inputs but got {len(inputs)} inputs for model '{self._name}'. Got input(s) "
             f"{given}, but missing required input(s) {missing}. Please provide all required input(s)."
@@ -142,6 +182,12 @@ class CardChecks:
         what = f"unexpected shape for input '{tensor.name}' for model '{self._name}'"
         note = ". The first axis is the batch" if self._most and len(tensor.shape) == len(spec.shape) - 1 else ""
         return BadTensor(f"{what}. Expected {_text(spec.shape)}, got {_text(tensor.shape)}{note}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names as Triton lists them."""
+    quoted = [f"'{name[:_SHOWN]}'" for name in names[:_MOST_SHOWN]]
+    return f"[{','.join(quoted)}]"
 
 
 def _text(shape: Sequence[int]) -> str:

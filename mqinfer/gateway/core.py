@@ -194,7 +194,9 @@ class Core:
                 f"{failed}, failed to poll from model repository: a model's name is 1 to 64 letters, digits, '_', '.' "
                 "or '-', begins with none of the last two, and is not reserved"
             ) from None
-        except (ModelNotFound, ModelNotLoadable) as error:
+        except ModelNotFound as error:
+            raise ModelNotLoadable(f"{failed}, failed to poll from model repository: no server has it") from error
+        except ModelNotLoadable as error:
             raise ModelNotLoadable(f"{failed}, failed to poll from model repository: {error}") from error
         except MqinferError as error:
             raise type(error)(f"{failed}: {error}") from error

@@ -139,6 +139,7 @@ class Bodies:
         transport = request.transport
         if transport is None:
             return
+        reply.headers["Server"] = "mqinfer"  # in place of Python's and aiohttp's versions
         transport.set_write_buffer_limits(0)  # sent is what the system has, not what waits here
         with self._unsent.sending(caller, reply.content_length or 0, transport.abort), suppress(ConnectionError):
             await reply.prepare(request)

@@ -12,10 +12,10 @@ from mqinfer.client.aio import AsyncClient
 from mqinfer.client.result import InferResult
 from mqinfer.gateway.admission import CallAdmission, Ticket
 from mqinfer.gateway.calls import InferCall
-from mqinfer.gateway.checks import CardChecks
+from mqinfer.gateway.checks import CardChecks, in_words
 from mqinfer.gateway.errors import Overloaded, TimeoutExpired
 from mqinfer.metrics.times import Times
-from mqinfer.protocol.errors import Cancelled, Expired, MqinferError, NoWorker, Rejected
+from mqinfer.protocol.errors import BadTensor, Cancelled, Expired, MqinferError, NoWorker, Rejected
 from mqinfer.protocol.header import SIGNATURE
 from mqinfer.protocol.trace import TraceContext, read_trace
 from mqinfer.protocol.types import ErrorInfo, InferRequest, Outcome
@@ -121,6 +121,8 @@ class Inference:
             if is_parameter:
                 raise TimeoutExpired(f"Request timeout expired: {error}") from error
             raise
+        except BadTensor as error:
+            raise in_words(error, call.inputs, call.model) from error
         except Rejected as error:
             if isinstance(error, Overloaded):
                 raise

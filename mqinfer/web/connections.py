@@ -112,7 +112,8 @@ class _Connection(web.RequestHandler):
         if isinstance(reply, web.Response):
             why = " ".join((message or HTTPStatus(status).phrase).split())[:_MOST_WHY]
             content = json.dumps({"error": f"the request is not HTTP: {why}"})
-            reply = web.Response(text=content, status=status, content_type="application/json")
+            server = {"Server": "mqinfer"}
+            reply = web.Response(text=content, status=status, content_type="application/json", headers=server)
             reply.force_close()
         return reply
 

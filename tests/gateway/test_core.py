@@ -83,6 +83,10 @@ async def test_unknown_names_are_answered_at_once(core: Core) -> None:
             [tensor("INPUT0", ROW)],
             "expected 2 inputs but got 1 inputs for model 'simple'. Got input(s) ['INPUT0'], but",
         ),
+        (
+            [],
+            "expected 2 inputs but got 0 inputs for model 'simple'. Got input(s) [], but missing required input(s) ['INPUT0',",
+        ),
         ([tensor("INPUT0", ROW), tensor("X", ROW)], "unexpected inference input 'X' for model 'simple'"),
         (
             [tensor(name, ROW) for name in ("INPUT0", "INPUT1", "X")],
@@ -141,12 +145,19 @@ async def test_outputs_are_chosen_and_the_worker_decides_the_rest(core: Core) ->
     assert result.outputs["OUTPUT0"].tolist() == [[b"30:15"]]
     with pytest.raises(InvalidRequest, match=r"^unexpected inference output 'OUTPUT7' for model 'simple'"):
         await core.infer(call(outputs=(RequestedOutput("OUTPUT7"),)))
-    broken = EncodedTensor("INPUT0", Datatype.BYTES, (1, 1), "raw", b"\x09\0\0\0short")
-    with pytest.raises(InvalidRequest, match="lengths of 1 strings"):
-        await core.infer(InferCall("identity_bytes", None, (broken,)))
+    broken = b"\x09\0\0\0short"
+    of = "for inference input 'INPUT0' for model 'identity_bytes'"
+    for strings, words in (
+        (b"", f"expected 1 string elements {of}, got 0: "),
+        (bytes(8), f"unexpected number of string elements 2 {of}, expecting 1: "),
+        (broken, "tensor 'INPUT0': lengths of 1 strings"),
+    ):
+        with pytest.raises(InvalidRequest, match=f"^{words}"):
+            text = EncodedTensor("INPUT0", Datatype.BYTES, (1, 1), "raw", strings)
+            await core.infer(InferCall("identity_bytes", None, (text,)))
     outcomes = core.inference.outcomes
     assert outcomes["simple", "ok"] == 2
-    assert sum(outcomes.values()) == 4
+    assert sum(outcomes.values()) == 6
     assert core.inference.admission.running == core.inference.admission.bytes == 0
 
 

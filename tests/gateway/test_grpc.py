@@ -104,6 +104,10 @@ async def test_classification(front: GrpcFront) -> None:
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "unknown model": ({"model_name": "nope"}, "Request for unknown model: 'nope' is not found"),
     "unknown version": ({"model_version": "99"}, "Request for unknown model: 'simple' version 99 is not"),
+    "output twice": (
+        {"outputs": [{"name": "OUTPUT0"}] * 2},
+        "output 'OUTPUT0' already exists in request",
+    ),
     "no version": (
         {"model_version": "wrong_specification"},
         "failed to get model version from specified version string 'wrong_specification'",

@@ -18,6 +18,8 @@ async def test_metadata(front: Front) -> None:
     assert (await front("GET", "/v2/health/ready")).json == {"ready": True}
     server = (await front("GET", "/v2?x=1")).json
     assert server["name"] == "triton"
+    slash = await front("GET", "/v2/")
+    assert (slash.json, slash.headers["Server"]) == (server, "mqinfer")
     assert "binary_tensor_data" in server["extensions"]
     model = (await front("GET", "/v2/models/simple")).json
     assert model["inputs"][0] == {"name": "INPUT0", "datatype": "INT32", "shape": [-1, 16]}
@@ -76,7 +78,7 @@ async def test_repository(front: Front) -> None:
     assert (await front("GET", "/v2/models/simple_string/ready")).status == 200
     reply = await front("POST", f"{models}/wrong_model_name/load")
     assert reply.status == 500
-    assert reply.error.startswith("failed to load 'wrong_model_name', failed to poll from model repository")
+    assert reply.error == "failed to load 'wrong_model_name', failed to poll from model repository: no server has it"
 
     for body, words in (
         ({"ready": 1}, "Invalid value for 'ready': expected a boolean"),

@@ -50,6 +50,13 @@ async def test_sums_in_both_forms(front: TfsFront) -> None:
     assert (spec.name, spec.version.value, spec.signature_name) == ("simple", 1, "serving_default")
 
 
+async def test_the_status_of_all_models(front: TfsFront) -> None:
+    """`/v1/config` answers as OpenVINO Model Server's does."""
+    found = (await front.rest("GET", "/v1/config")).json
+    assert found["simple"] == {"model_version_status": [STATUS]}
+    assert {"simple", "slow"} <= found.keys()
+
+
 async def test_a_thousand_rows(front: TfsFront) -> None:
     """A batch beyond `max_batch_size` is split and joined, in both fronts; it is one call with one reply."""
     outputs, _ = await front.predict("simple", {"INPUT0": ROWS, "INPUT1": np.repeat(ONE, 1000, 0)})

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mqinfer.gateway.calls import InferCall
-from mqinfer.gateway.checks import check_shape
+from mqinfer.gateway.checks import check_names, check_shape
 from mqinfer.gateway.errors import Unsupported
 from mqinfer.gateway.grpc.contents import raw_contents
 from mqinfer.gateway.grpc.wire import DELIMITED, delimited, fields
@@ -82,6 +82,8 @@ def read_call(request: GrpcRequest, caller: GrpcCaller) -> InferCall:
         InvalidRequest: Something in it is wrong, or not offered here.
     """
     message = request.message
+    if message.outputs:
+        check_names("output", [output.name for output in message.outputs])
     priority = timeout = 0
     if message.parameters:
         priority, timeout = _parameters(message.parameters)

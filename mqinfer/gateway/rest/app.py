@@ -59,7 +59,7 @@ def make_app(core: Core, access: Access, settings: GatewaySettings) -> web.Appli
             route(f"{_MODEL}/ready", Right.HEALTH, GET=front.model_ready),
             route(f"{_MODEL}/config", Right.MODEL_CONFIG, GET=front.config),
             route(_MODEL, Right.METADATA, GET=front.metadata),
-            route("/v2", Right.METADATA, GET=front.server),
+            route("/v2/?", Right.METADATA, GET=front.server),
             route(f"{_REPOSITORY}/index", Right.MODEL_REPOSITORY, POST=repository.index),
             route(f"{_REPOSITORY}/models/([^/]+)/load", Right.MODEL_REPOSITORY, POST=repository.load),
             route(f"{_REPOSITORY}/models/([^/]+)/unload", Right.MODEL_REPOSITORY, POST=repository.unload),

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from mqinfer.gateway.checks import check_shape
+from mqinfer.gateway.checks import check_names, check_shape
 from mqinfer.gateway.errors import Unsupported
 from mqinfer.gateway.http import check_nesting
 from mqinfer.gateway.protocol_answers import NO_SHARED_MEMORY
@@ -279,16 +279,8 @@ def _is_binary(chosen: _OutputParameters, known: _Parameters) -> bool:
     return known.binary_data_output if chosen.binary_data is None else chosen.binary_data
 
 
-def _check_names(what: str, names: Sequence[str]) -> None:
-    if len(names) > DEFAULT_LIMITS.tensors:
-        raise LimitExceeded(f"{len(names)} {what}s; at most {DEFAULT_LIMITS.tensors} are accepted")
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise BadTensor(f"{what} '{twice[:100]}' already exists in request; name each {what} once")
-
-
 def _outputs(described: Sequence[_Output]) -> dict[str, _OutputParameters]:
-    _check_names("output", [output.name for output in described])
+    check_names("output", [output.name for output in described])
     chosen = {output.name: output.parameters or _NO_OUTPUT_PARAMETERS for output in described}
     if any(each.shared_memory_region for each in chosen.values()):
         raise Unsupported(NO_SHARED_MEMORY)
@@ -296,7 +288,7 @@ def _outputs(described: Sequence[_Output]) -> dict[str, _OutputParameters]:
 
 
 def _inputs(described: Sequence[_Input], tail: memoryview, model: str) -> Iterator[EncodedTensor]:
-    _check_names("input", [each.name for each in described])
+    check_names("input", [each.name for each in described])
     for each in described:
         name, shape, known = each.name, each.shape, each.parameters or _NO_INPUT_PARAMETERS
         _check_source(each, known)

@@ -47,6 +47,7 @@ _VERSION = r"(?:/versions/(\d+)|/labels/([^/:]+))?"
 _PREDICTION = re.compile(rf"/v1/models/([^/:]+){_VERSION}:(classify|regress|predict)", re.IGNORECASE)
 _STATUS = re.compile(rf"/v1/models(?:/([^/:]+))?{_VERSION}", re.IGNORECASE)
 _METADATA = re.compile(rf"/v1/models/([^/:]+){_VERSION}/metadata", re.IGNORECASE)
+_CONFIG = re.compile("/v1/config")
 _OTHER = re.compile(r"/v1/.*", re.IGNORECASE | re.DOTALL)
 _METRICS = re.compile("/monitoring/prometheus/metrics")
 _CORS = {
@@ -87,6 +88,7 @@ def make_rest_app(
             route(_PREDICTION, Right.INFERENCE, "POST", front.run),
             route(_METADATA, Right.METADATA, "GET", front.metadata),
             route(_STATUS, Right.METADATA, "GET", front.status),
+            route(_CONFIG, Right.METADATA, "GET", front.config),
             route(_OTHER, Right.HEALTH, "GET", _malformed),
             *monitoring,
         ],
@@ -120,19 +122,12 @@ class _Front:
         self.bodies = Bodies(settings, core)
 
     async def status(self, call: AdmittedCall) -> web.Response:
-        states = await version_states(self._core, _spec(call))
-        return json_reply(
-            {
-                "model_version_status": [
-                    {
-                        "version": version,
-                        "state": "AVAILABLE" if is_ready else "END",
-                        "status": {"error_code": "OK", "error_message": ""},
-                    }
-                    for version, is_ready in states.items()
-                ]
-            }
-        )
+        return json_reply(_statuses(await version_states(self._core, _spec(call))))
+
+    async def config(self, _: AdmittedCall) -> web.Response:
+        """Answer what OpenVINO Model Server calls the status of its configuration: that of all models."""
+        models = sorted(self._core.client.connection.registry.known.cards)
+        return json_reply({name: _statuses(await version_states(self._core, Spec(name))) for name in models})
 
     async def metadata(self, call: AdmittedCall) -> web.Response:
         spec = _spec(call)
@@ -166,6 +161,19 @@ class _Front:
         target, examples = await self.bodies.run(len(body), _read, body, own, _examples)
         found, _ = await run_task(self._core, target, task, examples, call)
         return write_json({"results": found})
+
+
+def _statuses(states: Mapping[str, bool]) -> dict[str, Any]:
+    return {
+        "model_version_status": [
+            {
+                "version": version,
+                "state": "AVAILABLE" if is_ready else "END",
+                "status": {"error_code": "OK", "error_message": ""},
+            }
+            for version, is_ready in states.items()
+        ]
+    }
 
 
 def _read(body: Buffer, own: NamedModel, read: Callable[[dict[str, Any], NamedModel], _T]) -> tuple[NamedModel, _T]:
