@@ -85,7 +85,10 @@ async def test_unknown_names_are_answered_at_once(core: Core) -> None:
         ),
         (
             [],
-            "expected 2 inputs but got 0 inputs for model 'simple'. Got input(s) [], but missing required input(s) ['INPUT0',",
+            (
+                "expected 2 inputs but got 0 inputs for model 'simple'. Got input(s) [], but missing required input(s) "
+                "['INPUT0','INPUT1']. Please"
+            ),
         ),
         ([tensor("INPUT0", ROW), tensor("X", ROW)], "unexpected inference input 'X' for model 'simple'"),
         (
@@ -152,8 +155,8 @@ async def test_outputs_are_chosen_and_the_worker_decides_the_rest(core: Core) ->
         (bytes(8), f"unexpected number of string elements 2 {of}, expecting 1: "),
         (broken, "tensor 'INPUT0': lengths of 1 strings"),
     ):
+        text = EncodedTensor("INPUT0", Datatype.BYTES, (1, 1), "raw", strings)
         with pytest.raises(InvalidRequest, match=f"^{words}"):
-            text = EncodedTensor("INPUT0", Datatype.BYTES, (1, 1), "raw", strings)
             await core.infer(InferCall("identity_bytes", None, (text,)))
     outcomes = core.inference.outcomes
     assert outcomes["simple", "ok"] == 2
