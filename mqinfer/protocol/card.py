@@ -148,7 +148,7 @@ class CardParameters(Struct, frozen=True, kw_only=True):
         images: Where it has several, those of all in the order of a request's pictures; the first is `image`.
         classes: Classes of the mask or of the classifier, in the order of their numbers.
         signatures: Of a SavedModel, those that can be asked for; first the one that runs without `signature_name`.
-        labels: Versions by label: `stable`, `canary`.
+        labels: Versions by label: `stable`, `canary`, and any others that the model's folder names.
         traffic: Per cent of the requests that name no version by version; empty where all go to the default one.
     """
 

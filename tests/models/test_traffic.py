@@ -58,6 +58,22 @@ def test_a_rollback_ends_the_canary_first() -> None:
         Traffic(2).rolled_back()
 
 
+def test_any_label(tmp_path: Path) -> None:
+    """Further labels stay through orders, rollbacks and the file; a name that is none is refused."""
+    others = (("champion", 3), ("last.good-1", 1))
+    policy = Traffic(2, 3, 10, others=others)
+    write_traffic(tmp_path, policy)
+    assert read_traffic(tmp_path) == policy
+    assert policy.labels == {"stable": "2", "canary": "3", "champion": "3", "last.good-1": "1"}
+    assert policy.moved(2, stable=3, canary=None, share=None).others == others
+    assert policy.rolled_back().others == others
+    assert policy.among([1, 2]).labels == {"stable": "2", "last.good-1": "1"}
+    for label in ("7", "a/b", "stable", ""):
+        (tmp_path / TRAFFIC_FILE).write_text(f'others = {{ "{label}" = 1 }}\n')
+        with pytest.raises(ConfigError, match="labels that begin with a letter"):
+            read_traffic(tmp_path)
+
+
 def test_labelled_versions_are_served(write_echo: WriteEcho) -> None:
     """Also where the version policy selects others; the stable one is the default."""
     for version in (1, 2, 3):
@@ -71,6 +87,8 @@ def test_labelled_versions_are_served(write_echo: WriteEcho) -> None:
     assert served() == [(2, True), (3, False)]
     assert {each.traffic for each in Repository(repository).models()} == {Traffic(2, 3, 10)}
     assert Repository(repository).find("echo").version == 2
+    write_traffic(repository / "echo", Traffic(others=(("champion", 1),)))
+    assert served() == [(1, False), (3, True)]
     write_traffic(repository / "echo", Traffic(1))
     assert served() == [(1, True), (3, False)]
     write_traffic(repository / "echo", Traffic())

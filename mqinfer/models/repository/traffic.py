@@ -7,6 +7,7 @@ versions only; nothing of a model comes from it.
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
@@ -15,7 +16,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from mqinfer.models.repository.tables import read_toml, table_of
+from mqinfer.models.repository.tables import Place, integer, mapping, read_toml, table_of
 from mqinfer.protocol.errors import ConfigError, InvalidRequest
 from mqinfer.protocol.types import Count
 
@@ -32,22 +33,24 @@ class Traffic:
         canary: Version labelled `canary`; None for none.
         share: Per cent of the requests without a version that the canary gets.
         previous: The stable version before this one, for a rollback.
+        others: Further labels with their versions, from the file alone.
     """
 
     stable: Count | None = None
     canary: Count | None = None
     share: Annotated[int, Meta(ge=0, le=100)] = 0
     previous: Count | None = None
+    others: tuple[tuple[str, int], ...] = ()
 
     @property
     def versions(self) -> tuple[int, ...]:
         """The versions with a label; they are served whatever the model's version policy selects."""
-        return tuple(each for each in (self.stable, self.canary) if each is not None)
+        return tuple(int(version) for version in self.labels.values())
 
     @property
     def labels(self) -> dict[str, str]:
         """The versions by label, as a card lists them."""
-        named = {"stable": self.stable, "canary": self.canary}
+        named = {"stable": self.stable, "canary": self.canary, **dict(self.others)}
         return {label: str(version) for label, version in named.items() if version is not None}
 
     @property
@@ -65,7 +68,8 @@ class Traffic:
         """Return the policy without the labels of versions that are not among the given ones."""
         canary = self.canary if self.canary in versions else None
         share = 0 if canary is None else self.share
-        return Traffic(self.stable if self.stable in versions else None, canary, share, self.previous)
+        others = tuple((label, version) for label, version in self.others if version in versions)
+        return Traffic(self.stable if self.stable in versions else None, canary, share, self.previous, others)
 
     def moved(self, current: int, *, stable: int | None, canary: int | None, share: int | None) -> Traffic:
         """Return what follows from an operator's order; None leaves something as it is.
@@ -82,7 +86,8 @@ class Traffic:
         before = current if self.stable is None else self.stable
         chosen = before if stable is None else stable
         other = self._canary_beside(chosen, canary)
-        return Traffic(chosen, other, self._share_for(other, share), self.previous if chosen == before else before)
+        previous = self.previous if chosen == before else before
+        return Traffic(chosen, other, self._share_for(other, share), previous, self.others)
 
     def _canary_beside(self, stable: int, canary: int | None) -> int | None:
         if canary == stable:
@@ -110,10 +115,20 @@ class Traffic:
             return replace(self, canary=None, share=0)
         if self.previous is None:
             raise InvalidRequest("there is nothing to roll back: no canary, and no earlier stable version")
-        return Traffic(stable=self.previous)
+        return Traffic(stable=self.previous, others=self.others)
 
 
-_CHECK = table_of(Traffic)
+def _others(value: object, place: Place) -> tuple[tuple[str, int], ...]:
+    found: dict[str, int] = mapping(integer(0))(value, place)
+    for label in found:
+        if not _LABEL.fullmatch(label) or label in _OWN:
+            raise place.refusal(label, f"labels that begin with a letter, of 64 characters at most, and not {_OWN}")
+    return tuple(found.items())
+
+
+_LABEL = re.compile(r"[A-Za-z][\w.-]{0,63}", re.ASCII)
+_OWN = ("stable", "canary")
+_CHECK = table_of(Traffic, others=_others)
 
 
 def read_traffic(folder: Path) -> Traffic:
@@ -140,7 +155,8 @@ def write_traffic(folder: Path, traffic: Traffic) -> None:
     path = folder / TRAFFIC_FILE
     new = folder / f".{TRAFFIC_FILE}.{secrets.token_hex(4)}"  # several servers may share the repository
     values = {each.name: getattr(traffic, each.name) for each in fields(traffic)}
-    lines = [f"{key} = {value}\n" for key, value in values.items() if value != getattr(Traffic(), key)]
+    values["others"] = f"{{ {', '.join([f'{label!r} = {version}' for label, version in traffic.others])} }}"
+    lines = [f"{key} = {each}\n" for key, each in values.items() if getattr(traffic, key) != getattr(Traffic(), key)]
     try:
         if traffic == Traffic():
             path.unlink(missing_ok=True)
