@@ -217,7 +217,7 @@ class ModelStatistics(Struct, frozen=True):
         depth: Requests accepted and not answered.
         capacity: Requests that the processes accept at a time.
         oldest_ns: Age of the oldest request that is queued, in nanoseconds.
-        steps: Of an ensemble, what its models have run as its steps, by name and version; not part of sums.
+        steps: Of an ensemble, name and version of the model of each step, and what it has run; not part of sums.
     """
 
     last_inference: int = 0
@@ -232,7 +232,7 @@ class ModelStatistics(Struct, frozen=True):
     depth: int = 0
     capacity: int = 0
     oldest_ns: int = 0
-    steps: Mapping[tuple[str, int], ModelStatistics] = field(default_factory=dict)
+    steps: Sequence[tuple[str, int, ModelStatistics]] = ()
 
     def ended(self) -> ModelStatistics:
         """Return what stays of a process that has ended: what it has counted."""

@@ -112,7 +112,7 @@ def test_steps_of_an_ensemble_count_for_their_models() -> None:
     totals, one, two = Totals(), child(Phase.READY), child(Phase.READY)
     for each in (one, two):
         each.spec = replace(each.spec, found=ModelVersion("m", 1, Path("m"), parts=(part,)))
-        each.statistics = ModelStatistics(inference_count=1, steps={("part", 2): ModelStatistics(inference_count=3)})
+        each.statistics = ModelStatistics(inference_count=1, steps=[("part", 2, ModelStatistics(inference_count=3))])
     query = StatisticsQuery(5.0, [one])
     query.add(one, one.statistics)
     query.finish(totals, [one, two])

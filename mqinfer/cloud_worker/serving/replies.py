@@ -222,6 +222,11 @@ class Replies:
     ) -> InferResponse:
         card = self._service.model.card
         load = self._load(replied)
+        parameters: dict[str, Scalar] = {}
+        if isinstance(error, Rejected):
+            parameters[RETRY_AFTER] = load.depth * load.service_time_us
+            if error.queue_full:
+                parameters[QUEUE_FULL] = True
         return InferResponse(
             id=request.id,
             model_name=request.model_name or card.name,
@@ -235,7 +240,7 @@ class Replies:
             load=load,
             attempt=request.attempt,
             capture=request.capture,
-            parameters=_hints(error, load) if isinstance(error, Rejected) else {},
+            parameters=parameters,
         )
 
 
@@ -328,9 +333,3 @@ class ReplyMemory:
         reply = self._entries.pop(key, None)
         if reply:
             self._bytes -= payload_size(reply) + REPLY_COST
-
-
-def _hints(why: Rejected, load: WorkerLoad) -> dict[str, Scalar]:
-    """Return what tells a client whether, and when, to send a request again."""
-    when: dict[str, Scalar] = {RETRY_AFTER: load.depth * load.service_time_us}
-    return when | {QUEUE_FULL: True} if why.queue_full else when

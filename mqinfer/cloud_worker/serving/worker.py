@@ -33,7 +33,6 @@ from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.cloud_worker.serving.spans import WorkerSpans
 from mqinfer.models.backend import batch_sizes
 from mqinfer.models.ensemble.ensemble import step_counts
-from mqinfer.models.ensemble.step_counts import step_statistics
 from mqinfer.models.loading import LoadedModel
 from mqinfer.models.postprocess.stage import network_of
 from mqinfer.protocol.card import ModelCard, with_parameters
@@ -91,7 +90,7 @@ class Worker:
         self._clock = clock
         self._meter = LoadMeter(service_s=service_s)
         for counts in step_counts(model.backend):
-            counts.clear()
+            counts.sums = ModelStatistics()  # the runs of the warm-up are nobody's
         self._service = InferenceService(model, options.limits, self._meter.ran, self._meter.count)
         sizes = batch_sizes(network_of(model.backend))
         self._schedule = Schedule(model.config.dynamic_batching, self._service.max_rows, sizes)
@@ -192,7 +191,7 @@ class Worker:
             depth=self.depth,
             capacity=self._options.capacity,
             oldest_ns=round(oldest * 1e9),
-            steps=step_statistics(step_counts(self._model.backend)),
+            steps=[(each.card.name, int(each.card.version), each.sums) for each in step_counts(self._model.backend)],
         )
 
     def start(self, timeout: float = 10.0) -> None:

@@ -70,8 +70,8 @@ class Totals:
 
 def _add(sums: dict[Key, ModelStatistics], key: Key, found: ModelStatistics) -> None:
     """Add what a process has counted to the sums of its model, and of the models that were its steps."""
-    for each, counted in ((key, found), *found.steps.items()):
-        sums[each] = sums.get(each, ModelStatistics()) + counted
+    for name, version, counted in ((*key, found), *found.steps):
+        sums[name, version] = sums.get((name, version), ModelStatistics()) + counted
 
 
 def _parts(found: ModelVersion | None) -> Iterator[Key]:
