@@ -46,7 +46,7 @@ _GROUPS = {
     },
     "Measure": {
         "compare": ("edge.compare", "Compare the results of models over a recording."),
-        "bench": ("bench", "Measure a model on its site; batching, encodings, segmentation here."),
+        "bench": ("bench", "Measure a model on its site, or batching and encodings here."),
     },
 }
 """Module and summary of each subcommand, by the heading that it stands under in the help."""

@@ -78,7 +78,9 @@ def load(
     ] = None,
     rate: Annotated[
         list[str] | None,
-        typer.Option(help="Requests a second, separated by commas, that start whatever becomes of those before."),
+        typer.Option(
+            help="Requests that start each second, whether earlier ones have ended or not; separated by commas."
+        ),
     ] = None,
     seconds: Annotated[float, typer.Option(help="Length of each load, in seconds.", min=0.1)] = _LOAD.seconds,
     input_: Annotated[

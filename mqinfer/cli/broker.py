@@ -93,7 +93,7 @@ def init(
     ] = None,
     bind: Annotated[str | None, typer.Option(help="Address to listen on; all addresses by default.")] = None,
     user: Annotated[
-        str | None, typer.Option(help="User that runs the broker, who gets the secrets that it reads; needs root.")
+        str | None, typer.Option(help="User that runs the broker and gets the files that it reads; needs root.")
     ] = None,
     days: Days = DEFAULT_DAYS,
     root: Root = "mqinfer/v1",

@@ -61,13 +61,15 @@ def infer(
     ] = None,
     picture: Annotated[
         Path | None,
-        typer.Option(help="File to write the picture with the answer drawn in to, .png or .jpg; kept likewise."),
+        typer.Option(
+            help="File for the picture with the answer drawn in, .png or .jpg; an earlier one is kept under a number."
+        ),
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the result.", min=0.001, max=1e6)] = 10,
 ) -> None:
     """Send one request to a model and print the result.
 
-    What is found in a picture is in the picture's own pixels: boxes (`detections`), shares of the classes of a mask.
+    Boxes (`detections`) and the shares of a mask's classes are in the picture's own pixels.
     """
     given = [read_input(text) for text in input_]
     with Client(connection.address(), name=connection.name, root=connection.root) as client:

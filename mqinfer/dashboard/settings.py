@@ -49,7 +49,11 @@ class PageOptions:
         ),
     ] = None
     max_connections_per_address: Annotated[
-        int, typer.Option(help="Those of one address; loopback, where a proxy may be, is not bounded by it.", min=1)
+        int,
+        typer.Option(
+            help="Browsers of one address that are connected at a time; loopback, where a proxy may be, has no bound.",
+            min=1,
+        ),
     ] = 32
 
 

@@ -96,11 +96,13 @@ class ReferenceOptions:
 class GoalOptions:
     """How good a cascade must be, and what it is priced and drawn by; each field is an option."""
 
-    accuracy: Annotated[float, typer.Option(help="Wanted share of answers that are the reference's own.")] = 0.98
-    tolerance: Annotated[
-        float, typer.Option(help="The accuracy on other frames is surely not lower than this below --accuracy.")
-    ] = 0.01
-    confidence: Annotated[float, typer.Option(help="How sure that is: 0.95 is 19 of 20 calibrations.")] = 0.95
+    accuracy: Annotated[float, typer.Option(help="Wanted share of answers that equal those of the reference.")] = 0.98
+    tolerance: Annotated[float, typer.Option(help="How far below --accuracy the accuracy on other frames may be.")] = (
+        0.01
+    )
+    confidence: Annotated[
+        float, typer.Option(help="Probability that it is not lower than that; 0.95 is 19 of 20 calibrations.")
+    ] = 0.95
     reference_ms: Annotated[
         float | None,
         typer.Option(
@@ -110,9 +112,12 @@ class GoalOptions:
         ),
     ] = None
     blocks: Annotated[
-        int, typer.Option(help="Rows and columns of blocks, of which the most different one counts.", min=1)
+        int,
+        typer.Option(
+            help="Rows and columns of blocks in which frames are compared; the most different block counts.", min=1
+        ),
     ] = 1
-    plot: Annotated[Path | None, typer.Option(help="File for the frontier as a picture, .png or .svg.")] = None
+    plot: Annotated[Path | None, typer.Option(help="File for a plot of accuracy against cost, .png or .svg.")] = None
 
     def check(self) -> Goal:
         """Return what is wanted.

@@ -92,8 +92,10 @@ def traffic(
     asked: ServerOptions,
     model: Model,
     stable: Annotated[int | None, typer.Option(help="Version for requests that name none.", min=0)] = None,
-    canary: Annotated[int | None, typer.Option(help="Version to try with a share of them.", min=0)] = None,
-    share: Annotated[int | None, typer.Option(help="That share, in per cent.", min=0, max=100)] = None,
+    canary: Annotated[int | None, typer.Option(help="Version that gets --share of these requests.", min=0)] = None,
+    share: Annotated[
+        int | None, typer.Option(help="Share of these requests for the canary, in per cent.", min=0, max=100)
+    ] = None,
 ) -> None:
     """Set which version is stable, which is the canary, and the canary's share; without options print them.
 
@@ -123,7 +125,7 @@ def rollback(
     asked: ServerOptions,
     model: Model,
 ) -> None:
-    """Remove a model's canary or, where there is none, make the stable version of before the default one again."""
+    """Remove a model's canary; without one, make the previous stable version the default again."""
     with _control(connection) as control:
         replies = control.rollback(model, server=asked.server, timeout=asked.timeout)
     asked.print(replies, partial(_traffic_of, model))
@@ -145,12 +147,12 @@ def drain(
     connection: ConnectionOptions,
     worker: Worker,
     timeout: Annotated[
-        float, typer.Option(help="Seconds to wait; the worker drains on after them.", min=0.001, max=1e6)
+        float, typer.Option(help="Seconds to wait; the worker keeps draining after that.", min=0.001, max=1e6)
     ] = 60,
 ) -> None:
-    """Have a worker accept nothing more, and wait until it has answered what it has: for an upgrade.
+    """Stop a worker from accepting requests, and wait until it has answered those that it has: before an upgrade.
 
-    It stays connected, and `undrain` has it serve again. A process that is started anew serves.
+    It stays connected, and `undrain` makes it serve again. A process that is started anew serves.
     """
     with _control(connection) as control:
         names = control.drain(worker, timeout=timeout)
@@ -160,7 +162,7 @@ def drain(
 @app.command()
 @with_connection
 def undrain(connection: ConnectionOptions, worker: Worker, timeout: Timeout = 10) -> None:
-    """Have a worker that was drained serve again."""
+    """Make a drained worker serve again."""
     with _control(connection) as control:
         names = control.drain(worker, on=False, timeout=timeout)
     typer.echo(printable(f"serves again: {', '.join(names)}"))

@@ -53,12 +53,12 @@ def status(
     connection: ConnectionOptions,
     model: Annotated[str, typer.Argument(help="Name of a model, to show what concerns it; all by default.")] = "",
     as_json: AsJson = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every --interval seconds, until Ctrl-C.")] = False,
     interval: Annotated[
-        float, typer.Option(help="Seconds over which the rate is counted, and between two pictures.", min=0.1, max=3600)
+        float, typer.Option(help="Seconds over which rates are counted, and between two refreshes.", min=0.1, max=3600)
     ] = 1,
     rounds: Annotated[
-        int | None, typer.Option("--count", help="With --watch, pictures to show; without end by default.", min=1)
+        int | None, typer.Option("--count", help="With --watch, number of refreshes; without end by default.", min=1)
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the servers' replies.", min=0.001, max=1e6)] = 5,
     metrics_port: MetricsPort = None,
@@ -68,13 +68,12 @@ def status(
 
     With --metrics-port Prometheus reads what waits for each model, as at a gateway, until Ctrl-C.
 
-    Pending are the requests without an outcome: what clients state that have a state (edges, gateways), and what
-    workers have; oldest is the age of the oldest. p50 is the median time that the newest requests spent in the worker,
-    of the slowest server, and the stages behind it are means. Rates, times and hashes need a login that may ask servers
-    (operator): with a dashboard's login states are shown.
+    Pending counts the requests without an outcome that edges, gateways and workers report; oldest is the age of the
+    oldest of them. p50 is the median time in the worker of the newest requests, on the slowest server; the stages after
+    it are means. Rates, times and hashes need a login that may ask servers (operator); a dashboard's login sees states.
     """
     if rounds and not watch:
-        raise ConfigError("--count is the number of pictures of --watch; add --watch")
+        raise ConfigError("--count is the number of refreshes of --watch; add --watch")
     with _shown(as_json=as_json, is_live=watch) as show:
         metrics = metrics_port, metrics_bind
         last = asyncio.run(_run(connection, show, model, interval, rounds if watch else 1, timeout, metrics))

@@ -59,8 +59,8 @@ class _Wanted:
 @with_connection
 def watch(
     connection: ConnectionOptions,
-    model: Annotated[str | None, typer.Argument(help="Model whose results to show; those of all without it.")] = None,
-    count: Annotated[int | None, typer.Option(help="End after so many results.", min=1)] = None,
+    model: Annotated[str | None, typer.Argument(help="Model whose results to show; all by default.")] = None,
+    count: Annotated[int | None, typer.Option(help="End after N results.", min=1)] = None,
     client: Annotated[str | None, typer.Option(help="Show the results of this client alone.")] = None,
     save: Annotated[
         Path | None, typer.Option(help="Folder for a recording of results and previews, results.mcap.")
@@ -69,7 +69,7 @@ def watch(
     tensors: Annotated[
         bool, typer.Option("--tensors", help="Add all elements of the outputs to the JSON, in base64.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no results, with --save.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no results; needs --save.")] = False,
     buffer: Annotated[
         int, typer.Option(help="Results that may wait to be shown; the oldest are dropped first.", min=1)
     ] = 256,

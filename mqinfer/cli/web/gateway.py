@@ -36,7 +36,7 @@ def gateway(
     ] = 1,
     otlp_endpoint: OtlpEndpoint = None,
 ) -> None:
-    """Serve clients of the Open Inference Protocol and of TensorFlow Serving until Ctrl-C, by workers at the broker."""
+    """Answer clients of the Open Inference Protocol and of TensorFlow Serving until Ctrl-C, by the broker's workers."""
     address = resolve(connection.address())
     name = check_name("client", connection.name or address.login_name or f"gateway-{secrets.token_hex(4)}")
     logs.rename_process(name)
