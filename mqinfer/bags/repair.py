@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import lz4.frame
 
+from mqinfer.bags.rosbag import sqlite_size
 from mqinfer.extras import missing_extra
 from mqinfer.protocol.errors import SourceError
 
@@ -23,12 +24,15 @@ if TYPE_CHECKING:
 
 _MCAP_MAGIC = b"\x89MCAP0\r\n"
 _ROS1_MAGIC = b"#ROSBAG V2.0\n"
+_SQLITE_MAGIC = b"SQLite format"
 _MESSAGE, _CHUNK, _CONNECTION = 2, 5, 7
 _UNPACK: dict[str, Callable[[bytes], bytes]] = {  # each returns what is there of data that is cut off
     "none": bytes,
     "lz4": lambda data: lz4.frame.LZ4FrameDecompressor().decompress(data),
     "bz2": lambda data: bz2.BZ2Decompressor().decompress(data),
 }
+_LARGEST_STEP = 1 << 32
+"""Numbers of messages that are passed over for one that can be read, at most."""
 
 
 @dataclass(slots=True)
@@ -37,7 +41,7 @@ class Repaired:
 
     Attributes:
         messages: Number of messages that were copied.
-        damaged_chunks: Number of chunks that were left out, because they can't be unpacked.
+        damaged_chunks: Number of chunks, or of places in an SQLite file, that were left out as unreadable.
         stopped_at: Offset in the source from which nothing could be read; None if that is its end.
     """
 
@@ -62,7 +66,7 @@ def repair(source: Path, target: Path) -> Repaired:
     """Copy every message that can be read into a new bag with an index.
 
     Args:
-        source: A ROS 1 bag or an MCAP file, which may still grow, or a .db3 file, which may not; it stays as it is.
+        source: A ROS 1 bag or an MCAP file, which may still grow, or an SQLite file, which may not; it stays as it is.
         target: New file.
 
     Raises:
@@ -80,7 +84,7 @@ def repair(source: Path, target: Path) -> Repaired:
             elif begin.startswith(_MCAP_MAGIC):
                 file.seek(len(_MCAP_MAGIC))
                 _repair_mcap(file, target, found)
-            elif source.suffix == ".db3":
+            elif begin == _SQLITE_MAGIC or source.suffix == ".db3":
                 _repair_sqlite(source, target, found)
             else:
                 raise SourceError(
@@ -152,17 +156,17 @@ def _repair_mcap(file: BinaryIO, target: Path, found: Repaired) -> None:
 
 def _repair_sqlite(source: Path, target: Path, found: Repaired) -> None:
     """Copy an SQLite file with its journal, and let SQLite roll the copy back to its last commit."""
-    for suffix in ("", "-journal", "-wal"):
-        part = source.with_name(source.name + suffix)
-        if part.exists():
-            shutil.copyfile(part, target.with_name(target.name + suffix))
+    beside = [source.with_name(source.name + suffix) for suffix in ("-journal", "-wal")]
+    journals = [each for each in beside if each.exists()]
+    for part in (source, *journals):
+        shutil.copyfile(part, target.with_name(target.name + part.name.removeprefix(source.name)))
     try:
-        with closing(sqlite3.connect(target)) as database:
-            (state,) = database.execute("PRAGMA integrity_check(1)").fetchone()
-            if state != "ok":
-                raise sqlite3.DatabaseError(state)
-            (found.messages,) = database.execute("SELECT count(*) FROM messages").fetchone()
-            database.execute("PRAGMA journal_mode = DELETE")
+        try:
+            found.messages = _roll_back(target)
+        except sqlite3.Error:
+            if any(each.stat().st_size for each in journals):
+                raise
+            _read_around(target, found)
         target.with_name(f"{target.name}-journal").unlink(missing_ok=True)  # one without a head was not for SQLite
     except sqlite3.Error as error:
         for suffix in ("", "-journal", "-wal", "-shm"):
@@ -170,6 +174,61 @@ def _repair_sqlite(source: Path, target: Path, found: Repaired) -> None:
         raise SourceError(
             f"{source}: {error}; it is damaged or still being recorded; stop the recorder, then try again"
         ) from error
+
+
+def _roll_back(file: Path) -> int:
+    """Return the number of messages of a file as of its last commit; raise sqlite3.Error if it is damaged."""
+    with closing(sqlite3.connect(file)) as database:
+        (state,) = database.execute("PRAGMA integrity_check(1)").fetchone()
+        if state != "ok":
+            raise sqlite3.DatabaseError(state)
+        (messages,) = database.execute("SELECT count(*) FROM messages").fetchone()
+        database.execute("PRAGMA journal_mode = DELETE")
+    return int(messages)
+
+
+def _read_around(file: Path, found: Repaired) -> None:
+    """Replace a damaged file by one of the rows that can be read."""
+    damaged = file.rename(file.with_name(f"{file.name}.damaged"))
+    try:
+        if (missing := sqlite_size(damaged) - damaged.stat().st_size) > 0:
+            with damaged.open("ab") as opened:  # SQLite reads nothing of a file that is shorter than it states
+                opened.truncate(opened.tell() + missing)
+        with closing(sqlite3.connect(damaged)) as old, closing(sqlite3.connect(file)) as new:
+            _copy_tables(old, new)
+            _copy_messages(old, new, found)
+            new.commit()
+    finally:
+        damaged.unlink()
+
+
+def _copy_tables(old: sqlite3.Connection, new: sqlite3.Connection) -> None:
+    """Make all tables, and copy what is read of others than messages up to damage."""
+    for name, statement in old.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall():
+        with suppress(sqlite3.Error):
+            new.execute(statement)
+            for row in () if name == "messages" else old.execute(f'SELECT * FROM "{name}"'):  # noqa: S608 - its own name
+                new.execute(f'INSERT INTO "{name}" VALUES ({_places(row)})', row)  # noqa: S608 - as above
+
+
+def _copy_messages(old: sqlite3.Connection, new: sqlite3.Connection, found: Repaired) -> None:
+    """Copy messages in the order of their numbers, and pass over those that can't be read."""
+    last, step = 0, 0
+    while step < _LARGEST_STEP:
+        try:
+            for row in old.execute("SELECT * FROM messages WHERE id > ? ORDER BY id", (last + step,)):
+                new.execute(f"INSERT INTO messages VALUES ({_places(row)})", row)  # noqa: S608 - question marks
+                last, step = row[0], 0
+                found.messages += 1
+        except sqlite3.DatabaseError:
+            found.damaged_chunks += step == 0
+            step = 2 * step + 1
+        else:
+            return
+
+
+def _places(row: tuple[object, ...]) -> str:
+    return ", ".join("?" * len(row))
 
 
 def _repair_ros1(file: BinaryIO, target: Path, found: Repaired) -> None:

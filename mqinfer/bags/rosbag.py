@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from mqinfer.bags.calibration import calibration
-from mqinfer.bags.extent.advice import ZSTD_MAGIC, advise
+from mqinfer.bags.extent.advice import ZSTD_MAGIC, advise, zstd
 from mqinfer.extras import missing_extra
 from mqinfer.images.camera import CameraInfo
 from mqinfer.images.picture import CompressedImage, RawImage
@@ -139,7 +138,7 @@ class Rosbag:
                     raise SourceError(f"{self.path} was written to while it was read; stop its recorder first")
                 connection, log_time_ns, raw = message
                 if self._reader.is2 and bytes(raw[:4]) == ZSTD_MAGIC:  # a file without the folder's metadata.yaml
-                    raw = _zstd().ZstdDecompressor().decompress(raw, _LARGEST)
+                    raw = zstd().ZstdDecompressor().decompress(raw, _LARGEST)
                 log_time_ns = int(log_time_ns)  # a damaged SQLite file may hold anything in any column
             yield connection, log_time_ns, raw
 
@@ -233,10 +232,11 @@ def foreign_errors(path: Path, where: str = "") -> Iterator[None]:
         raise
     except Exception as failed:
         place = f"{path}: {where}: " if where else f"{path}: "
-        told = ", ".join(map(str, failed.args)) if len(failed.args) > 1 and not isinstance(failed, OSError) else failed
-        reason = str(told).strip() or type(failed).__name__
+        is_raw = str(failed) == str(failed.args)  # those of an exception that makes no sentence of them
+        told = ", ".join(map(str, failed.args)) if is_raw else str(failed)
+        reason = told.strip() or type(failed).__name__
         is_access = isinstance(failed, OSError) and failed.errno is not None
-        advice = "check its permissions" if is_access else advise(path)
+        advice = "check its permissions" if is_access else advise(path, is_message=bool(where))
         raise SourceError(f"{place}{reason.rstrip('.')}; {advice}") from failed
 
 
@@ -254,7 +254,7 @@ def _sqlite_states(path: Path) -> dict[Path, tuple[int, int]]:
                 "stop the recorder, then run: mqinfer bag repair FILE NEW"
             )
     for file in files:
-        size, expected = file.stat().st_size, _sqlite_size(file)
+        size, expected = file.stat().st_size, sqlite_size(file)
         if size < expected:
             raise SourceError(
                 f"{path}: {file.name} has {size} of {expected} bytes: its recorder still writes, or {advise(path)}"
@@ -262,7 +262,7 @@ def _sqlite_states(path: Path) -> dict[Path, tuple[int, int]]:
     return {each: _state(each) for each in files}
 
 
-def _sqlite_size(file: Path) -> int:
+def sqlite_size(file: Path) -> int:
     """Return how long a SQLite file's header says that it is, 0 where it does not: newer SQLites read less in silence.
 
     Source: https://www.sqlite.org/fileformat.html, section 1.3
@@ -332,17 +332,9 @@ def _is_zipped(path: Path) -> bool:
     return path.suffix in _ZIPPED and Path(path.stem).suffix in _STORAGES
 
 
-def _zstd() -> Any:
-    if sys.version_info >= (3, 14):
-        from compression import zstd
-    else:
-        from backports import zstd  # a dependency of rosbags
-    return zstd
-
-
 def _unpack(path: Path, resources: ExitStack) -> Path:
     folder = resources.enter_context(TemporaryDirectory(prefix="mqinfer-"))
     target = Path(folder, path.stem)
-    with _zstd().open(path, "rb") as packed, target.open("wb") as unpacked:
+    with zstd().open(path, "rb") as packed, target.open("wb") as unpacked:
         shutil.copyfileobj(packed, unpacked)
     return target

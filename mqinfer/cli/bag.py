@@ -33,13 +33,20 @@ def repair(
     new: Annotated[Path, typer.Argument(help="New file.")],
 ) -> None:
     """Copy what can be read of a bag that was not closed, is still being written, or is damaged."""
+    from mqinfer.bags.info import describe
     from mqinfer.bags.repair import repair as repair_bag
+    from mqinfer.bags.rosbag import is_bag
 
     found = repair_bag(file, new)
-    damage = f", {found.damaged_chunks} damaged chunks left out" if found.damaged_chunks else ""
+    damage = f", {found.damaged_chunks} damaged places left out" if found.damaged_chunks else ""
     end = "" if found.stopped_at is None else f"; nothing after byte {found.stopped_at} could be read"
     whole = "" if damage or end else "; no record was damaged"
     typer.echo(f"wrote {new}: {found.messages} messages{damage}{end}{whole}")
+    try:
+        if is_bag(new):  # by its name
+            describe(str(new))
+    except SourceError as error:  # a repair of results is one all the same
+        typer.echo(f"no frames can be read of it: {error}", err=True)
 
 
 @app.command()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from mqinfer.bags.sources import open_source
 from mqinfer.images.picture import RawImage
 from mqinfer.protocol.errors import SourceError
 from tests.bags.reading import read
+from tests.commands import run_main
 
 Write = Callable[..., Path]
 
@@ -217,6 +219,68 @@ def test_text_and_empty_files(tmp_path: Path, name: str) -> None:
     assert "it is empty" in fails(path)
     path.write_bytes((b"#ROSBAG V2.0\n" if name != "drive.bag" else b"SQLite format 3\0") + bytes(200))
     assert ("(.bag)" if name != "drive.bag" else "(.db3)") in fails(path)
+
+
+@pytest.mark.parametrize("damage", ["cut", "noise"])
+def test_a_damaged_database(tmp_path: Path, write_ros2: Write, noisy: Any, damage: str) -> None:
+    """The rows that can be read come back, each as it was recorded, in a file that any reader takes."""
+    (bag,) = write_ros2(tmp_path / "drive", noisy, "sqlite3").glob("*.db3")
+    frames, content = read(bag), bag.read_bytes()
+    half = len(content) // 2
+    bag.write_bytes(content[:half] if damage == "cut" else content[:half] + bytes(3000) + content[half + 3000 :])
+    error = fails(bag)
+    assert "mqinfer bag repair FILE NEW.db3" in error
+    found = repair(bag, tmp_path / "new.db3")
+    assert found.damaged_chunks
+    got = read(tmp_path / "new.db3")
+    assert found.messages == len(got) >= (24 if damage == "cut" else 54)
+    assert {bytes(each.image.data) for each in got} < {bytes(each.image.data) for each in frames}
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["drive", "new.db3"]
+
+
+def test_a_message_that_is_not_of_its_type(
+    tmp_path: Path, write_ros2: Write, noisy: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No repair is advised of a file without damage: it would end with the same advice again."""
+    bag = tmp_path / "drive.mcap"
+    with bag.open("wb") as file:
+        writer = McapWriter(file)
+        writer.start("ros2", "recorder")
+        schema = writer.register_schema("sensor_msgs/msg/Image", "ros2msg", b"")
+        channel = writer.register_channel("/front", "cdr", schema)
+        writer.add_message(channel, 1, b"\0\1\0\0" + bytes(60), 1)
+        writer.finish()
+    assert run_main("bag", "repair", bag, tmp_path / "new.mcap") == 0
+    assert "no frames can be read of it" in capsys.readouterr().err
+    for path in (bag, tmp_path / "new.mcap"):
+        assert "no repair mends it" in fails(path)
+    (database,) = write_ros2(tmp_path / "other", noisy, "sqlite3").glob("*.db3")
+    with closing(sqlite3.connect(database)) as opened, opened:
+        opened.execute("UPDATE messages SET data = x'00010000ff'")
+    for path in (database, database.parent):
+        assert "no repair mends it" in fails(path)
+
+
+@pytest.mark.parametrize(("storage", "left"), [("mcap", "PART.mcap NEW.mcap"), ("sqlite3", "PART.db3 NEW.db3")])
+def test_a_folder_with_a_file_that_is_cut_off(
+    tmp_path: Path, write_ros2: Write, noisy: Any, storage: str, left: str
+) -> None:
+    """What is advised is about that file, not about the folder's metadata, which are whole."""
+    folder = write_ros2(tmp_path / "drive", noisy, storage, "file")
+    (packed,) = folder.glob("*.zstd")
+    packed.write_bytes(packed.read_bytes()[:-100])
+    error = fails(folder)
+    assert f"{packed.name}: copy it again, or unpack it: zstd -dc FILE > PART" in error
+    assert left in error
+    assert "reindex" not in error
+
+
+def test_metadata_that_are_damaged(tmp_path: Path, write_ros2: Write, noisy: Any) -> None:
+    """Where all files of a folder are whole, its metadata are made anew."""
+    for storage in ("mcap", "sqlite3"):
+        folder = write_ros2(tmp_path / storage, noisy, storage)
+        (folder / "metadata.yaml").write_text("rosbag2_bagfile_information: {}")
+        assert "ros2 bag reindex FOLDER" in fails(folder)
 
 
 @pytest.mark.parametrize("storage", ["mcap", "sqlite3"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from typing import Any
 
 from mqinfer.codecs.image import lfs_pointer
 
@@ -19,47 +21,98 @@ _MAGIC = {
 }
 _HEAD = 32
 """Bytes that tell what a file is."""
+_PIECE = 1 << 20
+"""Bytes that are unpacked at a time."""
 _READABLE = {"cdr"}
 """Encodings of the messages of ROS 2."""
 
 _UNCLOSED = "{} that was not closed, is cut off or still grows can be read after: mqinfer bag repair FILE NEW"
 _FOLDER = "it is damaged, cut off, or not a ROS 2 bag; a folder can be repaired with: ros2 bag reindex FOLDER"
 _PACKED = (
-    "copy it again, or unpack it: zstd -dc FILE > PART; an MCAP file is then read after: mqinfer bag repair PART NEW"
+    "copy it again, or unpack it: zstd -dc FILE > PART{0}; what is left is then found by: "
+    "mqinfer bag repair PART{0} NEW{0}"
 )
-_DATABASE = "it is damaged or still grows; what is left is found by: sqlite3 FILE .recover | sqlite3 NEW.db3"
+_DATABASE = "it is damaged or still grows; what is left is found by: mqinfer bag repair FILE NEW.db3"
+_MESSAGE = (
+    "a message is damaged, or not of its type, and no repair mends it; --start and --duration read what lies before "
+    "and behind it"
+)
+_SOUND = "no record of it is damaged, so no repair changes that"
 
 
-def advise(path: Path) -> str:
-    """Return what a recording that can't be read is, and what can be done."""
+def advise(path: Path, *, is_message: bool = False) -> str:
+    """Return what a recording that can't be read is, and what can be done.
+
+    Args:
+        path: The recording.
+        is_message: Whether it is a message that can't be decoded, which a repair would copy as it is.
+    """
     if path.is_dir():
-        files = sorted(path.glob("*.mcap"), key=lambda file: (_ends(file)[1] == _MCAP_MAGIC, file))
-        return advise(files[0]) if files else _FOLDER
+        return _about_folder(path, is_message=is_message)
     head, tail = _ends(path)
-    if pointer := lfs_pointer(head, "the recording"):
-        return f"it is {pointer}"
     magic, kind = _MAGIC.get(path.suffix, (b"", "a recording"))
-    if not head or not magic.startswith(head[: len(magic)]):
+    if len(head) < len(magic) or not head.startswith(magic):
         return _about_foreign(kind, head)
     if magic == tail == _MCAP_MAGIC:
-        return _about_whole(path)
+        return _about_whole(path, _MESSAGE if is_message else _SOUND)
+    if is_message:
+        return _MESSAGE
     if magic == ZSTD_MAGIC:
-        return _PACKED
+        return _PACKED.format(Path(path.stem).suffix)
     return _DATABASE if path.suffix == ".db3" else _UNCLOSED.format(kind)
+
+
+def zstd() -> Any:
+    """Import the module of zstd: the standard library's, or that which rosbags depends on."""
+    if sys.version_info >= (3, 14):
+        from compression import zstd as module
+    else:
+        from backports import zstd as module
+    return module
+
+
+def _about_folder(folder: Path, *, is_message: bool) -> str:
+    """Return what is advised about the first file that is not whole; the folder's metadata is at fault if all are."""
+    files = sorted(file for file in folder.iterdir() if file.suffix in _MAGIC)
+    broken = next((file for file in files if not _is_whole(file)), None)
+    if broken is not None:
+        return f"{broken.name}: {advise(broken, is_message=is_message)}"
+    otherwise = _MESSAGE if is_message else _FOLDER
+    recordings = [file for file in files if file.suffix == ".mcap"]
+    return _about_whole(recordings[0], otherwise) if recordings else otherwise
+
+
+def _is_whole(file: Path) -> bool:
+    """Return whether a file has the begin of its kind and, where it can be told, its end."""
+    head, tail = _ends(file)
+    magic = _MAGIC[file.suffix][0]
+    if magic != ZSTD_MAGIC:
+        return head.startswith(magic) and (magic != _MCAP_MAGIC or tail == magic)
+    try:
+        with zstd().open(file, "rb") as unpacked:
+            while unpacked.read(_PIECE):
+                pass
+    except Exception:  # noqa: BLE001 - whatever is raised on damage, or backports.zstd is not installed
+        return False
+    return True
 
 
 def _about_foreign(kind: str, head: bytes) -> str:
     """Return what a file is whose head is not that of its kind."""
     if not head:
         return "it is empty: nothing was recorded, or it was not copied"
+    if pointer := lfs_pointer(head, "the recording"):
+        return f"it is {pointer}"
+    if any(start.startswith(head) for start, _ in _MAGIC.values()):
+        return "it is cut off behind its first bytes, and nothing can be read of it"
     others = [
         f"but {what}; name it so ({suffix})" for suffix, (start, what) in _MAGIC.items() if head.startswith(start)
     ]
     return f"it is not {kind}, {others[0]}" if others else f"it is not {kind}, and nothing can be read of it"
 
 
-def _about_whole(path: Path) -> str:
-    """Return what an MCAP file that is not cut off holds, where that is why it can't be read."""
+def _about_whole(path: Path, otherwise: str) -> str:
+    """Return what an MCAP file that is not cut off holds, where that is why it can't be read, or that it is damaged."""
     try:
         from mcap.reader import make_reader
 
@@ -76,7 +129,22 @@ def _about_whole(path: Path) -> str:
             named = ", ".join(sorted(found)) or "nothing"
             what = f"its profile is {header.profile!r}, its messages are {named}"
             return f"{what}; expected 'ros2' and cdr; convert it first"
+        if _is_sound(path):
+            return otherwise
     return "the file is not cut off: it is damaged inside, which mqinfer bag repair FILE NEW reads around"
+
+
+def _is_sound(path: Path) -> bool:
+    """Return whether an MCAP file has the checksums that it states, so that a repair would leave nothing out."""
+    from mcap.stream_reader import StreamReader
+
+    try:
+        with path.open("rb") as file:
+            for _ in StreamReader(file, validate_crcs=True).records:
+                pass
+    except Exception:  # noqa: BLE001 - whatever parsers raise on damage
+        return False
+    return True
 
 
 def _ends(path: Path) -> tuple[bytes, bytes]:
