@@ -27,10 +27,20 @@ def message_class(name: str) -> Any:
 @cache
 def _pool() -> Any:
     pool = descriptor_pool.DescriptorPool()
-    made = resources.files("mqinfer.gateway").joinpath("protos/descriptors.pb").read_bytes()
-    for file in descriptor_pb2.FileDescriptorSet.FromString(made).file:
+    for file in _files().values():
         pool.Add(file)
     return pool
+
+
+@cache
+def _files() -> dict[str, Any]:
+    made = resources.files("mqinfer.gateway").joinpath("protos/descriptors.pb").read_bytes()
+    return {file.name: file for file in descriptor_pb2.FileDescriptorSet.FromString(made).file}
+
+
+def file_of(name: str) -> Any:
+    """Return the FileDescriptorProto of a file in `protos`."""
+    return _files()[name]
 
 
 def from_record(name: str, content: Mapping[str, Any]) -> Any:

@@ -9,6 +9,7 @@ import grpc
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.grpc.infer import make_infer, make_stream
+from mqinfer.gateway.grpc.reflection import make_reflection
 from mqinfer.gateway.grpc.service import METHODS, make_work
 from mqinfer.gateway.grpc_calls import GrpcCaller, unary
 from mqinfer.gateway.messages import message_class, parse
@@ -40,6 +41,7 @@ def make_handlers(core: Core, access: Access, settings: GatewaySettings) -> list
     return [
         grpc.method_handlers_generic_handler(_SERVICE, methods),
         _make_health(core, access),
+        *make_reflection(core, access, ("grpc_service.proto", "health.proto")),
     ]
 
 

@@ -13,6 +13,7 @@ from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.calls import InferCall, outputs_size
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import Unsupported
+from mqinfer.gateway.grpc.reflection import make_reflection
 from mqinfer.gateway.grpc_calls import GrpcCaller, unary
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.gateway.tfs.calls import Spec, find, infer, version_states
@@ -58,6 +59,7 @@ def make_grpc_handlers(core: Core, access: Access, settings: GatewaySettings) ->
             GetModelStatus=(Right.METADATA, front.status),
             HandleReloadConfigRequest=(Right.MODEL_REPOSITORY, _reload),
         ),
+        *make_reflection(core, access, ("tensorflow_serving.proto",)),
     ]
 
 
