@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from mqinfer.logs import log_line
 
 INTERRUPTED = 130
 """Exit code of what a signal ended: 128 + SIGINT, as shells do."""
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR = "\r\n\x1b[?25h"
 """Ends the line of a terminal on which `^C` or a progress display stands, which has hidden the cursor."""
 
@@ -27,9 +29,47 @@ def on_stop(request: Callable[[], object], unfinished: Callable[[], str]) -> Non
             that neither may take a lock.
         unfinished: Returns what was not finished.
     """
+    take = _signals_taken(request, unfinished)
+    for number in _STOPPING:
+        signal.signal(number, lambda number, _: take(number))
+
+
+@contextmanager
+def until_signal(unfinished: Callable[[], str]) -> Iterator[threading.Event]:
+    """Yield an event that SIGINT and SIGTERM set, as `on_stop` describes, until the end of the block.
+
+    A thread takes the signals: a handler would wait for the main thread, which may be in a library that opens a camera.
+    """
+    stop = threading.Event()
+    take = _signals_taken(stop.set, unfinished)
+    receiver, sender = socket.socketpair()
+    sender.setblocking(False)
+
+    def listen() -> None:
+        while numbers := receiver.recv(1):
+            if numbers[0] in _STOPPING:
+                take(numbers[0])
+
+    thread = threading.Thread(target=listen, name="mqinfer-signals", daemon=True)
+    handlers = {number: signal.signal(number, lambda *_: None) for number in _STOPPING}
+    before = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+    thread.start()
+    try:
+        yield stop
+    finally:
+        signal.set_wakeup_fd(before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        sender.close()
+        thread.join()
+        receiver.close()
+
+
+def _signals_taken(request: Callable[[], object], unfinished: Callable[[], str]) -> Callable[[int], None]:
+    """Return what takes the signals, one after another."""
     interrupts = 0
 
-    def on_signal(number: int, _frame: object) -> None:
+    def take(number: int) -> None:
         nonlocal interrupts
         interrupts += number == signal.SIGINT
         if interrupts < 2 or number != signal.SIGINT:
@@ -43,15 +83,7 @@ def on_stop(request: Callable[[], object], unfinished: Callable[[], str]) -> Non
         finally:
             os._exit(INTERRUPTED)
 
-    signal.signal(signal.SIGINT, on_signal)
-    signal.signal(signal.SIGTERM, on_signal)
-
-
-def until_signal(unfinished: Callable[[], str]) -> threading.Event:
-    """Return an event that SIGINT and SIGTERM set, as `on_stop` describes."""
-    stop = threading.Event()
-    on_stop(stop.set, unfinished)
-    return stop
+    return take
 
 
 def _kill_children() -> None:

@@ -271,8 +271,7 @@ def _show(line: str) -> None:
 
 def _run(broker: AbstractContextManager[MosquittoServer], folder: BrokerFolder | None = None) -> None:
     servers: list[MosquittoServer] = []
-    stop = until_signal(partial(_kill, servers))
-    with broker as server:
+    with until_signal(partial(_kill, servers)) as stop, broker as server:
         servers.append(server)
         if folder is not None:
             typer.echo(f"listening on {_places(folder, server.port)}")

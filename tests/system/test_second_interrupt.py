@@ -137,6 +137,17 @@ def call(gateway: Program, port: int) -> None:
             connection.getresponse()
 
 
+@pytest.mark.parametrize("scheme", ["http", "rtsp"])
+def test_a_camera_that_does_not_answer(programs: Programs, scheme: str) -> None:
+    """FFmpeg waits for it on the main thread, so that Python runs no handler of a signal."""
+    with socket.create_server(("127.0.0.1", 0)) as camera:
+        camera.settimeout(PATIENCE)
+        url = f"{scheme}://127.0.0.1:{camera.getsockname()[1]}/video"
+        replay = programs.start("replay", url, "--model", "echo")
+        with camera.accept()[0]:
+            assert interrupt(replay).endswith(" replay: ended at once; frames without an outcome: 0")
+
+
 def test_a_dashboard(programs: Programs) -> None:
     """A browser has opened a WebSocket, and neither uses nor closes it."""
     url, dashboard = programs.dashboard()

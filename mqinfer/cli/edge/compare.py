@@ -81,18 +81,19 @@ def compare(
     )
     address = local_address() if local else connection.address()
     name, topics = connection.name or default_name(address), Topics(connection.root)
-    with ExitStack() as stack:
+    with ExitStack() as signals, ExitStack() as stack:
         if local:
             _serve(stack, repository, models, address, topics)
         requester = connect(address, name, topics, ClientOptions(window=window * len(models)))
         stack.callback(requester.close)
+        stop = signals.enter_context(until_signal(lambda: "nothing was compared"))
         try:
             found = compare_models(
                 settings,
                 models,
                 requester,
                 broker="local" if local else str(address),
-                stop=until_signal(lambda: "nothing was compared"),
+                stop=stop,
                 console=plain_console(stderr=True),
                 truth=truth,
                 bounds=VerdictBounds(max_disagreement, min_score),

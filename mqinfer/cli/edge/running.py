@@ -74,7 +74,7 @@ def run_replay(
     address, shown = _address(connection, repository)
     name = connection.name or default_name(address)
     page = ReportFile(sending.outputs.report) if sending.outputs.report else None
-    with ExitStack() as stack:
+    with ExitStack() as signals, ExitStack() as stack:
         tracer = make_tracer("mqinfer-edge", name, check_endpoint(sending.process.otlp_endpoint))
         if tracer is not None:
             stack.callback(tracer.close)
@@ -93,13 +93,14 @@ def run_replay(
         announcer.pending, announcer.streams = partial(pending_frames, requester, runs), EdgeStreams(runs).read
         metrics = edge_metrics(requester, runs)
         stack.enter_context(serving_metrics(metrics, sending.process.metrics_port, sending.process.metrics_bind))
+        stop = signals.enter_context(until_signal(partial(_unfinished, settings, runs)))
         try:
             reports = run_sessions(
                 settings,
                 models,
                 requester,
                 broker=shown,
-                stop=until_signal(partial(_unfinished, settings, runs)),
+                stop=stop,
                 console=plain_console(stderr=True),
                 connect=client.open,
                 on_runs=runs.extend,
