@@ -235,10 +235,10 @@ def test_infer_prints_the_top_classes(
     assert run_main("infer", "echo", "--broker", url, "--input", f"x={tmp_path}/x.npy", "--top", 2) == 0
     rows = [line.split() for line in capfd.readouterr().out.splitlines() if line.split()[:1] == ["x"]]
     assert rows == [
-        ["x", "0", "1", "10.0", "2", "a:b"],
-        ["x", "0", "2", "5.0", "1", "dog"],
-        ["x", "1", "1", "0.5", "0", "cat"],
-        ["x", "1", "2", "0.0", "1", "dog"],
+        ["x", "0", "1", "10.000000", "2", "a:b"],
+        ["x", "0", "2", "5.000000", "1", "dog"],
+        ["x", "1", "1", "0.500000", "0", "cat"],
+        ["x", "1", "2", "0.000000", "1", "dog"],
     ]
     serve(url, write_echo("count", ("n", "INT64", [-1])), "count")
     np.save(tmp_path / "n.npy", np.array([1]))

@@ -103,7 +103,7 @@ def test_each_output_has_its_codec_and_its_top_classes(
     assert result.outputs["m"].all()
     result = client.infer("echo", arrays, classification={"x": 1}, output_encoding="lz4")
     assert list(result.outputs) == ["x"]
-    assert result.outputs["x"].tolist() == [[f"{row.max()}:{row.argmax()}".encode()] for row in X]
+    assert result.outputs["x"].tolist() == [[f"{row.max():.6f}:{row.argmax()}".encode()] for row in X]
 
 
 @pytest.mark.parametrize("encoding", ["raw", "lz4", "shuffle-lz4", "lz4:9"])
