@@ -16,7 +16,7 @@ from mqinfer.errors import ModelNotLoadable
 from mqinfer.models.backends.tensorflow.keras_archive import check_keras
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion, Repository
-from mqinfer.models.repository.config import ModelConfig
+from mqinfer.models.repository.config import ModelConfig, TensorConfig
 
 
 def _model(repository: Path, name: str, config: str = "") -> Path:
@@ -107,6 +107,39 @@ def test_graphs_that_read_files(tf: Any, tmp_path: Path) -> None:
         with pytest.raises(ModelNotLoadable, match="is ReadFile, which may read or write any file"):
             load_model(ModelVersion("m", 1, path))
         load_model(ModelVersion("m", 1, path, ModelConfig(parameters={"file_operations": "true"})))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("outputs", ["", "y"])
+def test_what_a_saver_leaves_in_a_frozen_graph(tf: Any, tmp_path: Path, outputs: str) -> None:
+    """It is no output and is not run; what an output needs is refused as ever, also where it needs no input."""
+    v1 = tf.compat.v1
+    graph = tf.Graph()
+    with graph.as_default():
+        weight = tf.constant([2.0], name="weight")
+        x = v1.placeholder(tf.float32, [None], "x")
+        tf.add(x, weight, name="y")
+        name = v1.placeholder_with_default("model", [], "save/Const")
+        save = tf.raw_ops.SaveV2(
+            prefix=name, tensor_names=["w"], shape_and_slices=[""], tensors=[weight], name="save/SaveV2"
+        )
+        with tf.control_dependencies([save]), v1.colocate_with(weight):
+            tf.identity(name, "save/control_dependency")
+        restore = {"tensor_names": ["w"], "shape_and_slices": [""], "dtypes": [tf.float32]}
+        tf.raw_ops.RestoreV2(prefix=name, name="save/RestoreV2", **restore)
+    path = tmp_path / "model.pb"
+    path.write_bytes(graph.as_graph_def().SerializeToString())
+    named = ModelConfig(output=(TensorConfig(outputs),)) if outputs else ModelConfig()
+    model = load_model(ModelVersion("m", 1, path, named))
+    assert [each.name for each in model.card.outputs] == ["y"]
+    assert model.backend.infer({"x": np.array([1, 2], np.float32)})["y"].tolist() == [3, 4]
+    with pytest.raises(ModelNotLoadable, match="is RestoreV2, which may read or write any file"):
+        load_model(ModelVersion("m", 1, path, ModelConfig(output=(TensorConfig("save/RestoreV2"),))))
+    with graph.as_default():
+        tf.multiply(x, tf.raw_ops.RestoreV2(prefix="/etc/x", name="other", **restore)[0], name="z")
+    path.write_bytes(graph.as_graph_def().SerializeToString())
+    with pytest.raises(ModelNotLoadable, match="'other' is RestoreV2, which may read or write any file"):
+        load_model(ModelVersion("m", 1, path))
 
 
 @pytest.mark.slow

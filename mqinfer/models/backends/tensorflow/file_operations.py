@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from mqinfer.models.backends.tensorflow.graph_nodes import needing, reaching
 from mqinfer.models.backends.tensorflow.own_files import INITIALISERS, RESTORING, SAVING, OwnFiles
 from mqinfer.models.load_options import LoadOptions
 from mqinfer.models.repository.files import inner_path
@@ -37,13 +38,12 @@ def check_graph(definition: Any, path: Path, options: LoadOptions, own: Collecti
     Raises:
         ModelNotLoadable: The message has the operation's node, and the parameter that allows it.
     """
-    if str(options.parameters.get("file_operations", "")).lower() == "true":
+    if _are_allowed(options):
         return
     scopes = [("", definition.node), *((each.signature.name, each.node_def) for each in definition.library.function)]
     for scope, nodes in scopes:
         for node in nodes:
-            operation = node.op.rpartition(">")[2]
-            if _has_file(node, operation) or (operation in _STORES and (scope, node.name) not in own):
+            if _has_file(node) or (_is_store(node) and (scope, node.name) not in own):
                 raise ModelNotLoadable(
                     f"{path}: the node {node.name!r} is {node.op}, which may read or write any file of this machine; "
                     'export the model without it or, if you trust it, set parameters = { file_operations = "true" } '
@@ -51,7 +51,47 @@ def check_graph(definition: Any, path: Path, options: LoadOptions, own: Collecti
                 )
 
 
-def _has_file(node: Any, operation: str) -> bool:
+def without_leftovers(definition: Any, outputs: Collection[str], options: LoadOptions) -> Collection[str]:
+    """Take out of a GraphDef what its outputs don't need, if that is an operation with files.
+
+    A Saver of TensorFlow 1 leaves such nodes behind, and by their shape some are outputs, but they need no input.
+
+    Args:
+        definition: The GraphDef; it is changed.
+        outputs: Names of the nodes of its outputs.
+        options: Its parameters may allow such operations; those that `[[output]]` tables name are kept.
+
+    Returns:
+        The outputs without those of a Saver; all of them where there are no others.
+    """
+    with_files = [node.name for node in definition.node if _has_file(node) or _is_store(node)]
+    if _are_allowed(options) or not with_files:
+        return outputs
+    nodes = {node.name: node for node in definition.node}
+    if not options.outputs:
+        left = needing(nodes, with_files) - needing(nodes, [name for name in nodes if nodes[name].op == "Placeholder"])
+        outputs = [name for name in outputs if name not in left] or outputs
+    _prune(definition, reaching(nodes, outputs))
+    return outputs
+
+
+def _prune(definition: Any, needed: Collection[str]) -> None:
+    for index in reversed(range(len(definition.node))):
+        definition.node[index].attr.pop("_class", None)  # a device to share, with a node that may be gone
+        if definition.node[index].name not in needed:
+            del definition.node[index]
+
+
+def _are_allowed(options: LoadOptions) -> bool:
+    return str(options.parameters.get("file_operations", "")).lower() == "true"
+
+
+def _is_store(node: Any) -> bool:
+    return node.op.rpartition(">")[2] in _STORES
+
+
+def _has_file(node: Any) -> bool:
+    operation = node.op.rpartition(">")[2]
     if operation == "PrintV2":
         return bool(node.attr["output_stream"].s.startswith(b"file:"))
     if operation == "FixedUnigramCandidateSampler":

@@ -7,7 +7,7 @@ no other consumes, or those that `model.toml` names. A tensor has its node's nam
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from mqinfer.models.backends.tensorflow.backend import (
     input_specs,
     output_specs,
 )
-from mqinfer.models.backends.tensorflow.file_operations import check_graph
+from mqinfer.models.backends.tensorflow.file_operations import check_graph, without_leftovers
 from mqinfer.models.backends.tensorflow.graph_nodes import reaching, unconsumed
 from mqinfer.models.backends.tensorflow.runtime import choose_device, import_tensorflow, loading
 from mqinfer.models.load_options import LoadOptions, TensorOptions
@@ -45,6 +45,7 @@ def load(path: Path, options: LoadOptions) -> Backend:
     device = choose_device(tensorflow, options.device, options.threads)
     with loading(path):
         definition = _read(tensorflow, path)
+        ends = without_leftovers(definition, _ends(definition, options.outputs), options)
         check_graph(definition, path, options)
         scalars = _close_open_shapes(tensorflow, definition, options.inputs)
         wrapped = tensorflow.compat.v1.wrap_function(
@@ -52,7 +53,7 @@ def load(path: Path, options: LoadOptions) -> Backend:
         )
         for name in scalars:
             wrapped.graph.get_tensor_by_name(f"{name}:0").set_shape([])
-        outputs = _outputs(wrapped.graph, definition, options.outputs, path)
+        outputs = _outputs(wrapped.graph, ends, options.outputs, path)
         inputs = _inputs(wrapped.graph, definition, outputs, path)
         function = wrapped.prune(list(inputs.values()), list(outputs.values()))
 
@@ -119,11 +120,16 @@ def _is_open(node: Any, producer: int) -> bool:
     return bool("shape" not in node.attr or shape.unknown_rank or (producer < 24 and not shape.dim))
 
 
-def _outputs(graph: Any, definition: Any, configured: Mapping[str, TensorOptions], path: Path) -> dict[str, Any]:
+def _ends(definition: Any, configured: Collection[str]) -> list[str]:
+    """Return the names of the nodes that are outputs."""
+    return [name.partition(":")[0] for name in configured] or [node.name for node in unconsumed(definition.node)]
+
+
+def _outputs(graph: Any, ends: Collection[str], configured: Mapping[str, TensorOptions], path: Path) -> dict[str, Any]:
     if configured:
         return {name: _named_tensor(graph, name) for name in configured}
-    ends = [graph.get_operation_by_name(node.name) for node in unconsumed(definition.node)]
-    tensors = [tensor for operation in ends for tensor in operation.outputs if has_datatype(tensor)]
+    operations = [graph.get_operation_by_name(name) for name in ends]
+    tensors = [tensor for operation in operations for tensor in operation.outputs if has_datatype(tensor)]
     if not tensors:
         raise ModelNotLoadable(
             f"{path}: no outputs found: every node is consumed or has no result; "

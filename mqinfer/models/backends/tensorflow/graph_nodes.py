@@ -48,3 +48,19 @@ def reaching(nodes: Mapping[str, NodeDef], targets: Iterable[str]) -> frozenset[
             found.add(name)
             waiting += [entry.removeprefix("^").partition(":")[0] for entry in nodes[name].input]
     return frozenset(found)
+
+
+def needing(nodes: Mapping[str, NodeDef], sources: Iterable[str]) -> frozenset[str]:
+    """Return the names of all nodes that need one of the sources, the sources included."""
+    consumers: dict[str, list[str]] = {}
+    for node in nodes.values():
+        for entry in node.input:
+            consumers.setdefault(entry.removeprefix("^").partition(":")[0], []).append(node.name)
+    found: set[str] = set()
+    waiting = list(sources)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += consumers.get(name, ())
+    return frozenset(found)
