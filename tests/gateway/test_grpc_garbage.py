@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from mqinfer.gateway.grpc.service import METHODS
-from mqinfer.gateway.grpc.wire import delimited
 from mqinfer.gateway.messages import message_class
+from mqinfer.protobuf_wire import delimited
 from tests.gateway.conftest import OpenCore
 from tests.gateway.grpc_front import GrpcFront, read_outputs, serving, tensors
 

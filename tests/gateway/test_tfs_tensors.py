@@ -14,10 +14,10 @@ from hypothesis.extra import numpy as st_numpy
 
 from mqinfer.errors import BadTensor, InvalidRequest, LimitExceeded
 from mqinfer.gateway import varints
-from mqinfer.gateway.grpc.wire import delimited
 from mqinfer.gateway.tfs.messages import parse, tfs_class
 from mqinfer.gateway.tfs.tensors import NUMBERS, read_tensor, read_tensors, write_tensor
 from mqinfer.gateway.varints import pack_varints, unpack_varints
+from mqinfer.protobuf_wire import delimited
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
 
 MOST = 1 << 20

@@ -10,8 +10,8 @@ from math import prod
 import numpy as np
 
 from mqinfer.gateway.checks import check_shape
-from mqinfer.gateway.grpc.wire import DELIMITED, VARINT, fields
 from mqinfer.gateway.varints import count_varints, unpack_varints
+from mqinfer.protobuf_wire import DELIMITED, VARINT, fields
 from mqinfer.protocol.datatypes import Buffer, Datatype
 from mqinfer.protocol.errors import BadTensor, LimitExceeded
 

@@ -16,9 +16,9 @@ from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.grpc.requests import LARGE, GrpcRequest, read_call, read_request
-from mqinfer.gateway.grpc.wire import delimited
 from mqinfer.gateway.grpc_calls import GrpcCaller, Work, abort, admit, holding, known, receive, text_of
 from mqinfer.gateway.messages import message_class
+from mqinfer.protobuf_wire import delimited
 from mqinfer.protocol.datatypes import Buffer, datatype_of, raw_bytes
 from mqinfer.protocol.errors import Cancelled, Expired, MqinferError
 

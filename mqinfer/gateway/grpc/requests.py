@@ -13,10 +13,10 @@ from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.checks import check_names, check_shape
 from mqinfer.gateway.errors import Unsupported
 from mqinfer.gateway.grpc.contents import raw_contents
-from mqinfer.gateway.grpc.wire import DELIMITED, delimited, fields
 from mqinfer.gateway.grpc_calls import GrpcCaller
 from mqinfer.gateway.messages import message_class, parse
 from mqinfer.gateway.protocol_answers import NO_SHARED_MEMORY
+from mqinfer.protobuf_wire import DELIMITED, delimited, fields
 from mqinfer.protocol.datatypes import Buffer, Datatype
 from mqinfer.protocol.errors import BadTensor, InvalidRequest, LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS

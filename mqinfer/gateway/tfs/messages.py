@@ -7,9 +7,9 @@ from typing import Any
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from mqinfer.gateway.grpc.wire import DELIMITED, fields
 from mqinfer.gateway.messages import message_class
 from mqinfer.gateway.messages import parse as parse_message
+from mqinfer.protobuf_wire import DELIMITED, fields
 from mqinfer.protocol.datatypes import ITEM_BYTES, Datatype
 from mqinfer.protocol.errors import LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from mqinfer.gateway.grpc.wire import read_varint
 from mqinfer.gateway.varints import count_varints, pack_varints, unpack_varints
+from mqinfer.protobuf_wire import read_varint
 from mqinfer.protocol.datatypes import Array, Datatype, array_bytes, dtype_of, from_raw, little_endian
 from mqinfer.protocol.errors import BadTensor, LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mqinfer.models.repository.files import describe, named_file
-from mqinfer.models.repository.protobuf_fields import DamagedError, fields
-from mqinfer.protocol.errors import ModelNotLoadable
+from mqinfer.protobuf_wire import DELIMITED, fields
+from mqinfer.protocol.errors import InvalidRequest, ModelNotLoadable
 
 _MOST_FIELDS = 5_000_000
 """The most fields that are read: a network of 100,000 nodes has about 1.5 million; this many take some seconds."""
@@ -67,7 +67,7 @@ def external_locations(path: Path) -> frozenset[str]:
             entries = [dict(_entry(content, *where)) for where in _entries(content)]
     except (OSError, ValueError) as error:  # ValueError: nothing in it
         raise ModelNotLoadable(f"{path}: can't be read: {error}; check who owns it") from error
-    except (DamagedError, IndexError) as error:
+    except InvalidRequest as error:
         raise ModelNotLoadable(f"{path}: not a readable ONNX file ({error}); found {describe(path)}") from error
     return frozenset(text.decode(errors="replace") for entry in entries for text in entry.get(_LOCATION, ()))
 
@@ -82,17 +82,18 @@ def _entries(content: mmap.mmap) -> Iterator[tuple[int, int]]:
             yield start, end
             continue
         followed = _FOLLOWED[kind]
-        for number, first, last in fields(content, start, end):
+        for number, wire_type, _, first, last in fields(content, start, end):
             left -= 1
             if left < 0:
-                raise DamagedError(f"more than {_MOST_FIELDS} fields")
-            if number in followed and first >= 0:
+                raise InvalidRequest(f"more than {_MOST_FIELDS} fields")
+            if number in followed and wire_type == DELIMITED:
                 waiting.append((followed[number], first, last))
 
 
 def _entry(content: mmap.mmap, start: int, end: int) -> Iterator[tuple[bytes, list[bytes]]]:
     """Return all values of each key: if a field occurs twice, readers differ in which one they take."""
-    texts = [(number, content[first:last]) for number, first, last in fields(content, start, end) if first >= 0]
+    every = fields(content, start, end)
+    texts = [(number, content[first:last]) for number, kind, _, first, last in every if kind == DELIMITED]
     values = [text for number, text in texts if number == 2]
     return ((text, values) for number, text in texts if number == 1)
 

@@ -16,9 +16,10 @@ from typing import TypeVar
 from mqinfer.models.backends.tensorflow.graph_nodes import reaching, unconsumed
 from mqinfer.models.backends.tensorflow.saved_model import choose_signature
 from mqinfer.models.repository.files import describe
-from mqinfer.models.repository.protobuf_fields import Bytes, DamagedError, fields
-from mqinfer.protocol.errors import ModelNotLoadable
+from mqinfer.protobuf_wire import DELIMITED, VARINT, fields, read_varint
+from mqinfer.protocol.errors import InvalidRequest, ModelNotLoadable
 
+Bytes = bytes | mmap.mmap
 T = TypeVar("T")
 
 
@@ -118,21 +119,21 @@ def _read(path: Path, file: Path, parse: Callable[[Bytes], T]) -> T:
     try:
         with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return parse(content)
-    except (DamagedError, IndexError, ValueError) as error:  # ValueError: an empty file, or names that are no text
+    except (InvalidRequest, ValueError) as error:  # ValueError: an empty file, or names that are no text
         raise ModelNotLoadable(f"{path}: no model that can be read ({error}); found {describe(path)}") from error
 
 
 def _nodes(content: Bytes) -> dict[str, FrozenNode]:
-    every = fields(content, 0, len(content))
-    nodes = (_node(content, first, last) for found, first, last in every if found == 1 and first >= 0)
+    every = fields(content)
+    nodes = (_node(content, at, end) for found, kind, _, at, end in every if found == 1 and kind == DELIMITED)
     return {node.name: node for node in nodes}
 
 
 def _node(content: Bytes, start: int, end: int) -> FrozenNode:
     """Read name, operation and inputs where they lie, so that the attributes, with the weights, are not copied."""
     texts: dict[int, list[str]] = {1: [], 2: [], 3: []}
-    for found, first, last in fields(content, start, end):
-        if found in texts and first >= 0:
+    for found, kind, _, first, last in fields(content, start, end):
+        if found in texts and kind == DELIMITED:
             texts[found].append(content[first:last].decode())
     return FrozenNode("".join(texts[1]), "".join(texts[2]), tuple(texts[3]))
 
@@ -151,9 +152,8 @@ def _signature(content: bytes) -> _Signature:
 
 def _number(content: bytes, number: int) -> int:
     """Return a field that is a varint; 0, as in protobuf, where it is absent."""
-    return next(
-        (value for found, first, value in fields(content, 0, len(content)) if (found, first) == (number, -1)), 0
-    )
+    starts = (start for found, kind, _, start, _ in fields(content) if (found, kind) == (number, VARINT))
+    return next((read_varint(content, start)[0] for start in starts), 0)
 
 
 def _map(content: bytes, number: int) -> dict[str, bytes]:
@@ -171,6 +171,6 @@ def _texts(content: bytes, number: int) -> list[str]:
 
 def _messages(content: Bytes, number: int) -> Iterator[bytes]:
     """Yield the bytes of each field of this number."""
-    for found, first, last in fields(content, 0, len(content)):
-        if found == number and first >= 0:
+    for found, kind, _, first, last in fields(content):
+        if found == number and kind == DELIMITED:
             yield content[first:last]

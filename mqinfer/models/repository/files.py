@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mqinfer.codecs.image import lfs_pointer
-from mqinfer.models.repository.protobuf_fields import is_whole
-from mqinfer.protocol.errors import ModelNotLoadable
+from mqinfer.protobuf_wire import fields
+from mqinfer.protocol.errors import InvalidRequest, ModelNotLoadable
 
 _LONGEST = 1024  # characters of a relative path
 _LFS_POINTER_BYTES = 1024  # the specification's limit for a pointer file
@@ -155,5 +155,9 @@ def describe(path: Path) -> str:
 
 
 def _is_whole(path: Path) -> bool:
+    """Return whether the outermost fields of a message end where its bytes end: nothing is cut off."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return is_whole(content)
+        try:
+            return sum(1 for _ in fields(content)) > 0
+        except InvalidRequest:
+            return False

@@ -1,25 +1,31 @@
-"""The outer form of Protocol Buffers: fields as views of a message's bytes, so that tensors need not be copied.
+"""The outer form of Protocol Buffers: where fields lie in a message's bytes, so that large ones need not be copied.
+
+https://protobuf.dev/programming-guides/encoding/
 
 A request of 150 kB is read in 4 microseconds so, one of 6 MB too; protobuf itself takes 7 and 430.
 """
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 
 from mqinfer.broker.packets import encode_variable_integer
 from mqinfer.protocol.errors import InvalidRequest
 
+Bytes = bytes | memoryview | mmap.mmap
 VARINT, DELIMITED = 0, 2
 _FIXED = {1: 8, 5: 4}
 _MOST_SHIFT = 63
 
 
-def fields(view: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
+def fields(view: Bytes, at: int = 0, end: int | None = None) -> Iterator[tuple[int, int, int, int, int]]:
     """Iterate over the fields of a message.
 
     Args:
-        view: The message's bytes.
+        view: The message's bytes; of a mapped file, what is skipped costs nothing.
+        at: Where the message begins in them.
+        end: Where it ends; None for their end.
 
     Yields:
         The field's number and wire type, where its tag begins, where its value begins (behind the length, if it has
@@ -28,7 +34,7 @@ def fields(view: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
     Raises:
         InvalidRequest: It is no message.
     """
-    at, end = 0, len(view)
+    end = len(view) if end is None else end
     while at < end:
         start = at
         tag, at = read_varint(view, at)
@@ -52,7 +58,7 @@ def delimited(number: int, length: int) -> bytes:
     return encode_variable_integer(number << 3 | DELIMITED) + encode_variable_integer(length)
 
 
-def read_varint(view: memoryview, at: int) -> tuple[int, int]:
+def read_varint(view: Bytes, at: int) -> tuple[int, int]:
     """Return the varint at a place, and where it ends.
 
     Raises:
@@ -70,4 +76,4 @@ def read_varint(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def _broken(what: str) -> InvalidRequest:
-    return InvalidRequest(f"the request is not a message of Protocol Buffers: it contains {what}")
+    return InvalidRequest(f"not a message of Protocol Buffers: it contains {what}")
