@@ -1,9 +1,9 @@
-"""The address of a broker, read from one URL."""
+"""The address of a broker and of its standbys, which take over where it fails, read from one URL."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Literal
@@ -26,6 +26,7 @@ _SCHEMES: Final[dict[str, tuple[Transport, bool, int]]] = {
 }
 _WARNED = timedelta(days=30)
 _HINT = "it should look like mqtt://host:1883, mqtts://user:password@host, ws://host:9001/mqtt or memory://name"
+_MOST_STANDBYS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class BrokerAddress:
         tls: Set where the connection is encrypted.
         transport: `tcp`, `websockets`, or `memory` for a broker within this process.
         path: The HTTP path of a websockets broker.
+        standbys: Host and port of each broker that is tried, in this order, where the first one does not answer. Login,
+            TLS, transport and path are the same.
     """
 
     host: str
@@ -64,6 +67,13 @@ class BrokerAddress:
     tls: TlsOptions | None = None
     transport: Transport = "tcp"
     path: str = "/mqtt"
+    standbys: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def each(self) -> tuple[BrokerAddress, ...]:
+        """The address of each broker alone, in the order in which they are tried."""
+        places = ((self.host, self.port), *self.standbys)
+        return tuple(replace(self, host=host, port=port, standbys=()) for host, port in places)
 
     @property
     def login_name(self) -> str | None:
@@ -97,8 +107,9 @@ class BrokerAddress:
         if self.transport == "memory":
             return f"memory://{self.host}"
         scheme = {"tcp": "mqtt", "websockets": "ws"}[self.transport] + ("s" if self.tls else "")
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{scheme}://{host}:{self.port}" + (self.path if self.transport == "websockets" else "")
+        places = ((self.host, self.port), *self.standbys)
+        hosts = ",".join(f"{f'[{host}]' if ':' in host else host}:{port}" for host, port in places)
+        return f"{scheme}://{hosts}" + (self.path if self.transport == "websockets" else "")
 
     @classmethod
     def parse(
@@ -114,7 +125,8 @@ class BrokerAddress:
 
         Args:
             url: With `user@` or `user:password@` if need be, both percent-encoded. For a user without a password that
-                of `password_file` counts, else that of the environment variable `MQINFER_PASSWORD`.
+                of `password_file` counts, else that of the environment variable `MQINFER_PASSWORD`. Standbys follow
+                the first host behind commas: `mqtts://user@a:8883,b:8883`.
             ca_file: Certificates to trust, for the encrypted schemes.
             cert_file: The client's certificate, for the encrypted schemes.
             key_file: Its key.
@@ -123,7 +135,7 @@ class BrokerAddress:
         Raises:
             ConfigError: The URL has a fault; the message names it, without the password.
         """
-        parts = _split(url)
+        parts, *standbys = _split_each(url)
         if parts.scheme not in _SCHEMES:
             raise ConfigError(f"broker URL: unknown scheme {parts.scheme!r}; {_HINT}")
         transport, encrypted, default_port = _SCHEMES[parts.scheme]
@@ -142,6 +154,7 @@ class BrokerAddress:
             tls=tls if encrypted else None,
             transport=transport,
             path=(transport == "websockets" and parts.path) or "/mqtt",
+            standbys=tuple((_host(each), _port(each, default_port)) for each in standbys),
         )
 
 
@@ -150,6 +163,23 @@ def _split(url: str) -> SplitResult:
         return urlsplit(url)
     except ValueError as error:  # unbalanced brackets; its message may repeat the login
         raise ConfigError(f"broker URL: the host is malformed; {_HINT}") from error.with_traceback(None)
+
+
+def _split_each(url: str) -> list[SplitResult]:
+    """Return the parts of a URL with its first host alone, then those with each standby alone."""
+    scheme, colon, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    login, at, hosts = place.rpartition("@")
+    if "@" in login and "," in login:
+        raise ConfigError("broker URL: one login is for all hosts and stands once, as in mqtts://user@a:8883,b:8883")
+    if scheme == "memory" or "," not in hosts:
+        return [_split(url)]
+    if path.startswith("/"):
+        raise ConfigError("broker URL: the scheme stands once, before the first host, as in mqtt://a:1883,b:1883")
+    each = hosts.split(",")
+    if len(each) > 1 + _MOST_STANDBYS:
+        raise ConfigError(f"broker URL: {len(each)} hosts; expected {1 + _MOST_STANDBYS} at most")
+    return [_split(f"{scheme}{colon}{login}{at}{host}{slash}{path}") for host in each]
 
 
 def _check_shape(parts: SplitResult, transport: Transport) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +16,7 @@ from typing import Any, Protocol
 
 from aiohttp import WebSocketError, WSCloseCode, WSMsgType, web
 
-from mqinfer.broker.paho.connecting import make_tls_context, tls_error
+from mqinfer.dashboard.brokers import Brokers
 from mqinfer.dashboard.places import Full, Places
 from mqinfer.dashboard.settings import DashboardSettings
 from mqinfer.logs import log_dropped
@@ -79,7 +78,7 @@ class Relay:
         self.places = Places(settings.max_connections, settings.max_connections_per_address)
         self.refused: Counter[str] = Counter()
         self._settings, self._make_gate = settings, make_gate
-        self._tls = make_tls_context(settings.address.tls) if settings.address.tls else None
+        self._brokers = Brokers(settings, _BUFFER)
         self._closing = asyncio.Event()
         self._serving: set[asyncio.Task[Any]] = set()
 
@@ -88,6 +87,7 @@ class Relay:
         self._closing.set()
         if self._serving:
             await asyncio.wait(self._serving, timeout=_MOST_CLOSING_S)
+        await self._brokers.close()
 
     async def serve(self, request: web.Request, is_valid: Callable[[], bool]) -> web.StreamResponse:
         """Serve one browser until either end closes.
@@ -159,14 +159,17 @@ class Relay:
         first = await _first_packet(browser, gate, self._settings.first_packet)
         if not first:
             return
-        reader, writer = await self._connect()
+        broker = await self._brokers.connect()
         try:
-            writer.write(first)
+            broker.writer.write(first)
             await _until_first(
-                _upward(browser, gate, writer), _downward(reader, browser), self._until_invalid(is_valid)
+                _upward(browser, gate, broker.writer),
+                _downward(broker.reader, browser),
+                self._until_invalid(is_valid),
+                self._brokers.until_earlier(broker.place),
             )
         finally:
-            await _close(writer)
+            await _close(broker.writer)
 
     async def _until_invalid(self, is_valid: Callable[[], bool]) -> None:
         """Wait for the end of the dashboard, or of the browser's login."""
@@ -176,28 +179,6 @@ class Relay:
                     await self._closing.wait()
                     return
         raise Refused("session_ended")
-
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to the broker; asyncio switches Nagle's algorithm off.
-
-        Raises:
-            MqinferError: The broker can't be reached.
-        """
-        address = self._settings.address
-        try:
-            async with asyncio.timeout(self._settings.broker_patience):
-                return await asyncio.open_connection(
-                    address.host,
-                    address.port,
-                    ssl=self._tls,
-                    server_hostname=address.host if self._tls else None,
-                    limit=_BUFFER,
-                )
-        except ssl.SSLError as error:
-            why: MqinferError = tls_error(address, error)
-        except (OSError, TimeoutError) as error:
-            why = MqinferError(f"the broker {address} can't be reached: {str(error) or 'it does not answer'}")
-        raise why
 
     def _refuse(self, peer: str, reason: str, status: int, text: str) -> web.Response:
         self._count(peer, reason)

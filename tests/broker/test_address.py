@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -27,6 +28,9 @@ from mqinfer.protocol.errors import ConfigError
         ("ws://host/other", BrokerAddress("host", 80, transport="websockets", path="/other")),
         ("wss://host", BrokerAddress("host", 443, transport="websockets", tls=TlsOptions())),
         ("memory://bench", BrokerAddress("bench", 0, transport="memory")),
+        ("mqtt://a,b:1884,[::1]", BrokerAddress("a", standbys=(("b", 1884), ("::1", 1883)))),
+        ("mqtt://u:p,q@a,b", BrokerAddress("a", 1883, "u", "p,q", standbys=(("b", 1883),))),
+        ("ws://a,b:90/x", BrokerAddress("a", 80, transport="websockets", path="/x", standbys=(("b", 90),))),
     ],
 )
 def test_good_urls(url: str, address: BrokerAddress) -> None:
@@ -56,6 +60,11 @@ def test_good_urls(url: str, address: BrokerAddress) -> None:
         ("memory://user:secret@name", "login"),
         ("memory://name:17", "port"),
         ("memory://", "host"),
+        ("mqtt://a,", "host"),
+        ("mqtt://a,b:secret", "port"),
+        ("mqtt://a,mqtt://b", "scheme stands once"),
+        ("mqtt://u:secret@a,v:secret@b", "one login"),
+        ("mqtt://" + ",".join("abcdefghij"), "10 hosts"),
     ],
 )
 def test_bad_urls(url: str, fault: str) -> None:
@@ -71,6 +80,14 @@ def test_certificates() -> None:
     assert address.tls == TlsOptions(Path("ca.pem"), Path("c.pem"), Path("k.pem"))
     with pytest.raises(ConfigError, match="not encrypted"):
         BrokerAddress.parse("mqtt://host", ca_file="ca.pem")
+
+
+def test_each_address_alone() -> None:
+    """Standbys have the first one's login, TLS and path, and certificates that are set later are theirs too."""
+    address = replace(BrokerAddress.parse("wss://u:p@a,b:90/x"), tls=TlsOptions("ca.pem"))
+    first, standby = address.each
+    assert (str(first), str(standby)) == ("wss://a:443/x", "wss://b:90/x")
+    assert replace(standby, host="a", port=443) == first == replace(address, standbys=())
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), st.text(st.characters(exclude_categories=["Cs"])))
@@ -93,7 +110,8 @@ def test_any_text_is_an_address_or_a_config_error(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["mqtt://host:1", "mqtts://[::1]:2", "ws://host:3/p", "wss://host:4/p", "memory://name"]
+    "url",
+    ["mqtt://host:1", "mqtts://[::1]:2", "ws://host:3/p", "wss://host:4/p", "memory://name", "mqtt://a:1,[::1]:2"],
 )
 def test_text_form(url: str) -> None:
     """The text form of an address is its URL."""

@@ -42,6 +42,27 @@ def publish(address: str | BrokerAddress, *messages: Message) -> None:
         link.close()
 
 
+def test_browsers_follow_to_a_standby_and_back(unique: Unique) -> None:
+    """They are disconnected from a standby when the first broker is back, and the others with them."""
+    topic = unique("relay")
+    with MosquittoServer() as first, MosquittoServer() as standby:
+        both = f"{first.url},{standby.host}:{standby.port}"
+        with served(settings_of(both)) as dashboard, Browser(dashboard.url) as browser:
+            assert browser.connected.get(timeout=PATIENCE) == "Success"
+            first.kill()
+            browser.disconnected.get(timeout=PATIENCE)
+            assert browser.connected.get(timeout=PATIENCE) == "Success"
+            browser.subscribe(topic)
+            publish(standby.url, Message(topic, b"there"))
+            assert browser.messages.get(timeout=PATIENCE).payload == b"there"
+            first.start()
+            browser.disconnected.get(timeout=PATIENCE)
+            assert browser.connected.get(timeout=PATIENCE) == "Success"
+            browser.subscribe(topic)
+            publish(first.url, Message(topic, b"back"))
+            assert browser.messages.get(timeout=PATIENCE).payload == b"back"
+
+
 @pytest.mark.parametrize("version", [MQTTProtocolVersion.MQTTv5, MQTTProtocolVersion.MQTTv311])
 def test_messages_pass(broker_url: str, unique: Unique, version: MQTTProtocolVersion) -> None:
     """Ten results of 2 MB and many small ones arrive whole, in their order."""

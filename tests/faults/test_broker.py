@@ -8,12 +8,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks.faults import EchoTraffic, Figures, Workers, beside
+from benchmarks.faults.workers import MODEL
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.client import Client
 from mqinfer.lab.profiling.memory import resident_bytes
+from mqinfer.protocol.topics import Topics
 
 Start = Callable[..., Any]
 RATE = 75.0
@@ -83,6 +87,44 @@ def test_killed_broker(
     figure(row, "late replies", client.requester.counters().late)
     figure(row, "edge's growth", f"{growth:.1f} MB", "flat", passed=growth <= 20)
     assert client.publishes() <= 1.0 + times * 16 / client.asked + 0.1, "a burst is bounded by the window"
+
+
+def test_standby(
+    workers: Start, traffic: Start, figure: Figures, pick: Start, own_broker: MosquittoServer, topics: Topics
+) -> None:
+    """With a standby beside it the broker may be killed again and again: all follow, there and back, at once."""
+    times = pick(2, 10)
+    row = f"SIGKILL of the broker beside a standby, back after 3 s, {times} times, {RATE:.0f}/s"
+    with MosquittoServer() as standby:
+        url = f"{own_broker.url},{standby.host}:{standby.port}"
+        workers(20, 20, 20, url=url)
+        client: EchoTraffic = traffic(url, first=10)
+        with Client(url, root=topics.root) as watcher, watcher.watch(MODEL, buffer=1024) as results:
+
+            def kill() -> None:
+                for _ in range(times):
+                    time.sleep(1.0)
+                    own_broker.kill()
+                    time.sleep(3.0)
+                    own_broker.start()
+                    time.sleep(3.0)  # all look within two
+
+            with beside(kill) as faults:
+                while faults.is_alive():
+                    client.pace(RATE, 20)
+            client.served()
+            own_broker.kill()  # once more, so that it counts who follows from there
+            client.burst(10)
+            client.served()
+            while results.next(timeout=0.1):
+                pass
+            client.burst(10)
+            assert results.next(timeout=60.0), "the watch has followed"
+            client.served()
+    ends = sorted(each.at for each in client.ended)[10:-20]
+    figure.every(row, "ok", len(client.ended), client.asked)
+    figure.bound(row, "longest time without an outcome", max(np.diff(ends)), 2.5, ".2f s")
+    figure(row, "publishes a request", f"{client.publishes():.4f}")
 
 
 def test_restarted_broker(workers: Start, traffic: Start, figure: Figures, own_broker: MosquittoServer) -> None:

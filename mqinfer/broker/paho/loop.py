@@ -5,9 +5,10 @@
   of a request sends it again when `on_connection` reports the new connection.
 - A first connection that is closed before the broker has answered is made again within the time that `start` was given:
   brokers that start or end do that, and Mosquitto 2.0.21 may (broker/mosquitto/mosquitto.conf).
-- A refused login ends it: trying again would never stop. A connection that another one took over by its client id is
-  made again like any lost one, with growing waits where that happens again and again: the ids are random, so it is
-  either an attack, which must not end the link, or a client id that a program chose for two links.
+- Where the address has standbys, they are tried in turn; `standby` decides which is next, and when to leave one.
+- A login that the first address refuses ends it: trying again would never stop. A connection that another one took
+  over by its client id is made again like any lost one, with growing waits where that happens again and again: the ids
+  are random, so it is either an attack, which must not end the link, or a client id that a program chose for two links.
 - In a child that was forked off, it belongs to the parent: the child's copy sends and connects nothing.
 """
 
@@ -18,7 +19,7 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from multiprocessing.connection import wait
@@ -30,6 +31,7 @@ from mqinfer.broker.packets import Head
 from mqinfer.broker.paho.connecting import Backoff, ConnectionClosed, Identity
 from mqinfer.broker.paho.outages import OUTAGES
 from mqinfer.broker.paho.session import Session
+from mqinfer.broker.paho.standby import Lookout, Returning, Turns
 from mqinfer.broker.process import abandon_in_children, end_thread_in_child
 from mqinfer.broker.routes import Routes
 from mqinfer.broker.waker import Waker
@@ -172,6 +174,8 @@ class Loop:
         self.outbox = Outbox()
         self.version5 = True
         self._identity = identity
+        self._turns = Turns(identity)
+        self._lookout: Lookout | None = None
         self._routes = routes
         self._on_connection = on_connection
         self._waker = Waker()
@@ -232,6 +236,8 @@ class Loop:
             _log.critical("the thread of the link to %s failed", self._identity.address, exc_info=True)
             failure = BrokerUnreachable(f"the link to {self._identity.address} failed: {error!r}")
         self.connected = False
+        if self._lookout:
+            self._lookout.close()
         OUTAGES.ended(str(self._identity.address), self, connected=False)
         if self.close_by is None:
             self.failure = failure
@@ -243,25 +249,36 @@ class Loop:
     def _keep_connected(self, timeout: float) -> LinkError | None:
         """Connect again and again until closed; return what makes another attempt useless."""
         open_by = time.monotonic() + timeout
+        timeout /= self._turns.left
         while self.close_by is None:
+            epoch = self.epoch
             error = self._run_session(timeout)
             if error is None:
-                _log.info("%s does not speak MQTT 5; trying 3.1.1", self._identity.address)
+                _log.info("%s does not speak MQTT 5; trying 3.1.1", self._turns.current.address)
                 self.version5 = False
                 continue
-            seconds = self._backoff.next()
-            if self._is_final(error, open_by - time.monotonic() - seconds):
-                _log.log(logging.CRITICAL if self.opened.done() else logging.DEBUG, "giving up: %s", error)
-                return error
+            seconds = 0.0 if isinstance(error, Returning) else self._backoff.next()
+            if self._turns.has_standbys:
+                self.version5 = True  # the next broker may speak it
+            if self.epoch != epoch:
+                self._turns.restart()
+            elif final := self._final(error, open_by - time.monotonic() - seconds):
+                _log.log(logging.CRITICAL if self.opened.done() else logging.DEBUG, "giving up: %s", final)
+                return final
             self._pause(error, seconds)
-            timeout = _HANDSHAKE_S if self.opened.done() else max(open_by - time.monotonic(), _HOLD_S)
+            left = max(open_by - time.monotonic(), _HOLD_S) / self._turns.left
+            timeout = _HANDSHAKE_S if self.opened.done() else left
         return None
 
-    def _is_final(self, error: LinkError, left_s: float) -> bool:
-        """Return whether another attempt is useless or, for a first connection, would come too late."""
+    def _final(self, error: LinkError, left_s: float) -> LinkError | None:
+        """Pass on to the next address; return the error where that is useless or, for a first connection, too late."""
+        if not self._turns.earlier and isinstance(error, NotAuthorized):
+            return error
+        error = self._turns.failed(error)
         if self.opened.done():
-            return isinstance(error, NotAuthorized)
-        return left_s <= 0 or not isinstance(error, ConnectionClosed)
+            return None
+        is_over = not self._turns.earlier and not isinstance(error, ConnectionClosed)
+        return error if is_over or left_s <= 0 else None
 
     def _pause(self, error: LinkError, seconds: float) -> None:
         self._waker.drain()  # arms, before the look at `close_by`
@@ -271,7 +288,7 @@ class Loop:
 
     def _run_session(self, timeout: float) -> LinkError | None:
         """Run one connection from dialling to its end; return why it ended, or None if MQTT 5 was refused."""
-        session = Session(self._identity, self._routes, version5=self.version5)
+        session = Session(self._turns.current, self._routes, version5=self.version5)
         try:
             session.dial(timeout)
             if session.alive:
@@ -279,7 +296,7 @@ class Loop:
         except LinkError as error:
             return error
         except (OSError, MemoryError) as error:  # no descriptor is free, say: later there may be one
-            return BrokerUnreachable(f"the connection to {self._identity.address} failed: {error!r}")
+            return BrokerUnreachable(f"the connection to {self._turns.current.address} failed: {error!r}")
         finally:
             if not self._abandoned:
                 self._disconnected(session)
@@ -299,6 +316,8 @@ class Loop:
                     session.client.loop_write()
                 if not self.connected:
                     self._await_readiness(session, ready_by)
+                elif self._lookout:
+                    self._return_if_found(self._lookout)
                 if self.close_by is not None:
                     self._try_to_leave(session, self.close_by)
                 watched = _watch(selector, session, watched)
@@ -337,10 +356,26 @@ class Loop:
             self._report(connected=True)
             if not self.opened.done():
                 self.opened.set_result(None)
+            self._look_for_earlier(self._turns.earlier)
         elif session.alive and time.monotonic() > ready_by:
             raise BrokerUnreachable(
-                f"{self._identity.address} accepted the connection but has not answered; is it an MQTT broker?"
+                f"{self._turns.current.address} accepted the connection but has not answered; is it an MQTT broker?"
             )
+
+    def _look_for_earlier(self, earlier: Sequence[Identity]) -> None:
+        """Look at the addresses before that of this connection, if there are any."""
+        if self._lookout:
+            self._lookout.close()
+            self._lookout = None
+        if earlier:
+            first, standby = earlier[0].address, self._turns.current.address
+            _log.warning("connected to the standby %s; going back when %s answers", standby, first)
+            self._lookout = Lookout(earlier, self._waker.wake)
+
+    def _return_if_found(self, lookout: Lookout) -> None:
+        """End the connection to a standby, without a DISCONNECT: who stays there receives this link's will."""
+        if lookout.found and self.close_by is None:
+            raise Returning(f"{lookout.found} answers again, so {self._turns.current.address} was left")
 
     def _try_to_leave(self, session: Session, close_by: float) -> None:
         now = time.monotonic()
@@ -353,6 +388,8 @@ class Loop:
         was_connected, self.connected = self.connected, False
         session.end()
         self.outbox.clear()
+        if self._lookout:
+            self._lookout.stop()
         if not was_connected or self.close_by is not None:
             return
         is_loop = self._backoff.lost(time.monotonic())  # Mosquitto 2.0 reports no takeover to the client
@@ -360,7 +397,7 @@ class Loop:
         if is_loop and is_logged(self._looped):
             _log.warning(
                 "%s ends one connection after the other; does another program use the client id %s?",
-                self._identity.address,
+                self._turns.current.address,
                 self._identity.client_id,
             )
         self._report(connected=False)
