@@ -19,17 +19,14 @@ from mqinfer.client.request import InferOptions, Input, make_request, names_labe
 from mqinfer.client.result import Counters, InferResult, PictureResult
 from mqinfer.client.stream import Stream
 from mqinfer.client.watching import SeenPreview, SeenResult, Watch, Watches, WatchOptions
-from mqinfer.client.watching.absence import Absence
+from mqinfer.client.watching.absence import RETAINED_S, Absence
 from mqinfer.client.watching.feed import WatchSettings
 from mqinfer.client.window import Policy
 from mqinfer.images.sending import PictureInput
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ModelNotFound, NoWorker
-from mqinfer.protocol.topics import DEFAULT_ROOT, Topics, nearest
+from mqinfer.protocol.topics import DEFAULT_ROOT, Topics
 from mqinfer.protocol.types import InferRequest
-
-_RETAINED_S = 0.3
-"""Time for the cards that the broker keeps to come."""
 
 
 class Client(WithBlock):
@@ -301,13 +298,9 @@ class Client(WithBlock):
             raise self._absence.explained(error, model, math.inf if timeout is None else timeout) from None
 
     def _is_mistyped(self, model: str) -> bool:
-        """Return whether the cards that are kept name nearly this model, and no worker or server has it."""
         self._cards.start()
-        known = self._cards.known
-        self._cards.wait(lambda: known.card(model), _RETAINED_S, "card()")
-        if known.models.knows(model) or known.models.was_known(model):
-            return False
-        return bool(nearest(model, sorted(known.cards))) and self._absence.is_unknown(model)
+        has_come = self._cards.wait(lambda: self._cards.known.card(model), RETAINED_S, "card()")
+        return not has_come and self._absence.is_mistyped(model)
 
     def counters(self) -> Counters:
         """Return what became of all requests."""

@@ -14,6 +14,7 @@ from mqinfer.bags.frame import Frame
 from mqinfer.bags.joining import Miss
 from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.requester import Requester
+from mqinfer.client.watching.absence import RETAINED_S, Absence
 from mqinfer.codecs import available_encodings
 from mqinfer.edge_agent.cascade.building import make_cascade
 from mqinfer.edge_agent.cascade.cascade import Cascade
@@ -159,8 +160,17 @@ class ModelRun:
             ConfigError: A setting is wrong, the model takes no pictures, or a file can't be created.
         """
         stop, shelf = self._site.stop, self._site.shelf
-        if not wait_for(self._find, timeout, stop) and self._spool is None and not stop.is_set():
+        has_come = wait_for(self._find, min(timeout, RETAINED_S), stop)
+        if not has_come and not self._is_mistyped():
+            has_come = wait_for(self._find, timeout, stop)
+        if not has_come and self._spool is None and not stop.is_set():
             self._begin(shelf.get(self.settings.options.model, 0.0))  # raises, with the models that there are
+
+    def _is_mistyped(self) -> bool:
+        """Return whether a recording need not wait: a model of nearly this name is there, and this one nowhere."""
+        settings = self.settings
+        waits = settings.source.is_service or self._spool is not None
+        return not waits and Absence(self._site.requester).is_mistyped(settings.options.model)
 
     def _begin(self, card: ModelCard) -> None:
         settings, options, preparing = self.settings, self.settings.options, self.settings.preparing

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from mqinfer import Client
@@ -18,6 +20,9 @@ from mqinfer.cli.app import app
 from mqinfer.cli.edge.running import failed_load
 from mqinfer.client.connection import connect
 from mqinfer.client.options import ClientOptions
+from mqinfer.edge_agent.session import run_sessions
+from mqinfer.edge_agent.settings import ReplayOptions, ReplaySettings, SourceSettings
+from mqinfer.lab.drives.recording import write_drive
 from mqinfer.protocol.errors import ModelNotFound, NoWorker
 from mqinfer.protocol.topics import Topics
 
@@ -64,8 +69,10 @@ def test_a_mistyped_name_waits_for_no_card(
     broker_url: str,
     unique: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """Where another model has nearly that name, and servers have none of this one; one that loads is waited for."""
+    drive = write_drive(tmp_path / "drive.bag", ros=1, frames=1, seed=1, width=48, height=32, truth_topic=False)
     write_echo("echo_2", delay_ms=1500)  # of each run of the warm-up
     repository = write_echo("echo_1")
     (repository / "echo_2").rename(repository.parent / "echo_2")
@@ -76,6 +83,10 @@ def test_a_mistyped_name_waits_for_no_card(
     with Client(broker_url, root=server.topics.root) as client:
         with pytest.raises(ModelNotFound, match="did you mean 'echo_1'"):
             client.card("echo_l")
+        with closing(connect(BrokerAddress.parse(broker_url), unique("edge"), server.topics)) as requester:
+            settings = ReplaySettings(SourceSettings([str(drive)]), ReplayOptions("echo_l", card_timeout=600.0))
+            with pytest.raises(ModelNotFound, match="did you mean 'echo_1'"):
+                run_sessions(settings, ["echo_l"], requester, broker="", stop=Event(), console=Console())
         (repository.parent / "echo_2").rename(repository / "echo_2")
         with ThreadPoolExecutor(1) as pool:
             loading = pool.submit(server.control.load, "echo_2")

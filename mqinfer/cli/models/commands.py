@@ -192,7 +192,12 @@ def ready(
 def card(
     connection: ConnectionOptions,
     model: Model,
-    timeout: Timeout = 5,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds to wait for the card; 5 by default, fewer if the name is mistyped.", min=0.001, max=1e6
+        ),
+    ] = None,
 ) -> None:
     """Print a model's card as JSON: inputs, outputs, image format, classes, hash, engine and device."""
     with Client(connection.address(), name=connection.name, root=connection.root) as client:

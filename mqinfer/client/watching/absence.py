@@ -14,10 +14,12 @@ from mqinfer.logs import printable
 from mqinfer.protocol.control import Call, ModelState, Operation
 from mqinfer.protocol.decoding import parse_json
 from mqinfer.protocol.errors import LinkError, ModelNotFound, MqinferError, NoWorker
-from mqinfer.protocol.topics import EVERY_SERVER
+from mqinfer.protocol.topics import EVERY_SERVER, nearest
 
 _ASK_S = 1.0
 """How long replies are waited for; an edge's login may not ask, which the broker says at once, or never."""
+RETAINED_S = 0.3
+"""Time for the cards that the broker keeps to come."""
 _LIST_S = 0.5
 """How long replies are waited for that say whether a server has a model at all."""
 _FRESH_S = 10.0
@@ -47,8 +49,16 @@ class Absence:
         reasons = self.reasons([model], min(timeout, _ASK_S)) if timeout > 0 else ""
         return type(error)(f"{error}; {reasons}") if reasons else error
 
-    def is_unknown(self, model: str) -> bool:
-        """Return whether servers reply, and none of them has a model of this name, be it loaded or not."""
+    def is_mistyped(self, model: str) -> bool:
+        """Return whether a card is kept of a model of nearly this name, and no worker or server has this one.
+
+        The cards must have had their time to come. Where no server replies, a model may be there that has no card yet.
+        """
+        known = self._requester.registry
+        if known.card(model) or known.models.knows(model) or known.models.was_known(model):
+            return False
+        if not nearest(model, sorted(known.cards)):
+            return False
         with self._asking:
             self._ask([model], _LIST_S)
             self._asked_at = -_FRESH_S  # for the reasons they are asked anew
