@@ -98,7 +98,11 @@ test("a stream whose frames all fail is in trouble, and a worker that comes back
   clientState(link, "car-1", "ready", stated({ ok: 5 }, { no_worker: 1 }));
   platform.clock.advance(250);
   assert.equal(row().trouble, "");
-  clientState(link, "car-1", "ready", stated({ ok: 5 }, { no_worker: 1, timeout: 20 }));
+  clientState(link, "car-1", "ready", stated({ ok: 6 }, { no_worker: 1 }));
+  clientState(link, "car-1", "ready", stated({ ok: 6 }, { no_worker: 1, timeout: 1 }));
+  platform.clock.advance(250);
+  assert.equal(row().trouble, "", "one frame is not every frame");
+  clientState(link, "car-1", "ready", stated({ ok: 6 }, { no_worker: 1, timeout: 2 }));
   platform.clock.advance(250);
   assert.equal(row().trouble, "every frame fails: timeout");
   workerState(link, "w-1", "lost");
@@ -107,7 +111,7 @@ test("a stream whose frames all fail is in trouble, and a worker that comes back
   const [tile] = site.tiles.peek();
   assert.deepEqual([tile?.isStale.peek(), tile?.cause.peek()], [true, "no worker for odd_seg"]);
   workerState(link, "w-1", "ready", { models: [{ name: "odd_seg", version: "1" }], boot: 1_700_000_000_000_001 });
-  clientState(link, "car-1", "ready", stated({ ok: 9 }, { no_worker: 1, timeout: 20 }));
+  clientState(link, "car-1", "ready", stated({ ok: 9 }, { no_worker: 1, timeout: 2 }));
   platform.clock.advance(250);
   assert.deepEqual([row().trouble, tile?.cause.peek()], ["", ""]);
 });

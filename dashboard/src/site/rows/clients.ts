@@ -225,7 +225,8 @@ function failingOf(row: StreamRow, before: StreamRow | undefined, known: string 
   const codes = Object.keys(row.dropped).filter((code) => code !== SUPERSEDED);
   const counted = codes.map((code) => ({ code, count: since(row.dropped, before?.dropped, code) }));
   const most = counted.reduce((one, other) => (other.count > one.count ? other : one), { code: "", count: 0 });
-  return most.code || (known ?? "");
+  // One frame after results is not yet every frame.
+  return most.count === 1 && known === null ? "" : most.code || (known ?? "");
 }
 
 /** Return the row of a stream whose client does not state it, by its results. */
