@@ -36,8 +36,8 @@ class Gateway(OverGrpc):
     name = "gateway"
 
     def __init__(self, workload: Workload) -> None:
-        from mqinfer.gateway.grpc.wire import delimited
         from mqinfer.gateway.messages import message_class
+        from mqinfer.protobuf_wire import delimited
 
         self._workload = workload
         array = workload.array
