@@ -106,6 +106,24 @@ def test_class_shares_name_listed_and_unlisted_classes() -> None:
     """Shares add up to 1; a class that does not occur is 0; an unlisted number names itself."""
     mask = np.array([[0, 0], [0, 7]], np.uint8)
     assert class_shares(mask, CLASSES) == {"road": 0.75, "sky": 0.0, "7": 0.25}
+    many = tuple(ClassInfo(str(number), (0, 0, 0)) for number in range(300))
+    assert list(class_shares(mask, many)) == [str(number) for number in range(300)]
+
+
+@pytest.mark.parametrize("size", [(512, 512), (361, 777)])
+def test_class_shares_of_large_masks_count_each_pixel(size: tuple[int, int]) -> None:
+    """They are those of a plain count, also of an odd number of pixels, and of a part that the model saw."""
+    mask = np.random.default_rng(5).integers(0, 9, size).astype(np.uint8)
+    mask[-1, -1] = 200
+    for seen in (None, mask != 3):
+        shares = class_shares(mask, (), seen)
+        assert shares.pop("unknown", 0.0) == (
+            0.0 if seen is None else round(np.count_nonzero(mask == 3) / mask.size, 6)
+        )
+        numbers, counts = np.unique(mask if seen is None else mask[seen], return_counts=True)
+        assert shares == {
+            str(number): round(int(count) / mask.size, 6) for number, count in zip(numbers, counts, strict=True)
+        }
 
 
 def test_small_outputs_are_written_out_as_json_has_them() -> None:
