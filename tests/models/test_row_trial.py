@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mqinfer.lab.zoo import building
+from mqinfer.lab.drives.lessons import lesson_drive, lessons_key
+from mqinfer.lab.drives.synthetic import CLASSES
+from mqinfer.lab.zoo import Lessons, building
 from mqinfer.lab.zoo.catalogue import CATALOGUE
 from mqinfer.models.loading import LoadedModel, load_model
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.repository.config import ModelConfig, WarmUp
 from mqinfer.models.row_trial import why_rows_stay_alone
+from mqinfer.protocol.datatypes import Array
 
 
 def _load(
@@ -96,31 +100,82 @@ def test_open_axes_beside_the_first(tmp_path: Path) -> None:
 
 _SMALL = ["classifier_224", "small_16", "vae_like"]
 _ALONE = "frame_mask"  # its file fixes the batch at one
-_SHARING = sorted(set(CATALOGUE) - {_ALONE, *(name for name, model in CATALOGUE.items() if "= 1 " in model.config)})
+_SET_TO_ONE = {name for name, model in CATALOGUE.items() if "max_batch_size = 1 " in model.config}
 _SAME = "rows of unlike values made the same results in a trial"
 
 
 @pytest.mark.parametrize(
     "name",
-    [name if name in _SMALL else pytest.param(name, marks=[pytest.mark.slow, pytest.mark.full]) for name in _SHARING],
+    [
+        name if name in _SMALL else pytest.param(name, marks=[pytest.mark.slow, pytest.mark.full])
+        for name in sorted(set(CATALOGUE) - {_ALONE})
+    ],
 )
 def test_networks_of_the_zoo_with_strangers(tmp_path: Path, name: str) -> None:
-    """Rows of each network whose requests may share a run come out as each alone."""
-    building.build(tmp_path, [name])
+    """Rows of each network come out as each alone, also where it is set to one a run, which a user may raise."""
+    building.build(tmp_path, [name], lessons=Lessons(lesson_drive, CLASSES, lessons_key()))
     (version,) = Repository(tmp_path).models()
     model = load_model(version, device="cpu")
-    assert model.card.max_batch_size > 1
+    assert (model.card.max_batch_size > 1) != (name in _SET_TO_ONE)
     # Random weights may have the same results for each picture.
     assert why_rows_stay_alone(model.backend, model.card) in {"", _SAME}
     model.backend.close()
 
 
-@pytest.mark.parametrize("file", ["ort_examples_mnist.onnx", "tf2onnx_fc-layers.pb", "half_plus_two_2_versions"])
-def test_real_models_with_strangers(shared_models: Path, file: str) -> None:
-    """Real files share runs where their rows are independent; the others have a fixed batch of one."""
-    found = shared_models / file
-    path = found / "00000123" if found.is_dir() else found
-    model = load_model(ModelVersion("m", 1, path), device="cpu")
-    assert model.card.max_batch_size in {1, 8}
-    assert model.card.max_batch_size == 1 or not why_rows_stay_alone(model.backend, model.card)
+def test_the_network_of_the_zoo_that_stays_alone(tmp_path: Path) -> None:
+    """Where the file fixes the batch at one, requests never share a run."""
+    building.build(tmp_path, [_ALONE])
+    (version,) = Repository(tmp_path).models()
+    model = load_model(version, device="cpu")
+    assert model.card.max_batch_size <= 1
     model.backend.close()
+
+
+_REAL = {  # each file that a model is, with the engines that serve it, and how many requests share a run
+    "ort_examples_mnist.onnx": {"onnxruntime": 1, "openvino": 1},
+    "tf2onnx_fc-layers.pb": {"tensorflow": 8, "openvino": 8},
+    "half_plus_two_2_versions/00000123": {"tensorflow": 8},
+    "half_plus_two_2_versions/00000124": {"tensorflow": 8},
+}
+
+
+def _examples(numbers: Array) -> Array:
+    """Write numbers as TensorFlow's Examples with the feature `x`."""
+    head = b"\x0a\x0f\x0a\x0d\x0a\x01x\x12\x08\x12\x06\x0a\x04"
+    return np.array([head + number.tobytes() for number in numbers], np.object_)
+
+
+@pytest.mark.slow
+@pytest.mark.shared_data
+@pytest.mark.parametrize(("file", "engine"), [(file, engine) for file in _REAL for engine in _REAL[file]])
+def test_answers_of_real_models_with_strangers(shared_models: Path, digits: Any, file: str, engine: str) -> None:
+    """Real values of eight callers make the same answers together as each alone, in every signature."""
+    pytest.importorskip(engine)
+    model = load_model(ModelVersion("m", 1, shared_models / file, ModelConfig(backend=engine)), device="cpu")
+    assert model.card.max_batch_size == _REAL[file][engine]
+    numbers = np.linspace(-3, 300, 8, dtype=np.float32)[:, None]
+    pixels = digits[0][:8]
+    for each in (model, *model.signatures.values()):
+        (spec,) = each.card.inputs
+        values = {784: pixels / 255, 28: pixels.reshape(8, 1, 28, 28), 1: numbers}.get(
+            spec.shape[-1], _examples(numbers)
+        )
+        rows = {spec.name: values}
+        alone = [each.backend.infer({name: array[row : row + 1] for name, array in rows.items()}) for row in range(8)]
+        if each.card.max_batch_size > 1:
+            together = each.backend.infer(rows)
+            for name, array in together.items():
+                joined: Any = np.concatenate([one[name] for one in alone])
+                assert np.allclose(array, joined, rtol=1e-5, atol=1e-5)
+        assert any(not np.array_equal(alone[0][name], alone[7][name]) for name in alone[0])
+    model.backend.close()
+
+
+@pytest.mark.shared_data
+def test_every_real_model_is_tried(shared_models: Path) -> None:
+    """A file that is added is no model, or is in the table above."""
+    found = {
+        each for each in shared_models.rglob("*") if each.suffix in {".onnx", ".pb", ".keras", ".pt", ".xml", ".tflite"}
+    }
+    models = {each.parent if each.name == "saved_model.pb" else each for each in found}
+    assert {str(each.relative_to(shared_models)) for each in models} == set(_REAL)
