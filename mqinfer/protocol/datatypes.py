@@ -123,7 +123,7 @@ def array_bytes(tensor: str, datatype: Datatype, shape: Sequence[object], limits
     if size > limits.tensor_bytes:
         raise LimitExceeded(
             f"tensor {tensor!r}: shape {list(shape)} of {datatype} takes {size} bytes; at most {limits.tensor_bytes}"
-            " are accepted; send less at once"
+            " are accepted (tensor_bytes); send less at once"
         )
     return 0 if empty else size
 
