@@ -75,6 +75,13 @@ test("boxes come best first, in pixels, with their classes; padding and what is 
   assert.deepEqual([mask?.isPartial, [...(mask?.data ?? [])]], [true, [0, 0, 0, 1, 1, 1]]);
 });
 
+test("a box that is turned round is none, and one without width is one", () => {
+  const corners = new Float32Array([3, 2, 1, 4, 1, 4, 3, 2, 1, 2, 1, 4]);
+  const scores = encoded("scores", new Float32Array([0.5, 0.5, 0.25]), [3]);
+  const { boxes } = read([encoded("boxes", corners, [3, 4]), scores]);
+  assert.deepEqual(boxes, [{ left: 1, top: 2, right: 1, bottom: 4, score: 0.25, classIndex: -1 }]);
+});
+
 test("at most 100 boxes are shown, and of too many none is decoded", () => {
   const boxes = (count: number) => [
     encoded("boxes", new Float32Array(4 * count), [count, 4]),

@@ -66,9 +66,14 @@ function findBoxes(outputs: readonly EncodedTensor[], reader: OutputReader): Box
   for (let row = 0; row < end; row++) {
     const [left, top, right, bottom] = [0, 1, 2, 3].map((side) => Number(corners[4 * row + side]));
     const box = { left, top, right, bottom, score: Number(scores[row]), classIndex: classIndex(classes, scores, row) };
-    if (Object.values(box).every(Number.isFinite)) boxes.push(box as Box);
+    if (Object.values(box).every(Number.isFinite) && isOrdered(box as Box)) boxes.push(box as Box);
   }
   return boxes.sort((a, b) => b.score - a.score).slice(0, MOST_BOXES);
+}
+
+/** A box that is turned round is none, as for clients. */
+function isOrdered({ left, top, right, bottom }: Box): boolean {
+  return left <= right && top <= bottom;
 }
 
 function isRows(outputs: readonly EncodedTensor[]): boolean {
