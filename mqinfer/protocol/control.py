@@ -98,9 +98,12 @@ class Call:
 
     @property
     def path(self) -> str:
-        """The part of the topic behind the client's name."""
-        model = self.model if self.version is None else f"{self.model}/versions/{check_version(self.version)}"
-        return self.operation.format(model=model, worker=self.worker)
+        """The part of the topic behind the client's name; raises BadTopic if a name or the version breaks the rules."""
+        model = check_name("model", self.model) if "{model}" in self.operation else ""
+        if self.version is not None:
+            model += f"/versions/{check_version(self.version)}"
+        worker = check_name("worker", self.worker) if "{worker}" in self.operation else ""
+        return self.operation.format(model=model, worker=worker)
 
 
 def read_path(path: str) -> Call:

@@ -73,3 +73,16 @@ def test_no_model_may_be_called_control() -> None:
     with pytest.raises(BadTopic, match="reserved for topics"):
         check_name("model", "control")
     assert check_name("client", "control") == "control"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [Call(Operation.LOAD, name) for name in ("", "a/b#", "+", "good\nevil", "control")]
+    + [Call(Operation.DRAIN, worker="a/b"), Call(Operation.MODEL_READY, "a b", "1")],
+)
+def test_a_wrong_name_is_refused_by_its_rule(call: Call) -> None:
+    """The message is about the name, and has no topic that the caller never wrote."""
+    with pytest.raises(BadTopic, match=r"^(model|worker) ") as caught:
+        _ = call.path
+    assert "mqinfer/" not in str(caught.value)
+    assert "repository/" not in str(caught.value)
