@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import threading
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,10 +15,11 @@ from typing import Annotated, Any
 
 import typer
 
+from mqinfer.broker.abilities import Abilities, Ability
 from mqinfer.broker.connect import make_link, resolve
 from mqinfer.broker.mosquitto import BrokerFolder, Login, Role
 from mqinfer.broker.mosquitto.access import BROKER, DEFAULT_GATEWAY_PROCESSES, DEFAULT_PROCESSES, DEFAULT_SUBS
-from mqinfer.broker.mosquitto.check import Checker, check_certificate, enter_without_login
+from mqinfer.broker.mosquitto.check import Checker, Finding, check_certificate, enter_without_login
 from mqinfer.broker.mosquitto.configuration import listeners_of, render, with_port
 from mqinfer.broker.mosquitto.expiry import entries
 from mqinfer.broker.mosquitto.folder import DEFAULT_DAYS
@@ -206,8 +209,12 @@ def list_clients(directory: Directory) -> None:
 def check(
     connection: ConnectionOptions,
     group: Annotated[str, typer.Option(help="Group of workers that an attacker would try to join.")] = "workers",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of lines.")] = False,
 ) -> None:
-    """Try with a vehicle's login what access rules should refuse; exit with 1 if any of it works.
+    """Try with a vehicle's login what access rules should refuse, and what mqinfer needs of a broker.
+
+    Exit with 1 if anything works that should be refused, or if the broker lacks something. The name (--name) may not
+    be that of a running process.
 
     With TLS it also reports a certificate that Python 3.13 and later will refuse.
 
@@ -223,14 +230,32 @@ def check(
     with closing(make_link(where, client_id=make_client_id(chosen))) as link:
         link.open()
         findings += Checker(link, Topics(connection.root), chosen, check_name("worker group", group)).run()
+    abilities = Abilities(where, Topics(connection.root), chosen).run()
+    is_bad = any(each.result.worked for each in findings) or any(each.holds is False for each in abilities)
+    if as_json:
+        found = {
+            "findings": [
+                {"attempt": each.attempt, "worked": each.result.worked, "words": each.result.words} for each in findings
+            ],
+            "abilities": [each._asdict() for each in abilities],
+        }
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        _print_check(findings, abilities)
+    if is_bad:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _print_check(findings: Sequence[Finding], abilities: Sequence[Ability]) -> None:
     for finding in findings:
         mark = {True: "PROBLEM", False: "ok", None: "unknown"}[finding.result.worked]
         typer.echo(f"{mark:8} {finding.attempt}: {finding.result.words}")
-    advice = dict.fromkeys(finding.advice for finding in findings if finding.result.worked)
-    for each in advice:
-        typer.echo(f"to do: {each}", err=True)
-    if advice:
-        raise typer.Exit(ExitCode.FAILED)
+    for ability in abilities:
+        mark = {True: "ok", False: "LACKING", None: "unknown"}[ability.holds]
+        lost = f"; lost: {ability.lost}" if ability.holds is False else ""
+        typer.echo(f"{mark:8} {ability.what}: {printable(ability.words)}{lost}")
+    for advice in dict.fromkeys(finding.advice for finding in findings if finding.result.worked):
+        typer.echo(f"to do: {advice}", err=True)
 
 
 def _role_and_name(text: str) -> tuple[Role, str]:

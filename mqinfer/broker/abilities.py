@@ -1,0 +1,219 @@
+"""Try what mqinfer needs of a broker: `mqinfer broker check`. It uses the state topic of the login's own name."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import NamedTuple
+
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.link import Message, ReasonCode
+from mqinfer.broker.paho.link import PahoLink
+from mqinfer.protocol.errors import LinkError, MessageTooLarge
+from mqinfer.protocol.topics import Topics
+
+_PATIENCE_S = 2.0
+"""How long to wait for a message that may not come."""
+_FRAME = 1 << 20
+_FRAMES = 8
+_SHARED = 16
+_EXPIRY_S = 1
+
+
+class Ability(NamedTuple):
+    """What a broker has to do.
+
+    Attributes:
+        what: In a few words.
+        holds: Whether it does; None where that could not be found out.
+        words: What was seen.
+        lost: What does not work without it.
+    """
+
+    what: str
+    holds: bool | None
+    words: str
+    lost: str
+
+
+class _Inbox:
+    """Keeps the messages that arrive."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._changed = threading.Condition()
+
+    def __call__(self, message: Message) -> None:
+        """Keep one, in memory of its own."""
+        with self._changed:
+            self.messages.append(message)
+            self._changed.notify_all()
+
+    def wait(self, count: int) -> list[Message]:
+        """Return what there is, once that is so many, or nothing has come for long enough."""
+        with self._changed:
+            while len(self.messages) < count:
+                if not self._changed.wait(_PATIENCE_S):
+                    break
+            return list(self.messages)
+
+
+class Abilities:
+    """Tries what a broker does, one after the other.
+
+    Args:
+        address: With a login that may ask models.
+        topics: The site's.
+        name: The login's name in topics, which no process may use meanwhile.
+    """
+
+    def __init__(self, address: BrokerAddress, topics: Topics, name: str) -> None:
+        self._address, self._name, self._topics = address, name, topics
+        self._topic = topics.client_state(name)
+        self._link = self._make()
+
+    def run(self) -> list[Ability]:
+        """Try everything.
+
+        Raises:
+            LinkError: The broker can't be reached, or refuses the login.
+        """
+        tries: list[tuple[str, Callable[[], tuple[bool | None, str]], str]] = [
+            ("MQTT 5", self._version, "fast notice of a worker that is gone, expiry of requests, bounds of sizes"),
+            ("round trip", self._round_trip, "everything"),
+            ("large packets", self._frames, "frames above the size that passes"),
+            ("no matching subscribers (0x10)", self._unmatched, "requests to absent workers wait for their deadline"),
+            ("retained, by wildcard", self._retained, "cards and states: late clients find no model and no worker"),
+            ("message expiry", self._expires, "requests whose deadline has passed are served for nobody"),
+            ("shared group", self._shared, "requests reach no worker, or several work on each"),
+            ("will", self._will, "a worker that is gone is noticed only by its silence"),
+        ]
+        self._link.open()
+        with closing(self._link):
+            with self._listening(self._topic) as inbox:
+                if self._name_is_taken(inbox):
+                    taken = f"not known: a process has the name {self._name}; give another with --name"
+                    return [Ability(what, None, taken, lost) for what, _, lost in tries]
+            return [Ability(what, *self._attempt(attempt), lost) for what, attempt, lost in tries]
+
+    @staticmethod
+    def _attempt(attempt: Callable[[], tuple[bool | None, str]]) -> tuple[bool | None, str]:
+        try:
+            return attempt()
+        except LinkError as error:
+            return False, str(error)
+
+    def _name_is_taken(self, inbox: _Inbox) -> bool:
+        """Return whether a state is retained; one that is not comes behind it."""
+        self._link.publish(Message(self._topic, b""))
+        return any(message.retain and len(message.payload) for message in inbox.wait(1))
+
+    def _make(self, will: Message | None = None) -> PahoLink:
+        return PahoLink(self._address, client_id=f"check~{secrets.token_hex(8)}", will=will)
+
+    @contextmanager
+    def _listening(self, topic_filter: str, link: PahoLink | None = None, share: str | None = None) -> Iterator[_Inbox]:
+        link, inbox = link or self._link, _Inbox()
+        link.subscribe(topic_filter, inbox, share=share)
+        try:
+            yield inbox
+        finally:
+            link.unsubscribe(topic_filter, share=share)
+
+    def _version(self) -> tuple[bool, str]:
+        is_version5 = self._link.max_packet_size is not None
+        return is_version5, "spoken" if is_version5 else "not spoken, only 3.1.1"
+
+    def _round_trip(self) -> tuple[bool, str]:
+        sent = Message(self._topic, b"x", content_type="c", correlation_data=b"id", user_properties=(("a", "b"),))
+        with self._listening(self._topic) as inbox:
+            start = time.monotonic()
+            self._link.publish(sent)
+            got = inbox.wait(1)
+            took = time.monotonic() - start
+        if not got:
+            return False, "the message did not arrive"
+        names = ("content_type", "correlation_data", "user_properties")
+        lacking = [name for name in names if getattr(got[0], name) != getattr(sent, name)]
+        return not lacking, f"{', '.join(lacking)} did not arrive" if lacking else f"{1000 * took:.1f} ms"
+
+    def _frames(self) -> tuple[bool, str]:
+        with self._listening(self._topic) as inbox:
+            start = time.monotonic()
+            try:
+                for _ in range(_FRAMES):
+                    self._link.publish(Message(self._topic, bytes(_FRAME)))
+            except MessageTooLarge as error:
+                return False, str(error)
+            got = inbox.wait(_FRAMES)
+            took = time.monotonic() - start
+        if len(got) < _FRAMES:
+            return False, f"{len(got)} of {_FRAMES} messages of 1 MiB arrived, and the broker did not say that it drops"
+        size = self._link.max_packet_size
+        return True, f"{_FRAMES / took:.0f} MiB/s there and back, Maximum Packet Size {size or 'not stated'}"
+
+    def _unmatched(self) -> tuple[bool, str]:
+        nobody = f"check-{secrets.token_hex(6)}"
+        code = self._publish(Message(self._topics.infer(nobody, self._name), b"", expiry_s=1))
+        return code == ReasonCode.NO_MATCHING_SUBSCRIBERS, f"PUBACK {'missing' if code is None else hex(code)}"
+
+    def _publish(self, message: Message) -> int | None:
+        """Publish and return the PUBACK's reason code; None where none came."""
+        codes, acked = list[int](), threading.Event()
+
+        def receive(code: int) -> None:
+            codes.append(code)
+            acked.set()
+
+        self._link.publish(message, receive)
+        acked.wait(_PATIENCE_S)
+        return codes[0] if codes else None
+
+    def _kept(self, expiry_s: int | None, wait_s: float) -> int:
+        """Retain a message, and return how many come to a filter with a wildcard after a time."""
+        self._publish(Message(self._topic, b"kept", retain=True, expiry_s=expiry_s))
+        threading.Event().wait(wait_s)
+        wildcard = f"{self._topic.rpartition('/')[0]}/+"
+        try:
+            with self._listening(wildcard) as inbox:
+                self._link.publish(Message(self._topic, b"last"))  # comes behind what is retained
+                return sum(message.retain for message in inbox.wait(2 if expiry_s is None else 1))
+        finally:
+            self._publish(Message(self._topic, b"", retain=True))
+
+    def _retained(self) -> tuple[bool, str]:
+        count = self._kept(None, 0.0)
+        return count == 1, "arrives" if count else "did not arrive"
+
+    def _expires(self) -> tuple[bool, str]:
+        count = self._kept(_EXPIRY_S, _EXPIRY_S + 1.5)
+        return count == 0, f"a message of {_EXPIRY_S} s is {'gone' if count == 0 else 'still sent'} after it"
+
+    def _shared(self) -> tuple[bool, str]:
+        share, second = f"check-{secrets.token_hex(4)}", self._make()
+        second.open()
+        with (
+            closing(second),
+            self._listening(self._topic, share=share) as one,
+            self._listening(self._topic, second, share) as other,
+        ):
+            for number in range(_SHARED):
+                self._link.publish(Message(self._topic, b"%d" % number))
+            one.wait(_SHARED // 2)
+            other.wait(_SHARED // 2)
+            got = [bytes(message.payload) for inbox in (one, other) for message in inbox.messages]
+            parts = f"{len(one.messages)} and {len(other.messages)}"
+        holds = sorted(got) == sorted(b"%d" % number for number in range(_SHARED))
+        return holds, f"two members got {parts} of {_SHARED}"
+
+    def _will(self) -> tuple[bool, str]:
+        leaving = self._make(Message(self._topic, b"will"))
+        leaving.open()
+        with closing(leaving), self._listening(self._topic) as inbox:
+            start = time.monotonic()
+            leaving.cut()
+            came = bool(inbox.wait(1))
+        return came, f"after {1000 * (time.monotonic() - start):.0f} ms" if came else "did not arrive"

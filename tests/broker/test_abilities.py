@@ -1,0 +1,157 @@
+"""`mqinfer broker check`: what a broker must do, on Mosquitto, and behind a proxy that lies about one thing."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from mqinfer.broker.abilities import Abilities, Ability
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.connect import make_link
+from mqinfer.broker.link import Message
+from mqinfer.broker.packets import encode_variable_integer
+from mqinfer.cli.app import app
+from mqinfer.cli.exit_codes import ExitCode
+from mqinfer.protocol.topics import Topics
+
+pytestmark = pytest.mark.broker
+Unique = Callable[[str], str]
+Lie = Callable[[int, bytes], "tuple[int, bytes] | None"]
+PUBLISH, PUBACK = 3, 4
+
+
+def packets(sock: socket.socket) -> Iterator[tuple[int, bytes]]:
+    """Cut a connection's packets: first byte, and body."""
+    with sock.makefile("rb") as stream:
+        while head := stream.read(1):
+            size = shift = 0
+            while True:
+                byte = stream.read(1)[0]
+                size |= (byte & 0x7F) << shift
+                shift += 7
+                if byte < 0x80:
+                    break
+            yield head[0], stream.read(size)
+
+
+def pump(source: socket.socket, target: socket.socket, lie: Lie) -> None:
+    """Pass packets on, as the lie has them."""
+    with suppress(OSError, IndexError):
+        for packet in packets(source):
+            changed = lie(*packet)
+            if changed:
+                target.sendall(bytes([changed[0]]) + bytes(encode_variable_integer(len(changed[1]))) + changed[1])
+    for each in (source, target):
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def lying(port: int, up: Lie, down: Lie) -> Iterator[str]:
+    """Put a proxy before a broker; yields its URL."""
+    threads: list[threading.Thread] = []
+    sockets: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    client, _ = server.accept()
+                    broker = socket.create_connection(("127.0.0.1", port))
+                    sockets.extend((client, broker))
+                    for ends in ((client, broker, up), (broker, client, down)):
+                        threads.append(threading.Thread(target=pump, args=ends, daemon=True))
+                        threads[-1].start()
+
+        accepting = threading.Thread(target=accept, daemon=True)
+        accepting.start()
+        try:
+            yield f"mqtt://127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            accepting.join()
+            for thread in threads:
+                thread.join()
+            for each in sockets:
+                each.close()
+
+
+def honest(head: int, body: bytes) -> tuple[int, bytes]:
+    """Change nothing."""
+    return head, body
+
+
+def without(is_lost: Callable[[int, bytes], bool]) -> Lie:
+    """Lose some of the messages."""
+    return lambda head, body: None if head >> 4 == PUBLISH and is_lost(head, body) else (head, body)
+
+
+def success(head: int, body: bytes) -> tuple[int, bytes]:
+    """Say of each message that it was received."""
+    return (head, body[:2]) if head >> 4 == PUBACK else (head, body)
+
+
+def everlasting(head: int, body: bytes) -> tuple[int, bytes]:
+    """Keep for long what should be kept for a second."""
+    return head, body.replace(b"\x02" + struct.pack("!I", 1), b"\x02" + struct.pack("!I", 1000))
+
+
+LIES: dict[str, tuple[Lie, Lie]] = {
+    "large packets": (honest, without(lambda _, body: len(body) > 1 << 19)),
+    "no matching subscribers (0x10)": (honest, success),
+    "retained, by wildcard": (honest, without(lambda head, _: bool(head & 1))),
+    "message expiry": (everlasting, honest),
+    "shared group": (honest, without(lambda _, body: body.endswith((b"\x007", b"\x0011")))),
+    "will": (honest, without(lambda _, body: body.endswith(b"will"))),
+}
+
+
+def faults(url: str | BrokerAddress, name: str) -> list[Ability]:
+    """Return what does not hold."""
+    address = BrokerAddress.parse(url) if isinstance(url, str) else url
+    return [each for each in Abilities(address, Topics(), name).run() if not each.holds]
+
+
+def test_mosquitto(broker_url: str, unique: Unique) -> None:
+    """It does all of it."""
+    assert faults(broker_url, unique("c")) == []
+
+
+def test_mosquitto_with_rules(secured: Any) -> None:
+    """A vehicle's login finds the same, over TLS."""
+    assert faults(secured.address("car-1"), "car-1") == []
+
+
+@pytest.mark.parametrize("what", LIES)
+def test_a_broker_that_lies(broker_url: str, unique: Unique, what: str) -> None:
+    """Each lie is named, and nothing else."""
+    with lying(int(broker_url.rpartition(":")[2]), *LIES[what]) as url:
+        assert [each.what for each in faults(url, unique("c"))] == [what]
+
+
+def test_a_name_in_use(broker_url: str, unique: Unique) -> None:
+    """The state of a process that has the name is not touched."""
+    name, topics = unique("c"), Topics()
+    link = make_link(broker_url, client_id=name)
+    link.open()
+    link.publish(Message(topics.client_state(name), b"{}", retain=True))
+    link.close()
+    assert {each.holds for each in faults(broker_url, name)} == {None}
+
+
+def test_the_command_as_json(broker_url: str, unique: Unique) -> None:
+    """A line a thing that was tried, with what is lost where it does not hold, and an exit code."""
+    with lying(int(broker_url.rpartition(":")[2]), *LIES["will"]) as url:
+        ran = CliRunner().invoke(app, ["broker", "check", "--broker", url, "--name", unique("c"), "--json"])
+    found = json.loads(ran.stdout)
+    assert ran.exit_code == ExitCode.FAILED
+    assert [each["what"] for each in found["abilities"] if not each["holds"]] == ["will"]
+    assert found["findings"][0]["attempt"] == "connect without a login"
