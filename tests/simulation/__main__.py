@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
+from tests.simulation.frames import simulate_frames
 from tests.simulation.runs import Report, simulate
 
 _LAST = 40
@@ -26,6 +27,7 @@ def main() -> int:
     options = _options()
     if options.seed is not None:
         report = simulate(options.seed, traced=True)
+        report.violations.extend(simulate_frames(options.seed).violations)
         _print(report, len(report.trace) if options.trace else _LAST)
         return 1 if report.violations else 0
     return run_all(range(options.first, options.first + options.seeds), options.processes)
@@ -52,10 +54,18 @@ def run_all(seeds: range, processes: int) -> int:
 
 def _reports(seeds: range, processes: int) -> Iterator[Report]:
     if processes == 1:
-        yield from map(simulate, seeds)
+        yield from map(_simulate_both, seeds)
         return
     with multiprocessing.get_context("spawn").Pool(processes, gc.set_threshold, (100_000,)) as pool:
-        yield from pool.imap_unordered(simulate, seeds, chunksize=50)
+        yield from pool.imap_unordered(_simulate_both, seeds, chunksize=50)
+
+
+def _simulate_both(seed: int) -> Report:
+    """Run a seed of the protocol, and of the edge's frames."""
+    report, frames = simulate(seed), simulate_frames(seed)
+    report.violations.extend(frames.violations)
+    report.counts.update({f"frames: {name}": number for name, number in frames.counts.items()})
+    return report
 
 
 def _print(report: Report, lines: int) -> None:
