@@ -76,7 +76,7 @@ class Core:
         strict_readiness: bool = False,
         model_control: bool = True,
         max_pending: int = 1024,
-        max_bytes: int = 1 << 30,
+        max_bytes: int = 512 << 20,
         max_input_bytes: int = DEFAULT_LIMITS.payload_bytes,
     ) -> None:
         self.client, self._control, self.max_bytes = client, control, max_bytes

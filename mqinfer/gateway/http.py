@@ -25,9 +25,11 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.admission import take_room
+from mqinfer.gateway.calls import outputs_size
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import MethodNotAllowed, status_of
 from mqinfer.gateway.settings import GatewaySettings
+from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.decoding import MAX_NESTING, is_deep_json
 from mqinfer.protocol.errors import BadEnvelope, Expired, LimitExceeded, ModelNotFound, MqinferError
 from mqinfer.protocol.header import error_message
@@ -144,6 +146,14 @@ class Bodies:
         with self._unsent.sending(caller, reply.content_length or 0, transport.abort), suppress(ConnectionError):
             await reply.prepare(request)
             await reply.write_eof()
+
+    async def write(self, call: AdmittedCall, outputs: Mapping[str, Array], function: Callable[[], _R]) -> _R:
+        """Return what a function makes of a result's outputs; large ones that wait for it count as replies do."""
+        size, transport = outputs_size(outputs), call.request.transport
+        if size <= _OFFLOAD_BYTES or transport is None:
+            return function()
+        with self._unsent.sending(call.caller, size, transport.abort, timed=False):
+            return await self.run(size, function)
 
     async def run(self, size: int, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Return what a function returns: called at once for a small `size` in bytes, else by a thread of the pool."""

@@ -11,7 +11,7 @@ from mqinfer.broker.packets import buffer_size
 from mqinfer.client.aio import AsyncClient
 from mqinfer.client.result import InferResult
 from mqinfer.gateway.admission import CallAdmission, Ticket
-from mqinfer.gateway.calls import InferCall
+from mqinfer.gateway.calls import InferCall, outputs_size
 from mqinfer.gateway.checks import CardChecks, in_words
 from mqinfer.gateway.errors import Overloaded, TimeoutExpired
 from mqinfer.metrics.times import Times
@@ -33,6 +33,10 @@ _RESTART_S = 30.0
 """A worker that is to be started again is back within this time."""
 _LEAST_ROOM = 16
 """Calls of a model that are sent at a time where its workers state no capacity."""
+_MOST_REPLIES = 128 << 20
+"""Bytes of a model's replies that may be on their way: above that, a broker drops what it queues for one client."""
+_FADING = 8
+"""The largest reply of a model counts for this much less, one part in so many, with each smaller one."""
 _MOST_MODELS = 1024
 """Models whose checks and room are kept ready."""
 _LEAST_S = 1e-6
@@ -68,6 +72,7 @@ class Inference:
         self.admission = CallAdmission(max_pending, max_bytes, self._room, self._retry_after)
         self._checks: dict[str, CardChecks] = {}
         self._rooms: dict[str, int] = {}
+        self._replies: dict[str, int] = {}  # by model, the bytes of a large one
         self._revision = -1
         self.outcomes: Counter[tuple[str, str]] = Counter()
         self.times: dict[str, Times] = {}
@@ -155,6 +160,8 @@ class Inference:
             result = await self._client.connection.send(request, limit_s)
         finally:
             self.admission.leave(ticket)
+        largest = self._replies.get(call.model, 0)
+        self._replies[call.model] = max(outputs_size(result.outputs), largest - largest // _FADING)
         times = self.times.get(call.model)
         if times is None:
             times = self.times[call.model] = Times()  # of a model that has answered: no name that callers made up
@@ -239,7 +246,7 @@ class Inference:
         return self._known.models.unserved_for(model, version) > _RESTART_S and self._registry.is_complete
 
     def _room(self, model: str) -> int:
-        """Return how many calls of a model the workers accept; the others wait where callers take turns."""
+        """Return how many calls of a model the workers and the way back take; others wait where callers take turns."""
         if self._revision != self._known.revision or len(self._rooms) > _MOST_MODELS:
             self._revision = self._known.revision
             self._rooms.clear()
@@ -247,7 +254,8 @@ class Inference:
         if room is None:
             held = sum(state.capacity for state in self._known.models.ready_workers(model))
             room = self._rooms[model] = max(_LEAST_ROOM, held)
-        return room
+        size = self._replies.get(model, 0)
+        return min(room, max(1, _MOST_REPLIES // size)) if size else room
 
     def _retry_after(self, model: str, calls: int) -> float:
         """Return when a model's workers may have finished so many calls, in seconds."""

@@ -48,7 +48,7 @@ class GatewayBounds:
     ] = 1024
     max_bytes: Annotated[
         int, typer.Option(help="Bytes of the inputs of those calls; it answers further calls with 429.", min=1)
-    ] = 1 << 30
+    ] = 512 << 20
     max_connections: Annotated[
         int, typer.Option(help="Connections to each port of each process; further ones are refused.", min=1)
     ] = 8192

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from mqinfer.client import AsyncClient
 from mqinfer.client.control import AsyncControl
+from mqinfer.gateway import inference
 from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import Unavailable, status_of
@@ -246,3 +248,14 @@ async def test_a_model_without_a_worker_is_refused_once_a_restart_would_be_over(
     with pytest.raises(NoWorker, match=r"^Request for unknown model: 'another' is not at ready state"):
         await core.infer(call("another"))
     assert core.client.counters().submitted == 0
+
+
+async def test_large_replies_on_their_way_are_bounded(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model whose replies fill what a broker queues for one client, as many are asked for as it holds."""
+    monkeypatch.setattr(inference, "_MOST_REPLIES", 1)
+    await core.infer(call())  # its size is known from here
+    admission = core.inference.admission
+    calls = [asyncio.create_task(core.infer(call())) for _ in range(4)]
+    await asyncio.sleep(0)  # each is at its turn now
+    assert (admission.running, admission.queued) == (1, 3)
+    assert len(await asyncio.gather(*calls)) == len(calls)

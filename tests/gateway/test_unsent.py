@@ -9,12 +9,14 @@ import socket
 from functools import partial
 
 import grpc
+import numpy as np
 import pytest
-from aiohttp import web
+from aiohttp import ClientConnectionError, ClientSession, web
 
 from mqinfer.gateway import http
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.grpc_calls import unary
+from mqinfer.protocol.datatypes import Array
 from mqinfer.web.unsent import Unsent
 from tests.gateway.conftest import gateway_settings
 from tests.gateway.listening import core_that_counts, over_grpc, over_http
@@ -110,3 +112,31 @@ async def test_grpc(reason: str, caplog: pytest.LogCaptureFixture) -> None:
     assert unsent.given_up == {reason: 1}
     assert unsent.bytes == 0
     assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_a_result_that_waits_to_be_written_counts() -> None:
+    """A large result is held as its reply will be: it counts until it is written, and its caller may lose it."""
+    unsent, counted = Unsent(LOG, *BOUNDS["bytes"]), list[int]()
+
+    async def answer(call: http.AdmittedCall) -> web.Response:
+        rows = np.zeros(int(call.parts[0]), np.uint8)
+        return await bodies.reply(call.request, await bodies.write(call, {"y": rows}, lambda: look(rows)))
+
+    def look(rows: Array) -> bytes:
+        counted.append(unsent.bytes)
+        return bytes(rows[:1])
+
+    settings = gateway_settings()
+    bodies = http.Bodies(settings, core_that_counts(unsent))
+    route = http.Endpoint(re.compile("/(.*)"), Right.HEALTH, {"GET": answer})
+    async with (
+        over_http(http.make_application([route], Access(), bodies), settings) as address,
+        ClientSession(f"http://{address[0]}:{address[1]}") as session,
+    ):
+        async with session.get(f"/{LARGE // 2}") as reply:
+            assert await reply.read() == b"\0"
+        with pytest.raises(ClientConnectionError):
+            await session.get(f"/{LARGE}")
+    await until(lambda: not unsent.bytes)
+    assert counted[0] == LARGE // 2
+    assert set(unsent.given_up) == {"bytes"}  # once or twice: a client may ask again

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from msgspec import Struct
 
 from mqinfer.client.result import InferResult
 from mqinfer.gateway.access import Access, Right
-from mqinfer.gateway.calls import InferCall, outputs_size
+from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import Unsupported
 from mqinfer.gateway.http import AdmittedCall, Bodies, Endpoint, json_reply, make_application
@@ -151,7 +152,7 @@ class _Front:
                     **call.trace,
                 )
             )
-        content, head = await self.bodies.run(outputs_size(result.outputs), _write_reply, request, result)
+        content, head = await self.bodies.write(call, result.outputs, partial(_write_reply, request, result))
         binary = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(head)}
         return await self.bodies.reply(call.request, content, None if head is None else binary)
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from mqinfer.gateway.access import Access, Right
-from mqinfer.gateway.calls import InferCall, outputs_size
+from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import FailedPrecondition
 from mqinfer.gateway.http import (
@@ -144,17 +144,17 @@ class _Front:
         """Predict, classify or regress."""
         spec, method = _spec(call), call.parts[3].lower()
         task = TASKS.get(f"{TASK_PREFIX}{method}")
-        run = partial(self._run_task, task) if task else self._predict
+        run = partial(self._run_task, task) if task else partial(self._predict, call)
         async with self.bodies.read(call) as body:
             deadline = min(self._bounds.timeout, self._bounds.tfs_rest_timeout)
             reply = await run(spec, body, InferCall(caller=call.caller, deadline_s=deadline, **call.trace))
         return await self.bodies.reply(call.request, reply)
 
-    async def _predict(self, spec: Spec, body: Buffer, call: InferCall) -> bytes:
+    async def _predict(self, admitted: AdmittedCall, spec: Spec, body: Buffer, call: InferCall) -> bytes:
         own = await find(self._core, spec)
         target, (inputs, rows) = await self.bodies.run(len(body), _read, body, own, _predict_inputs)
         outputs, _ = await infer(self._core, target, inputs, call)
-        return await self.bodies.run(outputs_size(outputs), write_predictions, outputs, rows=rows)
+        return await self.bodies.write(admitted, outputs, partial(write_predictions, outputs, rows=rows))
 
     async def _run_task(self, task: Task, spec: Spec, body: Buffer, call: InferCall) -> bytes:
         own = await find(self._core, spec)
