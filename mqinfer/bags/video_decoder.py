@@ -136,6 +136,9 @@ class VideoFileDecoder:
 
     def close(self) -> None:
         """Close the file."""
+        # The decoder's threads take the interpreter's lock to free packets that `ShownPackets` has numbered, and PyAV
+        # frees a decoder with that lock held: both wait for ever unless the threads have ended their work before.
+        self._stream.codec_context.flush_buffers()
         self._container.close()
 
     def pictures(self, begin: int) -> Iterator[Picture]:
