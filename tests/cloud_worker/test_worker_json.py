@@ -35,7 +35,7 @@ def test_json_asks_for_top_classes(gated_worker: GatedWorker, bare: Any) -> None
     wanted = '"outputs": [{"name": "x", "parameters": {"classification": 2}}]'
     bare.link.publish(bare.text("{" + DATA + ", " + wanted + "}"))
     (output,) = json.loads(bytes(bare.next().payload))["outputs"]
-    assert output == {"name": "x", "datatype": "BYTES", "shape": [1, 2], "data": ["3.0:3", "2.0:2"]}
+    assert output == {"name": "x", "datatype": "BYTES", "shape": [1, 2], "data": ["3.000000:3", "2.000000:2"]}
 
 
 @pytest.mark.parametrize("identity", ['"id": "1", ', ""])
