@@ -42,7 +42,7 @@ _SLACK_S = 0.1
 _EXPLODE, _EXACT = {"err_detect": "explode"}, {"err_detect": "bitstream+buffer"}
 _DETECTION = {
     "mjpeg": _EXPLODE,
-    "hevc": _EXPLODE,
+    "hevc": {"err_detect": "explode+crccheck"},  # hashes of pictures, where the encoder wrote them
     "wmv1": _EXACT,
     "wmv2": _EXACT,
     "msmpeg4": _EXACT,

@@ -40,6 +40,7 @@ KINDS: dict[str, tuple[str, str, dict[str, str], dict[str, str]]] = {
     "units.h264": ("libx264", "yuv420p", {"g": "30", "bf": "0"}, {}),
     "units_b.h264": ("libx264", "yuv420p", {"g": "30", "bf": "3"}, {}),
     "units.hevc": ("libx265", "yuv420p", {"x265-params": "keyint=30:log-level=none"}, {}),
+    "units_hashes.hevc": ("libx265", "yuv420p", {"x265-params": "keyint=30:log-level=none:hash=1"}, {}),
     "program.mpg": ("mpeg2video", "yuv420p", {"g": "30", "bf": "2"}, {}),
     "program.mpeg": ("mpeg1video", "yuv420p", {"g": "30", "bf": "2"}, {}),
 }
@@ -227,7 +228,9 @@ def test_noise_where_no_count_is_stated(videos: Callable[[str], Path], tmp_path:
     assert sum("damaged" in each or "cut off" in each for each in found) >= (5 if name == "units.hevc" else 8)
 
 
-@pytest.mark.parametrize(("name", "least"), [("motion_jpeg.mjpeg", 10), ("stream.wmv", 10), ("program.mpg", 9)])
+@pytest.mark.parametrize(
+    ("name", "least"), [("motion_jpeg.mjpeg", 10), ("stream.wmv", 10), ("program.mpg", 9), ("units_hashes.hevc", 9)]
+)
 def test_a_little_noise(videos: Callable[[str], Path], tmp_path: Path, name: str, least: int) -> None:
     """What makes one picture wrong is no success."""
     whole = videos(name).read_bytes()
