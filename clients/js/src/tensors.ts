@@ -79,6 +79,20 @@ export function decodeTensor(tensor: EncodedTensor, limits: Limits = DEFAULT_LIM
 }
 
 /**
+ * Check that the outputs of a reply take no more memory together than one may, before any is decoded.
+ *
+ * @throws LimitExceeded: They take more.
+ */
+export function checkTogether(outputs: readonly EncodedTensor[], limits: Limits = DEFAULT_LIMITS): void {
+  const sizes = outputs.map(({ name, datatype, shape }) => checkShape(name, datatype, shape, limits));
+  const size = sizes.reduce((sum, each) => sum + each, 0);
+  if (size <= limits.tensorBytes) return;
+  throw new LimitExceeded(
+    `its ${outputs.length} outputs take ${size} bytes; at most ${limits.tensorBytes} are accepted`,
+  );
+}
+
+/**
  * Decode a JPEG or PNG with the browser's decoder, after its header was checked; samples of 16 bits become 8.
  *
  * @throws BadEncoding: It is not the declared picture, or corrupt.

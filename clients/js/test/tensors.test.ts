@@ -11,9 +11,11 @@ import {
   encodePicture,
   encodeRequest,
   encodeTensor,
+  LimitExceeded,
   MissingExtra,
   type TensorData,
 } from "../src/index.js";
+import { checkTogether } from "../src/tensors.js";
 import { golden } from "./files.js";
 import { generator } from "./random.js";
 
@@ -168,4 +170,11 @@ test("a picture becomes a tensor by its header, and node has no decoder for it",
   await assert.rejects(decodePicture(colour), MissingExtra);
   await assert.rejects(decodePicture({ ...colour, encoding: "raw" }), BadEncoding);
   assert.throws(() => encodePicture("x", new Uint8Array(40)), BadEncoding);
+});
+
+test("the outputs of a reply take no more together than one may", () => {
+  const mask = encodeTensor("m", new Uint8Array(64), { encoding: "mask" });
+  const large = { ...mask, shape: [1, 8192, 8192] };
+  checkTogether([large, large, large, large]);
+  assert.throws(() => checkTogether([large, large, large, large, mask]), LimitExceeded);
 });

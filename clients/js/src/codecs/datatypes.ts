@@ -65,10 +65,11 @@ export function elements(shape: readonly number[]): number {
  *
  * Axes of size 0 are left out of the product, as in every implementation, so `[0, 2**62]` is refused as well.
  *
+ * @returns The bytes that it takes.
  * @throws BadTensor: An entry is no integer of 0 or more.
  * @throws LimitExceeded: Too many axes, or too many bytes.
  */
-export function checkShape(name: string, datatype: Datatype, shape: readonly number[], limits: Limits): void {
+export function checkShape(name: string, datatype: Datatype, shape: readonly number[], limits: Limits): number {
   if (shape.length > limits.dimensions) {
     throw new LimitExceeded(`tensor ${shown(name)}: ${shape.length} axes; at most ${limits.dimensions} are accepted`);
   }
@@ -84,4 +85,5 @@ export function checkShape(name: string, datatype: Datatype, shape: readonly num
       `tensor ${shown(name)}: shape [${shape}] of ${datatype} takes ${size} bytes; at most ${limits.tensorBytes} are accepted`,
     );
   }
+  return size;
 }

@@ -4,7 +4,7 @@ import { CHECKSUM, checksum } from "../checksum.js";
 import type { Outgoing } from "../connection/packets.js";
 import { CONTENT_TYPE, encodeRequest } from "../envelope.js";
 import { BadEncoding, ConfigError, MqinferError } from "../errors.js";
-import { decodeTensor, type EncodeOptions, encodeTensor } from "../tensors.js";
+import { checkTogether, decodeTensor, type EncodeOptions, encodeTensor } from "../tensors.js";
 import { checkName, type Topics } from "../topics.js";
 import type {
   Capture,
@@ -136,6 +136,7 @@ export function resultOf(reply: Reply, entry: Entry, capture: Capture, received:
   const outputs: Record<string, Tensor> = Object.create(null);
   const pictures: Record<string, EncodedTensor> = Object.create(null);
   try {
+    checkTogether(reply.outputs, limits);
     for (const tensor of reply.outputs) {
       if (PICTURES.has(tensor.encoding)) pictures[tensor.name] = tensor;
       else outputs[tensor.name] = decodeTensor(tensor, limits);
