@@ -47,7 +47,7 @@ class _Inbox:
         self._changed = threading.Condition()
 
     def __call__(self, message: Message) -> None:
-        """Keep one, in memory of its own."""
+        """Keep one."""
         with self._changed:
             self.messages.append(message)
             self._changed.notify_all()

@@ -72,8 +72,11 @@ class BrokerAddress:
     @property
     def each(self) -> tuple[BrokerAddress, ...]:
         """The address of each broker alone, in the order in which they are tried."""
-        places = ((self.host, self.port), *self.standbys)
-        return tuple(replace(self, host=host, port=port, standbys=()) for host, port in places)
+        return tuple(replace(self, host=host, port=port, standbys=()) for host, port in self._places)
+
+    @property
+    def _places(self) -> tuple[tuple[str, int], ...]:
+        return ((self.host, self.port), *self.standbys)
 
     @property
     def login_name(self) -> str | None:
@@ -107,8 +110,7 @@ class BrokerAddress:
         if self.transport == "memory":
             return f"memory://{self.host}"
         scheme = {"tcp": "mqtt", "websockets": "ws"}[self.transport] + ("s" if self.tls else "")
-        places = ((self.host, self.port), *self.standbys)
-        hosts = ",".join(f"{f'[{host}]' if ':' in host else host}:{port}" for host, port in places)
+        hosts = ",".join(f"{f'[{host}]' if ':' in host else host}:{port}" for host, port in self._places)
         return f"{scheme}://{hosts}" + (self.path if self.transport == "websockets" else "")
 
     @classmethod

@@ -58,7 +58,8 @@ def in_words(error: BadTensor, inputs: Sequence[EncodedTensor], model: str) -> B
     for tensor in inputs:
         if tensor.datatype is not Datatype.BYTES or tensor.encoding != "raw" or len(tensor.data) > _MOST_COUNTED:
             continue
-        found, expected = _count_strings(memoryview(tensor.data), most := prod(tensor.shape)), most
+        expected = prod(tensor.shape)
+        found = _count_strings(memoryview(tensor.data), expected)
         of = f"for inference input '{tensor.name}' for model '{model}'"
         if found > expected:
             return BadTensor(f"unexpected number of string elements {found} {of}, expecting {expected}: {error}")
@@ -93,7 +94,7 @@ class CardChecks:
         self._inputs = {spec.name: spec for spec in card.inputs}
         self._outputs = {spec.name for spec in card.outputs}
         self._most = card.max_batch_size
-        self._least_axes = dict.fromkeys(card.open_ranks, int(self._most > 0))
+        self._least_axes = card.least_axes
 
     def check(self, call: InferCall) -> None:
         """Raise where no worker could serve a call.

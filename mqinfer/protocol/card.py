@@ -198,10 +198,10 @@ class ModelCard(Struct, frozen=True, kw_only=True):
         return self.parameters.max_batch_size
 
     @property
-    def open_ranks(self) -> frozenset[str]:
-        """The inputs that take any number of axes, which `inputs` can't say: -1 stands for all of them there."""
+    def least_axes(self) -> dict[str, int]:
+        """The inputs that take any number of axes, which `inputs` can't say, each with the fewest that it takes."""
         own = self.parameters.signatures[0].inputs if self.parameters.signatures else ()
-        return frozenset([tensor.name for tensor in own if tensor.shape is None])
+        return {tensor.name: int(self.max_batch_size > 0) for tensor in own if tensor.shape is None}
 
     @property
     def image(self) -> ImageContract | None:

@@ -121,7 +121,7 @@ def test_a_rank_that_the_file_leaves_open(model: LoadedModel, saved: ModelVersio
         service.prepare(request("predict_images", images=np.zeros(3)))
     config = ModelConfig(parameters={"signature": "predict_images"}, max_batch_size=4)
     own = load_model(replace(saved, config=config), device="cpu")
-    assert own.card.open_ranks == {"images"}
+    assert own.card.least_axes.keys() == {"images"}
     assert own.card.max_batch_size == 4
     batched, check = InferenceService(own), CardChecks(own.card).check
     asked = [request(images=np.full(shape, 4, np.float32)) for shape in ((2, 3), (1, 3), (2,))]

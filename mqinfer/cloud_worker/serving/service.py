@@ -115,7 +115,7 @@ class InferenceService:
         self._contracts = {contract.input: contract for contract in model.card.pictures}
         self._outputs = {spec.name for spec in model.card.outputs}
         self._max_rows = model.card.max_batch_size
-        self._least_axes = dict.fromkeys(model.card.open_ranks, int(self._max_rows > 0))
+        self._least_axes = model.card.least_axes
         self._network = network_of(model.backend)
         self._stage = model.backend if isinstance(model.backend, Postprocessed) else None
         self._signature = model.card.parameters.signatures[0].name if model.card.parameters.signatures else ""

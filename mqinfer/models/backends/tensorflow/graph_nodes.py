@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Protocol
 
 _NO_RESULTS = frozenset({"Assert", "Const", "NoOp", "Placeholder", "PlaceholderWithDefault"})
@@ -40,27 +40,29 @@ def unconsumed(nodes: Iterable[NodeDef]) -> tuple[NodeDef, ...]:
 
 def reaching(nodes: Mapping[str, NodeDef], targets: Iterable[str]) -> frozenset[str]:
     """Return the names of all nodes that the targets need, the targets included."""
-    found: set[str] = set()
-    waiting = list(targets)
-    while waiting:
-        name = waiting.pop()
-        if name not in found and name in nodes:
-            found.add(name)
-            waiting += [entry.removeprefix("^").partition(":")[0] for entry in nodes[name].input]
-    return frozenset(found)
+    return _closure(targets, lambda name: _producers(nodes[name]), nodes)
 
 
 def needing(nodes: Mapping[str, NodeDef], sources: Iterable[str]) -> frozenset[str]:
     """Return the names of all nodes that need one of the sources, the sources included."""
     consumers: dict[str, list[str]] = {}
     for node in nodes.values():
-        for entry in node.input:
-            consumers.setdefault(entry.removeprefix("^").partition(":")[0], []).append(node.name)
+        for entry in _producers(node):
+            consumers.setdefault(entry, []).append(node.name)
+    return _closure(sources, lambda name: consumers.get(name, ()), nodes)
+
+
+def _producers(node: NodeDef) -> list[str]:
+    return [entry.removeprefix("^").partition(":")[0] for entry in node.input]
+
+
+def _closure(begin: Iterable[str], beside: Callable[[str], Iterable[str]], nodes: Container[str]) -> frozenset[str]:
+    """Return the nodes that are reached from some of them, those included."""
     found: set[str] = set()
-    waiting = list(sources)
+    waiting = list(begin)
     while waiting:
         name = waiting.pop()
-        if name not in found:
+        if name not in found and name in nodes:
             found.add(name)
-            waiting += consumers.get(name, ())
+            waiting += beside(name)
     return frozenset(found)
