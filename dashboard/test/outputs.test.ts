@@ -103,7 +103,6 @@ test("boxes whose parts do not fit are none", () => {
 test("a classifier's best classes come from scores with or without labels, or as text", () => {
   const scores = new Float32Array([0.125, 0.75, Number.NaN]);
   assert.deepEqual(read([encoded("probabilities", scores, [1, 3])], CLASSES).labels, ["car 0.75", "road 0.125"]);
-  assert.deepEqual(read([encoded("probabilities", scores, [3, 1, 1])]).labels, ["1 0.75", "0 0.125"]);
   const text = ["0.93:281:tabby cat", "0.0512345:3:a:b", "0.01:7", "odd"];
   assert.deepEqual(read([encoded("top", text, [1, 4])]).labels, ["tabby cat 0.93", "a:b 0.0512", "7 0.01", "odd"]);
   const many = Array.from({ length: 50 }, (_, index) => `0.5:${index}`);
@@ -111,8 +110,20 @@ test("a classifier's best classes come from scores with or without labels, or as
 });
 
 test("scores are ranked as they are: equal ones by their index, five at most", () => {
-  const scores = new Float32Array([1, 3, 2, 3, 5, 4, 3]);
-  assert.deepEqual(read([encoded("logits", scores, [7])]).labels, ["4 5", "5 4", "1 3", "3 3", "6 3"]);
+  const scores = encoded("logits", new Float32Array([1, 3, 2, 3, 5, 4, 3]), [7]);
+  const classes = Array.from("abcdefg", (name): ClassInfo => ({ name, colour: [1, 2, 3] }));
+  assert.deepEqual(read([scores], classes).labels, ["e 5", "f 4", "b 3", "d 3", "g 3"]);
+});
+
+test("numbers without names of classes are described too: they may be an embedding", () => {
+  const numbers = encoded("features", new Float32Array([0.125, 0.75, Number.NaN]), [3, 1, 1]);
+  assert.deepEqual(read([numbers]).labels, ["features FP32[3, 1, 1] 0.125 to 0.75", "1 0.75", "0 0.125"]);
+});
+
+test("boxes in whole pixels are no mask", () => {
+  const outputs = [encoded("boxes", new Int32Array([1, 2, 3, 4, 5, 6, 7, 8]), [2, 4])];
+  const found = read([...outputs, encoded("scores", new Float32Array([0.5, 0.75]), [2])]);
+  assert.deepEqual([found.mask, found.boxes.length], [null, 2]);
 });
 
 test("what has no order or is no classifier has no labels, and large outputs are not decoded", () => {

@@ -38,8 +38,8 @@ def find_mask(outputs: Mapping[str, Array], picture: tuple[int, int] | None = No
     """Find the class mask among a result's outputs.
 
     A mask is an integer or boolean output with exactly two axes longer than 1 (so `[1, H, W]`, `[1, H, W, 1]`,
-    `[1, 1, H, W]` and `[H, W]` are all one) and values of 0 to 255. The first one counts; `masks` beside
-    `boxes` are those of instances.
+    `[1, 1, H, W]` and `[H, W]` are all one) and values of 0 to 255. The first one counts; `boxes` are none, and
+    `masks` beside them are those of instances.
 
     Args:
         outputs: Decoded arrays by name.
@@ -50,7 +50,7 @@ def find_mask(outputs: Mapping[str, Array], picture: tuple[int, int] | None = No
         Its name and class numbers; None if no output is a mask.
     """
     for name, output in outputs.items():
-        if name == "masks" and "boxes" in outputs:
+        if name in {"masks", "boxes"} and "boxes" in outputs:
             continue
         plain = _without_ones(output, picture)
         is_mask = plain.ndim == 2 and plain.dtype.kind in "bui" and plain.size > 0

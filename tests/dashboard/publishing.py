@@ -115,8 +115,8 @@ class Publisher:
         for topic in topics:
             self.send(topic, b"", retain=True, qos=1)
 
-    def result(self, stream: Stream, sequence: int, mask: EncodedTensor, **fields: Any) -> None:
-        """Publish a result with a mask."""
+    def result(self, stream: Stream, sequence: int, *outputs: EncodedTensor, **fields: Any) -> None:
+        """Publish a result."""
         request = uuid4().hex
         fields.setdefault(
             "timings", Timings(1_000_000, 2_000_000, 500_000, 700_000, 300_000, 4_000_000, 200_000, 100_000)
@@ -125,7 +125,7 @@ class Publisher:
             request,
             stream.model,
             "1",
-            outputs=(mask,),
+            outputs=outputs,
             worker=stream.worker,
             capture=stream.capture(sequence),
             **fields,

@@ -40,6 +40,12 @@ def test_other_outputs_are_no_masks(output: np.ndarray) -> None:
     assert find_mask({"output": output}) is None
 
 
+def test_boxes_in_whole_pixels_are_no_mask() -> None:
+    """Their four columns are corners, whatever their datatype."""
+    boxes = np.array([[1, 2, 3, 4], [5, 6, 7, 8]], np.int32)
+    assert find_mask({"boxes": boxes, "scores": np.ones(2, np.float32)}) is None
+
+
 @given(PICTURES, st.integers(0, 1))
 def test_overlay_is_the_mean_of_picture_and_colour(picture: np.ndarray, number: int) -> None:
     """At alpha 0.5 each pixel is half itself and half its class's colour, to within rounding; the input stays."""

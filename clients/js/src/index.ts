@@ -5,7 +5,7 @@ export * from "./errors.js";
 export { DEFAULT_LIMITS } from "./limits.js";
 export type * from "./link.js";
 export { openLink } from "./mqtt_link.js";
-export type { DetectedBox, TopClass } from "./pictures/answers.js";
+export { type DetectedBox, findBoxes, findMask, findTop, type TopClass } from "./pictures/answers.js";
 export type { Placement, Plane } from "./pictures/placement.js";
 export type { PictureResult } from "./pictures/result.js";
 export type { Picture, Pixels } from "./pictures/sending.js";

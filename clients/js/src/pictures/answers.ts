@@ -2,7 +2,7 @@
 
 import { elements } from "../codecs/datatypes.js";
 import type { ClassInfo } from "../states/card.js";
-import type { Datatype, Tensor } from "../types.js";
+import type { Datatype, Tensor, TensorData } from "../types.js";
 import type { Corners, Plane, Size } from "./placement.js";
 
 const MOST_BOXES = 100;
@@ -35,12 +35,12 @@ export interface DetectedBox {
 /** Find boxes: `boxes` [n, 4] with `scores` [n] and perhaps `classes` [n], the best first; `count` rows are valid. */
 export function findBoxes(outputs: readonly Tensor[], classes: readonly ClassInfo[]): DetectedBox[] {
   const boxes = rows(outputs, "boxes", 2);
-  const scores = rows(outputs, "scores", 1);
-  const numbers = rows(outputs, "classes", 1);
-  const count = outputs.find(({ name }) => name === "count");
-  if (!boxes || !scores || boxes.shape[1] !== 4 || boxes.shape[0] !== scores.shape[0]) return [];
+  const scores = boxes && rows(outputs, "scores", 1);
+  if (!scores || boxes.shape[1] !== 4 || boxes.shape[0] !== scores.shape[0]) return [];
   if (!FLOATS.includes(scores.datatype)) return [];
-  const end = count && INTEGERS.includes(count.datatype) && count.data.length === 1 ? Number(count.data[0]) : undefined;
+  const numbers = rows(outputs, "classes", 1);
+  const count = rows(outputs, "count", 1);
+  const end = count && INTEGERS.includes(count.datatype) && count.values.length === 1 ? count.values[0] : undefined;
   const known = numbers?.shape[0] === scores.shape[0] && numbers?.values.every(Number.isFinite) ? numbers : undefined;
   return [...scores.values.entries()]
     .slice(0, end)
@@ -64,13 +64,25 @@ export function findMask(outputs: readonly Tensor[], picture: Size = [0, 0]): Pl
   for (const output of outputs) {
     const isLine = picture.includes(1) && elements(output.shape) === picture[0] * picture[1];
     const [height, width, ...more] = isLine ? [picture[1], picture[0]] : output.shape.filter((side) => side !== 1);
-    const isOfObjects = output.name === "masks" && outputs.some(({ name }) => name === "boxes");
+    const isOfObjects = ["masks", "boxes"].includes(output.name) && outputs.some(({ name }) => name === "boxes");
     if (!height || !width || more.length > 0 || isOfObjects) continue;
     if (![...INTEGERS, "BOOL"].includes(output.datatype)) continue;
-    const data = Uint8Array.from(output.data as Uint8Array, Number);
-    if (data.every((number, place) => number === Number(output.data[place]))) return { width, height, data };
+    const data = classNumbers(output.data);
+    if (data) return { width, height, data };
   }
   return undefined;
+}
+
+/** Return numbers of classes as bytes; undefined where one is outside of 0 to 255. */
+function classNumbers(data: TensorData): Uint8Array | undefined {
+  if (data instanceof Uint8Array) return data;
+  const numbers = new Uint8Array(data.length);
+  for (let place = 0; place < data.length; place++) {
+    const value = Number(data[place]);
+    if (value < 0 || value > 255) return undefined;
+    numbers[place] = value;
+  }
+  return numbers;
 }
 
 /** Find the best classes: scores along one axis, one for each class of the card, or floats as the only output. */
@@ -82,14 +94,21 @@ export function findTop(outputs: readonly Tensor[], classes: readonly ClassInfo[
     const isNumber = FLOATS.includes(datatype) || (classes.length > 0 && INTEGERS.includes(datatype));
     return isNumber && size > 1 && size === Math.max(...shape) && [0, size].includes(classes.length);
   });
-  return Array.from((found?.data ?? []) as Float64Array, (score, number) => ({
-    name: className(number, classes),
-    number,
-    score: Number(score),
-  }))
-    .filter(({ score }) => Number.isFinite(score))
-    .sort((one, other) => other.score - one.score)
-    .slice(0, MOST_CLASSES);
+  return best(found?.data ?? []).map(([number, score]) => ({ name: className(number, classes), number, score }));
+}
+
+/** Return the places of the greatest numbers, of equal ones the first, with the numbers; in one pass, without a copy. */
+function best(scores: TensorData): [number, number][] {
+  const top: [number, number][] = [];
+  for (let number = 0; number < scores.length; number++) {
+    const score = Number(scores[number]);
+    const last = top.at(-1)?.[1] ?? Number.NEGATIVE_INFINITY;
+    if (!Number.isFinite(score) || (top.length === MOST_CLASSES && score <= last)) continue;
+    const place = top.findIndex(([, other]) => other < score);
+    top.splice(place < 0 ? top.length : place, 0, [number, score]);
+    if (top.length > MOST_CLASSES) top.pop();
+  }
+  return top;
 }
 
 /** Return the name of a class; a number that is not on the model's card is its own name. */

@@ -1,9 +1,9 @@
 /** What a result has for each pixel: a class, an object, or a number such as a depth. */
 
-import { type EncodedTensor, LimitExceeded, type TensorData } from "mqinfer-client";
+import { findMask, LimitExceeded, type Tensor, type TensorData } from "mqinfer-client";
 import { cut } from "../bounds.js";
 import type { Area } from "../types.js";
-import { elements, INTEGERS, isNumeric, type OutputReader } from "./outputs.js";
+import { elements, isNumeric, type OutputReader } from "./outputs.js";
 
 /** Stands for no class, no object and no number. */
 export const NOTHING = 255;
@@ -13,39 +13,25 @@ const MOST_ROWS = 1 << 16;
 /** Grids of at most so many numbers are no picture. */
 const SMALL = 64;
 
-type Numbers = Exclude<TensorData, Uint8Array[]>;
+export type Numbers = Exclude<TensorData, Uint8Array[]>;
 
 /** Find the class mask, or else the masks of objects, or else a number for each pixel. */
-export function findArea(outputs: readonly EncodedTensor[], reader: OutputReader): Area | null {
-  return findMask(outputs, reader) ?? findObjects(outputs, reader) ?? findDepth(outputs, reader);
-}
-
-/**
- * Find the class mask: the first output of integers with exactly two axes longer than 1, whose values are 0 to 255.
- *
- * `masks` beside `boxes` are those of instances.
- */
-function findMask(outputs: readonly EncodedTensor[], reader: OutputReader): Area | null {
-  for (const output of outputs) {
-    const size = planeOf(output, outputs);
-    if (!size || !INTEGERS.has(output.datatype)) continue;
-    checkSize(size, reader);
-    const data = classNumbers(reader.decode(output).data);
-    if (data) return { ...size, data, isPartial: false, scale: null };
-  }
-  return null;
+export function findArea(outputs: readonly Tensor[], reader: OutputReader): Area | null {
+  const mask = findMask(outputs, reader.size ?? undefined);
+  if (mask) return { ...mask, isPartial: false, scale: null };
+  return findObjects(outputs, reader) ?? findDepth(outputs, reader);
 }
 
 /** Lay `masks` [n, height, width] of objects over each other, the best on top: the number of each one's class. */
-function findObjects(outputs: readonly EncodedTensor[], reader: OutputReader): Area | null {
+function findObjects(outputs: readonly Tensor[], reader: OutputReader): Area | null {
   const named = (name: string) => outputs.find((each) => each.name === name);
   const masks = named("masks");
   if (masks?.shape.length !== 3 || !["UINT8", "BOOL"].includes(masks.datatype)) return null;
   const [count = 0, height = 0, width = 0] = masks.shape;
   if (elements(masks) === 0 || count > MOST_ROWS) return null;
-  checkSize({ width, height }, reader);
-  const [scores, classes] = [decoded(named("scores"), reader), decoded(named("classes"), reader)];
-  const pixels = scores?.length === count ? decoded(masks, reader) : null;
+  checkPixels(width, height, reader);
+  const [scores, classes] = [numbersOf(named("scores")), numbersOf(named("classes"))];
+  const pixels = scores?.length === count ? numbersOf(masks) : null;
   if (!scores || !pixels) return null;
   const order = [...scores.keys()].sort((a, b) => Number(scores[b]) - Number(scores[a]));
   const data = new Uint8Array(height * width).fill(NOTHING);
@@ -58,14 +44,14 @@ function findObjects(outputs: readonly EncodedTensor[], reader: OutputReader): A
 }
 
 /** Find a number for each pixel: the first grid in the proportions of the model's picture. */
-function findDepth(outputs: readonly EncodedTensor[], reader: OutputReader): Area | null {
+function findDepth(outputs: readonly Tensor[], reader: OutputReader): Area | null {
   for (const output of outputs) {
     const size = planeOf(output, outputs);
     if (!size || !reader.size || !isNumeric(output) || output.name === "confidence") continue;
     const [width, height] = reader.size;
     const isScaled = Math.abs(size.width * height - size.height * width) <= Math.max(width, height);
     if (!isScaled || elements(output) <= SMALL || elements(output) > reader.maskPixels) continue;
-    const values = decoded(output, reader);
+    const values = numbersOf(output);
     const ends = values && extremes(values);
     if (!ends) continue;
     const [least, greatest] = ends;
@@ -93,7 +79,7 @@ export function extremes(values: Numbers): readonly [number, number] | null {
 }
 
 /** Return the size of an output with exactly two axes longer than 1, which belongs to no boxes. */
-function planeOf(output: EncodedTensor, outputs: readonly EncodedTensor[]): { width: number; height: number } | null {
+function planeOf(output: Tensor, outputs: readonly Tensor[]): { width: number; height: number } | null {
   const sides = output.shape.filter((size) => size !== 1);
   const [height, width] = sides;
   if (sides.length !== 2 || !height || !width) return null;
@@ -101,27 +87,13 @@ function planeOf(output: EncodedTensor, outputs: readonly EncodedTensor[]): { wi
   return isOfBoxes && outputs.some((each) => each.name === "boxes") ? null : { width, height };
 }
 
-function checkSize({ width, height }: { width: number; height: number }, reader: OutputReader): void {
+/** Refuse a picture of more pixels than the page shows, before it is decoded. */
+export function checkPixels(width: number, height: number, reader: OutputReader): void {
   if (height * width > reader.maskPixels) {
     throw new LimitExceeded(`mask of ${width}x${height} pixels: this page shows at most ${reader.maskPixels}`);
   }
 }
 
-function decoded(output: EncodedTensor | undefined, reader: OutputReader): Numbers | null {
-  if (!output || !isNumeric(output)) return null;
-  const data = reader.decode(output).data;
-  return Array.isArray(data) ? null : data;
-}
-
-/** Return numbers of classes as bytes; null where one is outside of 0 to 255. */
-function classNumbers(data: TensorData): Uint8Array | null {
-  if (data instanceof Uint8Array) return data;
-  if (Array.isArray(data)) return null;
-  const numbers = new Uint8Array(data.length);
-  for (let place = 0; place < data.length; place++) {
-    const value = Number(data[place]);
-    if (!(value >= 0 && value <= 255)) return null;
-    numbers[place] = value;
-  }
-  return numbers;
+function numbersOf(output: Tensor | undefined): Numbers | null {
+  return output && isNumeric(output) ? (output.data as Numbers) : null;
 }

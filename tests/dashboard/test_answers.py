@@ -1,0 +1,150 @@
+"""What the page draws and says of each kind of answer: depth, objects, boxes, rows of numbers, class 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from mqinfer.codecs import encode_tensor
+from mqinfer.edge_agent.sinks.drawing.overlay import palette
+from mqinfer.protocol.card import ClassInfo, ImageContract
+from mqinfer.protocol.types import EncodedTensor
+from tests.dashboard.chromium import PageOf, Watched
+from tests.dashboard.numbered import HEIGHT, WIDTH
+from tests.dashboard.pixels import mask_pixels
+from tests.dashboard.publishing import Publisher, Stream
+from tests.dashboard.running import QuietSite
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]  # processes
+
+CAR, ROAD = ClassInfo("car", (200, 30, 30)), ClassInfo("road", (30, 30, 200))
+NEAR = 40
+"""How far a part of a colour of depth may be from that of an edge's pictures: the page computes it."""
+LABEL_ROWS = 12
+"""Rows of a label that have its colour from side to side, at least: it has 16."""
+
+Answered = Callable[..., Watched]
+
+
+@pytest.fixture
+def answered(quiet_site: QuietSite, page_of: PageOf) -> Iterator[Answered]:
+    """Open a page and publish one result of a stream whose model has some classes: `answered(classes, *outputs)`."""
+    with Publisher(quiet_site.broker.url) as publisher:
+
+        def publish(model: str, classes: tuple[ClassInfo, ...], *outputs: EncodedTensor) -> Watched:
+            publisher.card(model, classes, image=ImageContract("input", WIDTH, HEIGHT))
+            publisher.worker("made-up.0", model)
+            watched = page_of(quiet_site.url)
+            watched.show("models")
+            watched.page.locator("[data-testid='model-row']", has_text=model).first.wait_for(state="visible")
+            watched.show("live")
+            publisher.result(Stream(f"car-{model}", "/front", model), 1, *outputs)
+            watched.page.wait_for_selector(
+                f"[data-testid='tile'][data-key='car-{model}/{model}//front'][data-sequence='1']"
+            )
+            watched.page.get_by_test_id("select-model").select_option(model)
+            watched.page.wait_for_function("() => document.querySelectorAll(`[data-testid='tile']`).length === 1")
+            watched.frames(2)
+            return watched
+
+        yield publish
+
+
+def floats(name: str, values: npt.ArrayLike) -> EncodedTensor:
+    """Encode numbers as FP32."""
+    return encode_tensor(name, np.asarray(values, np.float32), "raw")
+
+
+def boxes(*corners: tuple[float, ...], classes: tuple[int, ...]) -> tuple[EncodedTensor, ...]:
+    """Encode boxes, the best first."""
+    scores = [0.9 - 0.1 * row for row in range(len(corners))]
+    numbers = encode_tensor("classes", np.array(classes, np.int64), "raw")
+    return floats("boxes", corners), floats("scores", scores), numbers
+
+
+def opened(watched: Watched) -> str:
+    """Return what the log's first result says of its answer."""
+    watched.show("log")
+    watched.page.locator("[data-testid='log-row'][data-kind='result'] button").first.click()
+    said: str = watched.page.get_by_test_id("log-answer").inner_text()
+    return said
+
+
+def test_depth_has_colours_and_their_scale(answered: Answered) -> None:
+    """Those of the pictures of edges, what is no number transparent; the least and the greatest number are written."""
+    depth = np.tile(np.linspace(2.0, 12.5, WIDTH), (1, HEIGHT, 1))
+    depth[0, 0, 0] = np.nan
+    watched = answered("depth", (), floats("depth", depth))
+    _, pixels = mask_pixels(watched, "car-depth")
+    assert pixels[0, 0, 3] == 0
+    levels = np.linspace(0, 254, WIDTH).round().astype(np.uint8)[np.newaxis]
+    colours = cv2.applyColorMap(levels, cv2.COLORMAP_TURBO)[0, :, ::-1]
+    assert np.abs(pixels[1, :, :3].astype(int) - colours).max() <= NEAR
+    scale = watched.page.get_by_test_id("scale")
+    scale.wait_for(state="visible")
+    assert scale.inner_text().split() == ["depth", "2.000", "12.50"]
+
+
+def test_a_row_of_numbers_is_described(answered: Answered) -> None:
+    """An embedding is said by its name, datatype, shape, least and greatest number: on the tile and in the log."""
+    values = np.linspace(-1.5, 2.25, 128).reshape(1, 128)
+    watched = answered("embedding", (), floats("features", values))
+    said = "features FP32[1, 128] -1.5 to 2.25"
+    watched.page.get_by_test_id("tile").get_by_text(said).wait_for(state="visible")
+    assert said in opened(watched)
+
+
+def test_masks_of_objects_are_drawn(answered: Answered) -> None:
+    """Each object's pixels have its class's colour, the better one's where two overlap; the rest is transparent."""
+    masks = np.zeros((2, HEIGHT, WIDTH), np.uint8)
+    masks[0, 10:30, 10:30] = 1
+    masks[1, 20:40, 20:40] = 1
+    found = boxes((10, 10, 30, 30), (20, 20, 40, 40), classes=(0, 1))
+    watched = answered("objects", (CAR, ROAD), *found, encode_tensor("masks", masks, "raw"))
+    _, pixels = mask_pixels(watched, "car-objects")
+    assert np.array_equal(pixels[:, :, 3] == 255, masks.any(axis=0))
+    assert (pixels[masks[0] == 1][:, :3] == CAR.colour).all()
+    assert (pixels[(masks[1] == 1) & (masks[0] == 0)][:, :3] == ROAD.colour).all()
+    for name in ("car", "road"):
+        watched.page.get_by_test_id("legend").get_by_text(name).wait_for(state="visible")
+
+
+def test_labels_cover_no_other(answered: Answered) -> None:
+    """Of two boxes at nearly the same place both labels are whole; the log says both with score and corners."""
+    watched = answered("boxes", (CAR, ROAD), *boxes((30, 30, 70, 50), (31, 30, 71, 50), classes=(0, 1)))
+    rows = watched.page.evaluate(
+        """(colours) => {
+            const canvas = document.querySelector("[data-testid='tile'] canvas.boxes");
+            const { width, height } = canvas;
+            const data = canvas.getContext("2d").getImageData(0, 0, width, height).data;
+            return colours.map(([red, green, blue]) => {
+                let rows = 0;
+                for (let y = 0; y < height; y++) {
+                    const row = Array.from({ length: width }, (_, x) => 4 * (y * width + x));
+                    const own = row.filter((at) => data[at] === red && data[at + 1] === green && data[at + 2] === blue);
+                    rows += own.length >= 10 ? 1 : 0;
+                }
+                return rows;
+            });
+        }""",
+        [CAR.colour, ROAD.colour],
+    )
+    assert min(rows) >= LABEL_ROWS
+    said = opened(watched).split("\n")
+    assert said == ["car", "0.90 at 30, 30 to 70, 50", "road", "0.80 at 31, 30 to 71, 50"]
+
+
+@pytest.mark.parametrize("name", ["background", "road"])
+def test_class_0_is_black_only_where_it_is_a_background(answered: Answered, name: str) -> None:
+    """A class 0 whose name means a thing has another colour than the default, black; as in the pictures of edges."""
+    classes = ClassInfo(name, (0, 0, 0)), CAR
+    mask = np.zeros((1, HEIGHT, WIDTH), np.uint8)
+    mask[0, 20:] = 1
+    watched = answered(f"zero-{name}", classes, encode_tensor("output", mask, "mask"))
+    _, pixels = mask_pixels(watched, f"car-zero-{name}")
+    assert np.array_equal(pixels[:, :, :3], palette(classes)[mask[0]])
+    assert pixels[0, 0, :3].any() == (name != "background")
