@@ -8,6 +8,7 @@ import pytest
 
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.states import StreamState, WorkerStatus
+from mqinfer.protocol.types import ErrorInfo, Outcome
 from tests.dashboard.chromium import PageOf, Watched
 from tests.dashboard.publishing import Publisher, Stream
 from tests.dashboard.running import QuietSite
@@ -17,6 +18,15 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]  # processes
 MODEL = "odd_seg"
 STREAM = Stream("car-1", "/front", MODEL)
 AMBER = "rgb(125, 82, 0)"
+_ERRORS_SAID = """(all) => {
+    const number = (found) => Number(found?.[1].replace(",", "") ?? 0);
+    const lines = [...document.querySelectorAll("[data-testid='log-row'][data-kind='error'] .summary")];
+    const listed = lines.map((line) => number(/^([\\d,]+) \\u00d7/.exec(line.innerText)) || 1);
+    const sampling = document.querySelector("[data-testid='log-sampling']").innerText;
+    const unread = number(/([\\d,]+) messages were not read/.exec(sampling));
+    return listed.reduce((sum, each) => sum + each, unread) === all;
+}"""
+"""Whether the log's lines of errors, and what it says that it has not read, are so many."""
 
 
 @pytest.fixture
@@ -80,3 +90,33 @@ def test_the_log_counts_what_it_leaves_out(quiet_site: QuietSite, page_of: PageO
     assert "low" in answer
     assert "%" in answer
     assert watched.problems == []
+
+
+def test_no_error_is_left_out(quiet_site: QuietSite, page_of: PageOf, publisher: Publisher) -> None:
+    """Of a burst each is counted, by stream and code; row and tile say that every frame fails, until one does not."""
+    publisher.card(MODEL)
+    publisher.worker(STREAM.worker, MODEL)
+    watched = page_of(quiet_site.url)
+    watched.show("log")
+    watched.page.wait_for_selector("[data-testid='log-row'][data-kind='state']")
+    failures = {"inference_failed": (STREAM, 60), "bad_tensor": (Stream("car-2", "/front", MODEL), 20)}
+    for code, (stream, count) in failures.items():
+        for sequence in range(count):
+            publisher.result(stream, sequence, outcome=Outcome.ERROR, error=ErrorInfo(code, "out of memory"))
+    watched.page.wait_for_function(_ERRORS_SAID, arg=80)
+    for code in failures:
+        assert watched.page.locator("[data-testid='log-row'][data-kind='error']", has_text=code).count() == 1
+    watched.page.get_by_test_id("select-stream").select_option("car-2//front")
+    watched.page.locator("[data-testid='log-row']", has_text="inference_failed").wait_for(state="detached")
+    assert watched.page.locator("[data-testid='log-row']", has_text="bad_tensor").count() == 1
+    watched.page.get_by_test_id("reset").click()
+    key = f"[data-key='{STREAM.client}/{MODEL}/{STREAM.source}']"
+    cause = "every frame fails: inference_failed"
+    watched.show("streams")
+    watched.page.locator(f"[data-testid='stream-row'][data-status='failing']{key}").get_by_text(cause).wait_for()
+    watched.show("live")
+    watched.page.wait_for_selector(f"[data-testid='tile'][data-cause='{cause}']{key}")
+    publisher.result(STREAM, 1000, quiet_site.frames.masks[1])
+    watched.page.wait_for_selector(f"[data-testid='tile'][data-cause='']{key}")
+    watched.show("streams")
+    watched.page.wait_for_selector(f"[data-testid='stream-row'][data-status='ready']{key}")

@@ -9,9 +9,11 @@ import pytest
 
 from mqinfer.edge_agent.sinks.drawing.overlay import palette
 from mqinfer.lab.drives.labels import CLASSES
+from mqinfer.protocol.states import WorkerStatus
 from tests.dashboard.chromium import PageOf, Watched
 from tests.dashboard.pixels import mask_pixels
-from tests.dashboard.running import STREET, RunningSite
+from tests.dashboard.publishing import Publisher, Stream
+from tests.dashboard.running import STREET, QuietSite, RunningSite
 from tests.patience import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]  # processes
@@ -87,6 +89,34 @@ def test_pause_and_step(site: RunningSite, page_of: PageOf) -> None:
         ".every((each, index) => Number(each.dataset.sequence) > Number(shown[index]) + 3)",
         arg=stepped,
     )
+
+
+def test_steps_go_by_the_time_of_capture(quiet_site: QuietSite, page_of: PageOf) -> None:
+    """With each step a fast stream shows the frame that was captured with the next one of a slow stream."""
+    fast, slow = Stream("car-1", "/fast", "seg"), Stream("car-2", "/slow", "seg")
+    with Publisher(quiet_site.broker.url) as publisher:
+        watched = page_of(quiet_site.url)
+        publisher.worker("gpu-a.0", "seg")
+        watched.show("workers")
+        watched.page.get_by_test_id("worker-row").first.wait_for(state="visible")
+        watched.show("live")
+        for stream in (fast, slow):
+            publisher.result(stream, 0, quiet_site.frames.masks[0])
+        watched.wait_for_tiles(2)
+        watched.page.keyboard.press(" ")
+        watched.page.wait_for_selector("[data-testid='pause'][aria-pressed='true']")
+        for sequence in range(1, 13):
+            for stream in (fast, slow) if sequence % 4 == 0 else (fast,):
+                publisher.result(stream, sequence, quiet_site.frames.masks[sequence])
+        publisher.worker("gpu-a.0", "seg", status=WorkerStatus.LOST)
+        watched.page.wait_for_selector("[data-testid='tab-workers'] .alarm")  # so the page has what came before
+        for sequence in ("4", "8", "12"):
+            watched.page.keyboard.press(".")
+            watched.page.wait_for_function(
+                "(wanted) => [...document.querySelectorAll(`[data-testid='tile-mask']`)]"
+                ".every((each) => each.dataset.sequence === wanted)",
+                arg=sequence,
+            )
 
 
 def test_selection(site: RunningSite, page_of: PageOf) -> None:

@@ -174,7 +174,6 @@ function close(opened: { value: LogEntry | null }): void {
 /** Return what filter, selection and kinds leave. */
 function chosen(page: Page, kinds: ReadonlySet<LogEntry["kind"]>): readonly LogEntry[] {
   const { stream, model } = page.site.selection.value;
-  const source = stream.slice(stream.indexOf("/") + 1);
-  const words = `${page.filter.value} ${model} ${source}`;
+  const words = `${page.filter.value} ${model} ${stream.replace("/", " ")}`;
   return page.site.log.value.filter((entry) => kinds.has(entry.kind) && matches(words, entry.summary, entry.kind));
 }
