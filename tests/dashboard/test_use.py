@@ -110,12 +110,12 @@ def test_steps_go_by_the_time_of_capture(quiet_site: QuietSite, page_of: PageOf)
                 publisher.result(stream, sequence, quiet_site.frames.masks[sequence])
         publisher.worker("gpu-a.0", "seg", status=WorkerStatus.LOST)
         watched.page.wait_for_selector("[data-testid='tab-workers'] .alarm")  # so the page has what came before
-        for sequence in ("4", "8", "12"):
+        for wanted in ("4", "8", "12"):
             watched.page.keyboard.press(".")
             watched.page.wait_for_function(
                 "(wanted) => [...document.querySelectorAll(`[data-testid='tile-mask']`)]"
                 ".every((each) => each.dataset.sequence === wanted)",
-                arg=sequence,
+                arg=wanted,
             )
 
 
