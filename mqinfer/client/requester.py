@@ -13,7 +13,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -68,6 +68,7 @@ class Requester:
         registry: The workers, as far as their states have come; `LiveRegistry` adds the cards.
         on_control: Receives the replies of servers; None where this client asks them nothing.
         tracer: Makes spans of the requests; None for none.
+        withheld: Requests whose workers let them time out, and that are not sent again for now; any thread may copy it.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Requester:
         self._control_results = without_id(topics.control_result.filter(client=name))
         self._largest = options.limits.packet_bytes  # of a message, as far as it is known
         self._dispatcher = Dispatcher(name, options)
+        self.withheld: Mapping[str, PendingRequest] = self._dispatcher.table.withheld
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._callers = 0  # that wait for room

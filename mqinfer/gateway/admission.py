@@ -168,6 +168,11 @@ class CallAdmission:
         if not lane.running and not lane.queue and len(self._lanes) > _MOST_IDLE:
             del self._lanes[ticket.model]
 
+    def start(self) -> None:
+        """Start the calls that there is room for by now."""
+        for lane in list(self._lanes.values()):
+            self._start(lane)
+
     def _is_full(self) -> bool:
         return self.running + self.queued >= self._max_pending
 

@@ -17,6 +17,7 @@ from mqinfer.gateway.errors import Overloaded, TimeoutExpired
 from mqinfer.metrics.times import Times
 from mqinfer.protocol.errors import BadTensor, Cancelled, Expired, MqinferError, NoWorker, Rejected
 from mqinfer.protocol.header import SIGNATURE
+from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.trace import TraceContext, read_trace
 from mqinfer.protocol.types import ErrorInfo, InferRequest, Outcome
 from mqinfer.telemetry.around import Around
@@ -35,8 +36,12 @@ _LEAST_ROOM = 16
 """Calls of a model that are sent at a time where its workers state no capacity."""
 _MOST_REPLIES = 128 << 20
 """Bytes of a model's replies that may be on their way: above that, a broker drops what it queues for one client."""
-_FADING = 8
-"""The largest reply of a model counts for this much less, one part in so many, with each smaller one."""
+_UNKNOWN = DEFAULT_LIMITS.payload_bytes
+"""The size of a model's replies until there was one."""
+_REMEMBERED_S = 60.0
+"""The largest reply of a model counts for this time: what it answers may depend on what is asked."""
+_LOOK_S = 0.5
+"""Interval at which calls that wait get the places of those whose replies were lost."""
 _MOST_MODELS = 1024
 """Models whose checks and room are kept ready."""
 _LEAST_S = 1e-6
@@ -72,7 +77,8 @@ class Inference:
         self.admission = CallAdmission(max_pending, max_bytes, self._room, self._retry_after)
         self._checks: dict[str, CardChecks] = {}
         self._rooms: dict[str, int] = {}
-        self._replies: dict[str, int] = {}  # by model, the bytes of a large one
+        self._replies: dict[str, tuple[int, float]] = {}  # by model, the bytes of a large one, and until when it counts
+        self._looking = False
         self._revision = -1
         self.outcomes: Counter[tuple[str, str]] = Counter()
         self.times: dict[str, Times] = {}
@@ -160,8 +166,10 @@ class Inference:
             result = await self._client.connection.send(request, limit_s)
         finally:
             self.admission.leave(ticket)
-        largest = self._replies.get(call.model, 0)
-        self._replies[call.model] = max(outputs_size(result.outputs), largest - largest // _FADING)
+        size, now = outputs_size(result.outputs), asyncio.get_running_loop().time()
+        largest, until = self._replies.get(call.model, (0, 0.0))
+        if size >= largest or now >= until:
+            self._replies[call.model] = size, now + _REMEMBERED_S
         times = self.times.get(call.model)
         if times is None:
             times = self.times[call.model] = Times()  # of a model that has answered: no name that callers made up
@@ -182,8 +190,18 @@ class Inference:
                 turn.set_exception(error)
 
         ticket.settle, ticket.since = settle, loop.time()
+        if not self._looking:
+            self._looking = True
+            loop.call_later(_LOOK_S, self._look)
         _, left_s = await self._within(turn, limit_s, "it was not its turn: the callers of this gateway ask for more")
         return left_s
+
+    def _look(self) -> None:
+        """Start calls that there is room for by now, and look again while any wait."""
+        self.admission.start()
+        self._looking = self.admission.queued > 0
+        if self._looking:
+            asyncio.get_running_loop().call_later(_LOOK_S, self._look)
 
     async def _within(self, waited: Awaitable[T], limit_s: float, why: str) -> tuple[T, float]:
         """Wait for something in a call's time; return it with the time left.
@@ -246,7 +264,10 @@ class Inference:
         return self._known.models.unserved_for(model, version) > _RESTART_S and self._registry.is_complete
 
     def _room(self, model: str) -> int:
-        """Return how many calls of a model the workers and the way back take; others wait where callers take turns."""
+        """Return how many calls of a model the workers and the way back take; others wait where callers take turns.
+
+        Those whose replies did not come in time, for the broker has dropped them, leave their places to others.
+        """
         if self._revision != self._known.revision or len(self._rooms) > _MOST_MODELS:
             self._revision = self._known.revision
             self._rooms.clear()
@@ -254,8 +275,10 @@ class Inference:
         if room is None:
             held = sum(state.capacity for state in self._known.models.ready_workers(model))
             room = self._rooms[model] = max(_LEAST_ROOM, held)
-        size = self._replies.get(model, 0)
-        return min(room, max(1, _MOST_REPLIES // size)) if size else room
+        size, _ = self._replies.get(model, (_UNKNOWN, 0.0))
+        room = min(room, max(1, _MOST_REPLIES // size)) if size else room
+        withheld = self._client.connection.requester.withheld
+        return room + sum(each.request.model_name == model for each in list(withheld.values())) if withheld else room
 
     def _retry_after(self, model: str, calls: int) -> float:
         """Return when a model's workers may have finished so many calls, in seconds."""

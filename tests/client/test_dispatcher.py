@@ -775,6 +775,28 @@ def test_retries_for_silence_keep_to_a_budget() -> None:
     assert counters.withheld > 0
 
 
+def test_lost_replies_beyond_the_budget_take_no_place() -> None:
+    """Lost replies that are not asked for again speak against a worker once; others go there soon; one may be late."""
+    dispatcher = Dispatcher("car-1", ClientOptions(window=24))
+    dispatcher.update(state("a"), 0.0)
+    first = send(dispatcher, "of before")
+    dispatcher.replied(replace(reply("of before", "a"), load=WorkerLoad(1, 10_000, 24)), 0.0)
+    dispatcher.settle(first.request.id, Outcome.OK)
+    dispatcher._budget = RetryBudget(burst=0.0)
+    lost = [send(dispatcher, str(number)) for number in range(24)]
+    dispatcher.submit(make_entry("honest"))
+    now = 0.0
+    while (step := dispatcher.take(now)).send is None:
+        now += 0.1
+        assert now < 3.0
+    assert step.send.request.id == "honest"
+    assert [*dispatcher.table.withheld.values()] == lost
+    assert dispatcher.counters().withheld == len(lost)
+    assert dispatcher.replied(reply("0", "a"), now)
+    dispatcher.settle("0", Outcome.OK)
+    assert "0" not in dispatcher.table.withheld
+
+
 def test_what_was_damaged_is_sent_again_at_once_within_the_budget() -> None:
     """Over a link that damages everything nothing goes round and round: beyond the budget it waits for its time-out."""
     dispatcher = dispatcher_with("a", "b")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,13 +13,14 @@ import pytest
 
 from mqinfer.client import AsyncClient
 from mqinfer.client.control import AsyncControl
+from mqinfer.client.dispatch.pending import PendingRequest
 from mqinfer.gateway import inference
 from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import Unavailable, status_of
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import InvalidRequest, ModelNotFound, ModelNotLoadable, NoWorker
-from mqinfer.protocol.types import EncodedTensor, RequestedOutput
+from mqinfer.protocol.types import EncodedTensor, InferRequest, RequestedOutput
 
 ROW = np.arange(16, dtype="<i4")[None]
 
@@ -254,8 +256,45 @@ async def test_large_replies_on_their_way_are_bounded(core: Core, monkeypatch: p
     """Of a model whose replies fill what a broker queues for one client, as many are asked for as it holds."""
     monkeypatch.setattr(inference, "_MOST_REPLIES", 1)
     await core.infer(call())  # its size is known from here
-    admission = core.inference.admission
-    calls = [asyncio.create_task(core.infer(call())) for _ in range(4)]
+    assert await running_of(core, 4) == 1
+
+
+async def running_of(core: Core, count: int) -> int:
+    """Have so many calls answered, and return how many of them were sent at once."""
+    calls = [asyncio.create_task(core.infer(call())) for _ in range(count)]
     await asyncio.sleep(0)  # each is at its turn now
-    assert (admission.running, admission.queued) == (1, 3)
-    assert len(await asyncio.gather(*calls)) == len(calls)
+    running = core.inference.admission.running
+    assert running + core.inference.admission.queued == count
+    assert len(await asyncio.gather(*calls)) == count
+    return running
+
+
+async def test_replies_of_unknown_size_count_as_the_largest(core: Core) -> None:
+    """Of a model that has not answered two calls are sent at once, and all of them when its replies are small."""
+    assert await running_of(core, 8) == 2
+    assert await running_of(core, 8) == 8
+
+
+async def test_the_largest_reply_counts_for_a_time(core: Core) -> None:
+    """A caller who asks for little does not make room for a burst of large replies; one day it is over."""
+    core.inference._replies["simple"] = (inference._MOST_REPLIES, math.inf)
+    assert await running_of(core, 4) == 1
+    assert await running_of(core, 4) == 1
+    core.inference._replies["simple"] = (inference._MOST_REPLIES, 0.0)
+    await core.infer(call())
+    assert await running_of(core, 4) == 4
+
+
+async def test_lost_replies_leave_their_places(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call waits no longer for those whose replies the broker has dropped."""
+    monkeypatch.setattr(inference, "_MOST_REPLIES", 1)
+    monkeypatch.setattr(inference, "_LOOK_S", 0.001)
+    lost = core.inference.admission.enter("simple", "a stranger", 1)
+    waiting = asyncio.create_task(core.infer(call()))
+    await asyncio.sleep(0)
+    assert core.inference.admission.queued == 1
+    request = InferRequest("lost", "simple", ())
+    entry = PendingRequest(request, lambda _: None, submitted=0.0, deadline=0.0)
+    core.client.connection.requester._dispatcher.table.withheld["lost"] = entry
+    await waiting
+    core.inference.admission.leave(lost)

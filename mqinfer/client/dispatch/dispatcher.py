@@ -138,7 +138,7 @@ class Dispatcher:
             self._wake(now)
         if self._check_at <= now:
             self._retry_overdue(now)
-        has_room = connected and table.queued > 0 and len(table.in_flight) < table.window
+        has_room = connected and table.queued > 0 and len(table.in_flight) - len(table.withheld) < table.window
         entry = self._launch_next(now) if has_room else None
         self.wake_at = min(self._check_at, table.wakes_at)
         if entry is None:
@@ -379,9 +379,17 @@ class Dispatcher:
             self.table.back_off(entry, min(now + backoff, patient_until))
 
     def _retry_overdue(self, now: float) -> None:
-        """Send again what got no reply in time, and nothing more to the workers that were silent."""
-        overdue = [entry for entry in self.table.overdue(now) if not self._is_only_slow(entry, now)]
-        for lane in {id(entry.lane): entry.lane for entry in overdue if entry.lane}.values():
+        """Send again what got no reply in time, and nothing more to the workers that were silent.
+
+        A request that the budget holds back speaks against its worker once: it is looked at again and again, and would
+        keep from the worker what it may well answer.
+        """
+        table = self.table
+        overdue = [entry for entry in table.overdue(now) if not self._is_only_slow(entry, now)]
+        silent_lanes = {
+            id(each.lane): each.lane for each in overdue if each.lane and each.request.id not in table.withheld
+        }
+        for lane in silent_lanes.values():
             lane.quarantine.begin(now, lane.silence)
         for entry in overdue:
             silent = entry.trail.silent
@@ -391,12 +399,15 @@ class Dispatcher:
                 entry.due_at = now + self._options.silence.attempt
             elif not self._retry(entry):
                 entry.due_at = now + _NO_BUDGET_S
-        self._check_at = self.table.next_overdue()
+        self._check_at = table.next_overdue()
 
     def _retry(self, entry: PendingRequest) -> bool:
-        """Send a request again at once if the budget allows it."""
+        """Send a request again at once if the budget allows it; else free its place, though the reply may come."""
         if not self._budget.spend():
-            self._withheld += 1
+            self._withheld += entry.request.id not in self.table.withheld
+            if entry.lane is not None:
+                self.table.withheld[entry.request.id] = entry
+                entry.lane.land(entry.request.id)
             return False
         return self.table.requeue(entry)
 

@@ -192,6 +192,8 @@ class PendingTable:
         retries: Publications beyond each request's first.
         entries: All requests by id.
         in_flight: Those that are published and unanswered, in the order of publication.
+        withheld: Those in flight that their workers let time out, and that the retry budget holds back: they take no
+            place in the window or at the worker.
         queues: Those that are queued, by channel: what waits for one need not wait for another.
         queued: How many are queued.
         alarms: A heap of times at which `wake` has something to do, with ids: what has ended is not kept by its alarm.
@@ -202,6 +204,7 @@ class PendingTable:
     retries: int = 0
     entries: dict[str, PendingRequest] = field(default_factory=dict)
     in_flight: dict[str, PendingRequest] = field(default_factory=dict)
+    withheld: dict[str, PendingRequest] = field(default_factory=dict)
     queues: dict[Channel, OrderedDict[str, PendingRequest]] = field(default_factory=dict)
     queued: int = 0
     alarms: list[tuple[float, int, str]] = field(default_factory=list)
@@ -297,7 +300,7 @@ class PendingTable:
         """
         kept = not connected
         for entry in filter(None, map(self.entries.get, ids)):
-            if entry.place is not RequestPlace.IN_FLIGHT:
+            if entry.place is not RequestPlace.IN_FLIGHT or entry.request.id in self.withheld:
                 if kept:
                     return entry.request.id
                 kept = True
@@ -355,6 +358,8 @@ class PendingTable:
         """Remove a request from those in flight or queued; return False if it is among neither."""
         if entry.place is RequestPlace.IN_FLIGHT:
             del self.in_flight[entry.request.id]
+            if self.withheld:
+                self.withheld.pop(entry.request.id, None)
             if entry.lane is not None and entry.request.id in entry.lane.in_flight:
                 entry.lane.land(entry.request.id)
             return True

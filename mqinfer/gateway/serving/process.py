@@ -27,8 +27,8 @@ _log = logging.getLogger("mqinfer.gateway")
 
 _WINDOW = 256
 """Requests in flight at a time: the rest waits here, where callers take turns, and not in workers."""
-_RETURN_S = 5.0
-"""Interval at which freed memory is returned to the system."""
+_RETURN_S, _RETURN_BUSY_S = 5.0, 60.0
+"""Interval at which freed memory is returned to the system, and the one where a request is there each time."""
 _ANSWER_S = 2.0
 """Time for the fronts to send the errors of the calls that the end of the drain has cancelled."""
 
@@ -101,10 +101,14 @@ async def serve(spec: GatewaySpec, stop: Stop, on_ready: Callable[[], None] = la
 
 
 async def _return_memory(core: Core) -> None:
-    """Return what was freed to the system, every few seconds in which no caller's request is here."""
+    """Return what was freed to the system, while no request is here, or else once a minute."""
+    loop = asyncio.get_running_loop()
+    returned = loop.time()
     while True:
         await asyncio.sleep(_RETURN_S)
-        if not core.arriving.bytes and not core.unsent.bytes:
+        is_idle = not core.arriving.bytes and not core.unsent.bytes
+        if is_idle or loop.time() >= returned + _RETURN_BUSY_S:
+            returned = loop.time()
             await asyncio.to_thread(return_freed_memory)
 
 
