@@ -9,8 +9,10 @@ import json
 import logging
 import os
 import re
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -247,3 +249,39 @@ def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 def _can_show_colours() -> bool:
     is_wanted = "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     return is_wanted and sys.stderr is not None and sys.stderr.isatty()
+
+
+_FILTER = """
+import sys
+for line in sys.stdin.buffer:
+    if not line.startswith(tuple(each.encode() for each in sys.argv[1:])):
+        sys.stderr.buffer.write(line)
+        sys.stderr.buffer.flush()
+"""
+_FILTER_ENDS_S = 2.0
+
+
+@contextmanager
+def without_lines(prefixes: Sequence[str]) -> Iterator[None]:
+    """Leave out lines that begin so, which a library's native code writes to standard error as it is loaded.
+
+    A process of its own reads the lines, so that the last ones are passed on if loading ends this process, as where the
+    CPU lacks instructions.
+    """
+    command = [sys.executable, "-I", "-S", "-c", _FILTER, *prefixes]
+    with ExitStack() as ends:  # the last one first
+        with suppress(OSError):  # no stderr, or no room for a process: the lines are no reason to fail
+            saved = os.dup(2)
+            ends.callback(os.close, saved)
+            # A session of its own: Ctrl-C is for this process, which then ends its lines.
+            filtering = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603 - this interpreter
+            ends.callback(_wait, filtering)
+            with filtering.stdin as lines:  # type: ignore[union-attr] # a pipe
+                ends.callback(os.dup2, saved, 2)
+                os.dup2(lines.fileno(), 2)
+        yield
+
+
+def _wait(filtering: subprocess.Popen[bytes]) -> None:
+    with suppress(subprocess.TimeoutExpired):  # a process that was started meanwhile has its stderr
+        filtering.wait(_FILTER_ENDS_S)

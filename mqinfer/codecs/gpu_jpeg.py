@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mqinfer.codecs.image import ImageCodec, ImageInfo, ReadPicture, probe_image, read_with_opencv
-from mqinfer.logs import log_once
+from mqinfer.logs import log_once, without_lines
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.types import Buffer
@@ -28,6 +28,9 @@ log = logging.getLogger("mqinfer.codecs")
 _TOLERANCE = 8
 """Allowed difference, of 255: decoders round the cosine transform and enlarge the chroma planes differently."""
 
+_OTHER_FORMATS = ("Failed to load nvjpeg2k ", "Failed to load nvtiff ", "Note: If using nvImageCodec")
+"""What it prints about libraries for formats other than JPEG, which nobody misses."""
+
 
 def jpeg_reader(device: str) -> ReadPicture:
     """Return the decoder of JPEGs for a process whose model runs on `device`: `cpu` or `cuda:N`, as in its card."""
@@ -36,7 +39,8 @@ def jpeg_reader(device: str) -> ReadPicture:
         return read_with_opencv
     os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # its errors come as exceptions; it would print them too
     try:
-        nvimgcodec = import_module("nvidia.nvimgcodec")
+        with without_lines(_OTHER_FORMATS):
+            nvimgcodec = import_module("nvidia.nvimgcodec")
     except ImportError:
         return read_with_opencv
     try:

@@ -2,7 +2,10 @@
 
 import logging
 import os
+import subprocess
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -48,6 +51,29 @@ def test_with_nvimagecodec_it_decodes_or_says_why_not(caplog: pytest.LogCaptureF
     for picture in (ramp, np.stack([ramp, ramp.T.repeat(64, 1)[:48, :64], 255 - ramp], axis=2)):
         tensor = encode_tensor("x", picture, "jpeg:98")
         assert abs(decode_tensor(tensor, codecs=codecs).astype(int) - decode_tensor(tensor)).max() <= 8
+
+
+_IMPORT = """
+from mqinfer.codecs.gpu_jpeg import jpeg_reader
+jpeg_reader("cuda:0")
+"""
+_LIBRARY = """
+import os
+os.write(2, b"Failed to load nvjpeg2k library!\\nNote: If using nvImageCodec's Python distribution, install it\\n")
+os.write(2, b"Failed to load nvjpeg library!\\n")
+raise ImportError
+"""
+
+
+@pytest.mark.skipif(installed(), reason="nvImageCodec is installed")
+def test_lines_about_other_formats_are_left_out(tmp_path: Path) -> None:
+    """The library names each other one that it lacks, in lines of its own: the log has the one that JPEGs need."""
+    (tmp_path / "nvidia").mkdir()
+    (tmp_path / "nvidia" / "nvimgcodec.py").write_text(_LIBRARY)
+    paths = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    environment = os.environ | {"PYTHONPATH": paths}
+    done = subprocess.run([sys.executable, "-c", _IMPORT], capture_output=True, text=True, env=environment, check=True)
+    assert done.stderr == "Failed to load nvjpeg library!\n"
 
 
 def test_headers_are_checked_before_any_reader() -> None:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from mqinfer.extras import missing_extra
-from mqinfer.logs import log_once
+from mqinfer.logs import log_once, without_lines
 from mqinfer.models.load_options import RequestedDevice
 from mqinfer.models.repository.files import describe
 from mqinfer.protocol.errors import ModelFailed, ModelNotLoadable, MqinferError
@@ -41,46 +40,17 @@ def import_tensorflow() -> Any:
     return tf
 
 
-_FILTER = """
-import sys
-for line in sys.stdin.buffer:
-    if not line.startswith(tuple(each.encode() for each in sys.argv[1:])):
-        sys.stderr.buffer.write(line)
-        sys.stderr.buffer.flush()
-"""
-_FILTER_ENDS_S = 2.0
-
-
 @contextmanager
 def _without_early_lines() -> Iterator[None]:
-    """Leave out what TensorFlow 2.21 prints as its libraries are loaded, before it reads its level of log.
-
-    A process of its own reads the lines, so that the last ones are passed on if loading ends this process, as where the
-    CPU lacks instructions.
-    """
+    """Leave out what TensorFlow 2.21 prints as its libraries are loaded, before it reads its level of log."""
     level = os.environ["TF_CPP_MIN_LOG_LEVEL"]
     letters = "IWE"[: int(level)] if level.isdecimal() else ""
     if "tensorflow" in sys.modules or not letters:
         yield
         return
     prefixes = [f"{letter}0000 " for letter in letters] + ["WARNING: All log messages before absl::InitializeLog()"]
-    command = [sys.executable, "-I", "-S", "-c", _FILTER, *prefixes]
-    with ExitStack() as ends:  # the last one first
-        with suppress(OSError):  # no stderr, or no room for a process: the lines are no reason to fail
-            saved = os.dup(2)
-            ends.callback(os.close, saved)
-            # A session of its own: Ctrl-C is for this process, which then ends its lines.
-            filtering = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603 - this interpreter
-            ends.callback(_wait, filtering)
-            with filtering.stdin as lines:  # type: ignore[union-attr] # a pipe
-                ends.callback(os.dup2, saved, 2)
-                os.dup2(lines.fileno(), 2)
+    with without_lines(prefixes):
         yield
-
-
-def _wait(filtering: subprocess.Popen[bytes]) -> None:
-    with suppress(subprocess.TimeoutExpired):  # a process that was started meanwhile has its stderr
-        filtering.wait(_FILTER_ENDS_S)
 
 
 @contextmanager
