@@ -28,6 +28,18 @@ _ERRORS_SAID = """(all) => {
 }"""
 """Whether the log's lines of errors, and what it says that it has not read, are so many."""
 
+_BROKEN = """() => {
+    const broken = [];
+    const texts = document.createTreeWalker(document.querySelector("tbody"), NodeFilter.SHOW_TEXT);
+    for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+        const range = document.createRange();
+        range.selectNodeContents(text);
+        if (!/ /.test(text.data) && range.getClientRects().length > 1) broken.push(text.data);
+    }
+    return broken;
+}"""
+"""Words and parts of names that stand on more than one line."""
+
 
 @pytest.fixture
 def publisher(quiet_site: QuietSite) -> Iterator[Publisher]:
@@ -120,3 +132,20 @@ def test_no_error_is_left_out(quiet_site: QuietSite, page_of: PageOf, publisher:
     watched.page.wait_for_selector(f"[data-testid='tile'][data-cause='']{key}")
     watched.show("streams")
     watched.page.wait_for_selector(f"[data-testid='stream-row'][data-status='ready']{key}")
+
+
+def test_long_names_break_between_their_parts(quiet_site: QuietSite, page_of: PageOf, publisher: Publisher) -> None:
+    """No part of a name goes on in another line, and no column is out of sight, however narrow the table is."""
+    model = "vehicle_detection_yolov8_large_1280x1280_int8_tensorrt"
+    counts = {"superseded": 234, "no_worker": 26, "timeout": 4}
+    stream = StreamState("/camera/front_left/image_raw", model, 7.5, 4, outcomes={"ok": 12345}, dropped=counts)
+    publisher.client("vehicle-001", model=model, streams=(stream,))
+    watched = page_of(quiet_site.url)
+    watched.show("streams")
+    watched.page.get_by_test_id("stream-row").wait_for(state="visible")
+    for width in (900, 1000, 1060, 1100, 1280):
+        watched.page.set_viewport_size({"width": width, "height": 760})
+        watched.frames(5)
+        assert watched.page.evaluate(_BROKEN) == [], width
+        box = watched.page.locator(".table-box")
+        assert box.evaluate("(each) => each.scrollWidth - each.clientWidth") <= 2, width

@@ -1,9 +1,10 @@
 import { useComputed } from "@preact/signals";
 import type { StreamRow } from "../site/types.js";
-import { brief, count, rate } from "./format.js";
+import { count, rate } from "./format.js";
 import type { Page } from "./page.js";
 import { Counts } from "./parts/counts.js";
 import { Empty } from "./parts/empty.js";
+import { Name } from "./parts/name.js";
 import { type Column, MOST_ROWS, Rows } from "./parts/rows.js";
 import { Status } from "./parts/status.js";
 import { matches, streamName } from "./words.js";
@@ -54,13 +55,21 @@ function Row({ row }: { row: StreamRow }) {
       class={`is-${row.status}`}
     >
       <th scope="row">
-        <b>{brief(row.source) || "stream"}</b>
-        <small>{brief(row.client)}</small>
+        <b>{row.source ? <Name text={row.source} /> : "stream"}</b>
+        <small>
+          <Name text={row.client} />
+        </small>
       </th>
-      <td data-label="model">{brief(row.model)}</td>
+      <td data-label="model">
+        <Name text={row.model} />
+      </td>
       <td data-label="state">
         {row.trouble ? <Status status="failing" /> : <Status status={row.status} />}
-        {row.trouble && <small class="trouble">{brief(row.trouble)}</small>}
+        {row.trouble && (
+          <small class="trouble">
+            <Name text={row.trouble} />
+          </small>
+        )}
       </td>
       <td data-label="rate" class="number">
         {rate(row.rate)}

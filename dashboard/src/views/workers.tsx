@@ -5,6 +5,7 @@ import { brief, duration, milliseconds, NOTHING, rate, timeOfDay } from "./forma
 import type { Page } from "./page.js";
 import { Counts } from "./parts/counts.js";
 import { Empty } from "./parts/empty.js";
+import { Name } from "./parts/name.js";
 import { type Column, MOST_ROWS, Rows } from "./parts/rows.js";
 import { Status } from "./parts/status.js";
 import { matches } from "./words.js";
@@ -24,6 +25,7 @@ const COLUMNS: readonly Column[] = [
 /** What needs somebody's eye comes first. */
 const ORDER: Readonly<Record<WorkerRow["status"], number>> = { lost: 0, crashed: 1, draining: 2, ready: 3, stopped: 4 };
 const MOST_MODELS = 6;
+const LONGEST_MODEL = 80;
 /** A worker that is fuller than this share of its capacity will soon refuse requests. */
 const NEARLY_FULL = 0.9;
 
@@ -49,18 +51,20 @@ export function Workers({ page }: { page: Page }) {
 }
 
 function Row({ row }: { row: WorkerRow }) {
-  const models = row.models.slice(0, MOST_MODELS).map((name) => brief(name, 80));
+  const models = row.models.slice(0, MOST_MODELS).map((name) => brief(name, LONGEST_MODEL));
   const further = row.models.length - models.length;
   return (
     <tr data-testid="worker-row" data-name={row.name} data-status={row.status} class={`is-${row.status}`}>
       <th scope="row">
-        <b>{brief(row.name)}</b>
+        <b>
+          <Name text={row.name} />
+        </b>
       </th>
       <td data-label="state">
         <Status status={row.status} />
       </td>
       <td data-label="models">
-        {models.join(", ") || NOTHING}
+        {models.length ? <Name text={models.join(", ")} most={MOST_MODELS * (LONGEST_MODEL + 3)} /> : NOTHING}
         {further > 0 && ` and ${further} more`}
       </td>
       <td data-label="load">
