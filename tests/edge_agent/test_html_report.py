@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -188,6 +189,21 @@ def test_the_report_says_what_the_model_answered(tmp_path: Path) -> None:
         assert ("how often each score occurred" in page.texts) == bool(scores)
         assert "200" not in page.texts  # shares end at 100
         assert {"1 x 3", "-2", "1.5", "7"} <= set(page.texts) or name != "none"
+
+
+def test_classes_have_the_colours_of_the_card(tmp_path: Path) -> None:
+    """In charts and legends, where the card has one; black, which it has by default, would be that of many."""
+    classes = (ClassInfo("plain", (0, 0, 0)), *CLASSES)
+    mask = np.arange(HEIGHT * WIDTH, dtype=np.uint8).reshape(1, HEIGHT, WIDTH) % 3
+    recorder = RunRecorder(classes)
+    recorder.write(frame_of(0), answer_of(mask=mask), result_of())
+    report(tmp_path / "report.html", recorder)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    entries = re.findall(r'<path (\S+) d="M0 0h1v1h-1z"/></svg>(\S+) <b>', page)
+    drawn = {name: paint for paint, name in entries}
+    assert drawn["car"] == 'fill="#ff0000"'
+    assert drawn["&lt;b&gt;"] == 'fill="#00ff00"'
+    assert drawn["plain"].startswith('class="c')
 
 
 def test_answers_of_hostile_classes_are_text_and_bounded(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ class AnswerRecorder:
     Attributes:
         scores: Boxes, or results of a classifier, by score in hundredths.
         outputs: Outputs without classes, by name.
+        colours: Those of the card by name of the class, as `#804080`; black, the default, is none.
 
     Args:
         classes: Names from the model's card.
@@ -62,6 +63,7 @@ class AnswerRecorder:
         self.scores: Counter[float] = Counter()
         self.outputs: dict[str, OutputRange] = {}
         self._classes = tuple(classes)
+        self.colours = {_short(each.name): f"#{bytes(each.colour).hex()}" for each in classes if any(each.colour)}
         self._names: set[str] = set()
 
     def add(self, view: FrameView) -> Mapping[Counted, float]:
@@ -82,7 +84,7 @@ class AnswerRecorder:
     def _counted(self, what: str, counts: Mapping[str, float]) -> dict[Counted, float]:
         found: dict[Counted, float] = {}
         for name, count in counts.items():
-            short = printable(name[:_LONGEST])
+            short = _short(name)
             if short not in self._names and len(self._names) >= _MOST_CLASSES:
                 short = "other"
             self._names.add(short)
@@ -105,3 +107,8 @@ class AnswerRecorder:
             known = self.outputs.setdefault(name, OutputRange(output.shape, 0, *ends))
             known.results += 1
             known.least, known.greatest = min(known.least, ends[0]), max(known.greatest, ends[1])
+
+
+def _short(name: str) -> str:
+    """Return a name of a class as charts have it."""
+    return printable(name[:_LONGEST])

@@ -1,7 +1,7 @@
 """Draw columns of several parts over time, or over scores, as inline SVG, for a page without scripts.
 
 Only shapes are SVG, stretched to the width of the page; texts around them are HTML, so they keep their size on a
-narrow screen. Colours are the page's classes `c0` to `c12`.
+narrow screen. Colours are the page's classes `c0` to `c12`, but for parts with a colour of their own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,13 @@ class Axis:
         return f"{round(self.start + column * self.width, 2):.9g} {self.unit}".rstrip()
 
 
-def stacked(columns: Sequence[Mapping[str, float]], parts: Sequence[str], axis: Axis, unit: str) -> str:
+def stacked(
+    columns: Sequence[Mapping[str, float]],
+    parts: Sequence[str],
+    axis: Axis,
+    unit: str,
+    colours: Mapping[str, str] | None = None,
+) -> str:
     """Return a chart of columns, each a stack of parts.
 
     Args:
@@ -44,11 +50,12 @@ def stacked(columns: Sequence[Mapping[str, float]], parts: Sequence[str], axis: 
         parts: Their names from the bottom up, each with the next colour.
         axis: What the columns run over.
         unit: Of the heights.
+        colours: Of parts that have their own.
     """
     highest = max((sum(column.values()) for column in columns), default=0)
     top = top_of(float(f"{highest:.4g}"))  # shares that were rounded may add up to 100.0001
     shapes = [
-        f'<path class="c{number}" d="{path}"/>'
+        f'<path {paint(number, part, colours or {})} d="{path}"/>'
         for number, part in enumerate(parts)
         if (path := _path(columns, parts[:number], part, top))
     ]
@@ -67,6 +74,11 @@ def stacked(columns: Sequence[Mapping[str, float]], parts: Sequence[str], axis: 
         f'aria-label="{escape(unit)}"><path class="grid" d="{grid}"/>{"".join(shapes)}'
         f'<g class="tips">{"".join(tips)}</g></svg><div class="times">{places}</div></div>'
     )
+
+
+def paint(number: int, part: str, colours: Mapping[str, str]) -> str:
+    """Return the attribute that gives a part its own colour, or else that of its number."""
+    return f'fill="{colours[part]}"' if part in colours else f'class="c{number}"'
 
 
 def top_of(highest: float) -> float:

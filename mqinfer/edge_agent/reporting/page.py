@@ -21,7 +21,7 @@ from mqinfer._version import __version__
 from mqinfer.edge_agent.frames.times import EdgeStage, LinkStage
 from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.edge_agent.reporting.answers import OutputRange
-from mqinfer.edge_agent.reporting.charts import Axis, stacked
+from mqinfer.edge_agent.reporting.charts import Axis, paint, stacked
 from mqinfer.edge_agent.reporting.command_line import command_line, without_secrets
 from mqinfer.edge_agent.reporting.recorder import RunRecorder, Series, TimeBin
 from mqinfer.edge_agent.reporting.report import (
@@ -190,7 +190,7 @@ def _run(run: SessionReport, recorder: RunRecorder, folder: Path) -> str:
     return "".join(
         [
             f"<section><h2>Model {_text(run.model)}</h2>{_ending(run)}{_tiles(snapshot)}{_pairs(about)}</section>",
-            _section("Answers", *_answers(recorder.series), _scores(recorder.answers.scores)),
+            _section("Answers", *_answers(recorder.series, recorder.answers.colours), _scores(recorder.answers.scores)),
             _section("Numbers of the outputs", _outputs(recorder.answers.outputs)),
             _section(
                 "Times by stage",
@@ -246,7 +246,7 @@ def _means(span: TimeBin, groups: _Groups) -> dict[str, int]:
     return {name: sum(span.stages[stage] for stage in stages) // span.answered for name, stages in groups.items()}
 
 
-def _answers(series: Series) -> Iterator[str]:
+def _answers(series: Series, colours: Mapping[str, str]) -> Iterator[str]:
     """Draw what the results count of each class over time, the most frequent classes apart."""
     total = series.total()
     for what in dict.fromkeys(kind for kind, _ in total.answers):
@@ -254,8 +254,8 @@ def _answers(series: Series) -> Iterator[str]:
         names = [name for name, count in counts.most_common(_MOST_PARTS) if count] or list(counts)
         columns = [_parts_of(span, what, names) for span in series.spans]
         means = _parts_of(total, what, names)
-        legend = _legend({name: f"{mean:.3g}" for name, mean in means.items()})
-        yield stacked(columns, list(means), Axis(series.seconds), what) + legend
+        legend = _legend({name: f"{mean:.3g}" for name, mean in means.items()}, colours)
+        yield stacked(columns, list(means), Axis(series.seconds), what, colours) + legend
 
 
 def _parts_of(span: TimeBin, what: str, names: Sequence[str]) -> dict[str, float]:
@@ -303,9 +303,9 @@ def _outcomes(series: Series) -> str:
     return stacked(columns, names, Axis(series.seconds), "frames that ended, per second") + _legend(legend)
 
 
-def _legend(entries: Mapping[str, str]) -> str:
+def _legend(entries: Mapping[str, str], colours: Mapping[str, str] | None = None) -> str:
     items = "".join(
-        f'<li><svg viewBox="0 0 1 1"><path class="c{number}" d="M0 0h1v1h-1z"/></svg>{_text(name)} '
+        f'<li><svg viewBox="0 0 1 1"><path {paint(number, name, colours or {})} d="M0 0h1v1h-1z"/></svg>{_text(name)} '
         f"<b>{_text(value)}</b></li>"
         for number, (name, value) in enumerate(entries.items())
     )
