@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import bz2
 import shutil
 import sqlite3
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-import lz4.frame
-
+from mqinfer.bags.extent.unpacking import chunk_records, unpack
 from mqinfer.bags.rosbag import sqlite_size
 from mqinfer.extras import missing_extra
 from mqinfer.protocol.errors import SourceError
@@ -26,11 +24,6 @@ _MCAP_MAGIC = b"\x89MCAP0\r\n"
 _ROS1_MAGIC = b"#ROSBAG V2.0\n"
 _SQLITE_MAGIC = b"SQLite format"
 _MESSAGE, _CHUNK, _CONNECTION = 2, 5, 7
-_UNPACK: dict[str, Callable[[bytes], bytes]] = {  # each returns what is there of data that is cut off
-    "none": bytes,
-    "lz4": lambda data: lz4.frame.LZ4FrameDecompressor().decompress(data),
-    "bz2": lambda data: bz2.BZ2Decompressor().decompress(data),
-}
 _LARGEST_STEP = 1 << 32
 """Numbers of messages that are passed over for one that can be read, at most."""
 
@@ -129,7 +122,7 @@ class _McapCopy:
 def _repair_mcap(file: BinaryIO, target: Path, found: Repaired) -> None:
     try:
         from mcap.records import Chunk, DataEnd, Header
-        from mcap.stream_reader import StreamReader, breakup_chunk
+        from mcap.stream_reader import StreamReader
         from mcap.writer import Writer
     except ImportError as error:
         raise missing_extra("mcap", "edge") from error
@@ -144,7 +137,7 @@ def _repair_mcap(file: BinaryIO, target: Path, found: Repaired) -> None:
                 break
             elif isinstance(record, Chunk):
                 try:
-                    parts = breakup_chunk(record, validate_crc=True)
+                    parts = chunk_records(record)
                 except Exception:  # noqa: BLE001 - what decompressors and parsers raise on damage
                     found.damaged_chunks += 1
                     continue
@@ -272,7 +265,7 @@ def _ros1_messages(file: BinaryIO, found: Repaired) -> Iterator[tuple[Header, by
         inside: list[tuple[Header, bytes]] = [(fields, data)]
         if fields.get_uint8("op") == _CHUNK:
             try:
-                chunk = BytesIO(_UNPACK[fields.get_string("compression")](data) if data else b"")
+                chunk = BytesIO(unpack(fields.get_string("compression"), data, is_cut=True))
             except Exception:  # noqa: BLE001 - what decompressors raise on damage
                 found.damaged_chunks += 1
                 continue

@@ -9,12 +9,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from mqinfer.bags.calibration import calibration
-from mqinfer.bags.extent.advice import ZSTD_MAGIC, advise, zstd
+from mqinfer.bags.extent.advice import ZSTD_MAGIC, advise
+from mqinfer.bags.extent.unpacking import bound_rosbags, unpack, zstd
 from mqinfer.extras import missing_extra
 from mqinfer.images.camera import CameraInfo
 from mqinfer.images.picture import CompressedImage, RawImage
@@ -29,8 +31,14 @@ _RAW = "sensor_msgs/msg/Image"
 _COMPRESSED = "sensor_msgs/msg/CompressedImage"
 IMAGE_TYPES = (_RAW, _COMPRESSED)
 _SQLITE_HEAD = 100  # bytes
-_LARGEST = 1 << 28
-"""Bytes of a message that is unpacked."""
+_LONGEST = 256
+"""Characters of an encoding that are kept, of which errors name it."""
+_LARGEST_TOGETHER = 1 << 30
+"""Bytes of chunks that are unpacked at one time."""
+_LEFT = 1 << 28
+"""Bytes of a disk that stay free when a recording is unpacked there."""
+_PIECE = 1 << 24
+"""Bytes of it that are unpacked at a time."""
 
 
 def message_type(connection: Connection) -> str:
@@ -138,7 +146,7 @@ class Rosbag:
                     raise SourceError(f"{self.path} was written to while it was read; stop its recorder first")
                 connection, log_time_ns, raw = message
                 if self._reader.is2 and bytes(raw[:4]) == ZSTD_MAGIC:  # a file without the folder's metadata.yaml
-                    raw = zstd().ZstdDecompressor().decompress(raw, _LARGEST)
+                    raw = unpack("zstd", raw)
                 log_time_ns = int(log_time_ns)  # a damaged SQLite file may hold anything in any column
             yield connection, log_time_ns, raw
 
@@ -196,9 +204,9 @@ class Rosbag:
 def _image(message: Any) -> RawImage | CompressedImage:
     # `.data.data` is a view of the reader's bytes, not a copy.
     if message.__msgtype__ == _COMPRESSED:
-        return CompressedImage(message.format, message.data.data)
+        return CompressedImage(message.format[:_LONGEST], message.data.data)
     return RawImage(
-        encoding=message.encoding,
+        encoding=message.encoding[:_LONGEST],
         height=message.height,
         width=message.width,
         step=message.step,
@@ -214,9 +222,29 @@ def _open(path: Path, resources: ExitStack) -> AnyReader:
     except ImportError as missing:
         raise missing_extra("rosbags", "edge") from missing
     with foreign_errors(path):
+        bound_rosbags()
         # Recordings of ROS 2 Humble and earlier contain no message definitions.
         reader = AnyReader(_files_to_read(path, resources), default_typestore=get_typestore(Stores.ROS2_HUMBLE))
-        return resources.enter_context(reader)
+        resources.enter_context(reader)
+        _check_overlap(path, reader)
+        return reader
+
+
+def _check_overlap(path: Path, reader: AnyReader) -> None:
+    """Raise for chunks of an MCAP file that are too large together: rosbags unpacks those of one time at once."""
+    for each in reader.readers if reader.is2 else ():
+        storage: Any = getattr(each, "storage", each)
+        for file in getattr(storage, "storages", [storage]):
+            edges: list[tuple[int, int]] = []
+            for chunk in getattr(file, "chunks", ()):
+                edges.append((chunk.message_start_time, chunk.uncompressed_size))
+                edges.append((chunk.message_end_time + 1, -chunk.uncompressed_size))
+            together = max(accumulate(size for _, size in sorted(edges)), default=0)
+            if together > _LARGEST_TOGETHER:
+                raise SourceError(
+                    f"{path}: chunks of {together >> 20} MiB together hold messages of one time; expected at most "
+                    f"{_LARGEST_TOGETHER >> 20} MiB; sort it first: mcap sort FILE -o NEW"
+                )
 
 
 @contextmanager
@@ -336,5 +364,10 @@ def _unpack(path: Path, resources: ExitStack) -> Path:
     folder = resources.enter_context(TemporaryDirectory(prefix="mqinfer-"))
     target = Path(folder, path.stem)
     with zstd().open(path, "rb") as packed, target.open("wb") as unpacked:
-        shutil.copyfileobj(packed, unpacked)
+        while piece := packed.read(_PIECE):
+            if shutil.disk_usage(folder).free < _LEFT + len(piece):
+                raise SourceError(
+                    f"{path}: unpacked, it does not fit into {Path(folder).parent}; set TMPDIR to a folder with room"
+                )
+            unpacked.write(piece)
     return target

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rosbags.interfaces import Connection
 
 log = logging.getLogger("mqinfer.bags")
+_MOST_TOPICS = 1000
 _STAMP_END = 12
 """A header's stamp ends here: behind the sequence number in ROS 1, behind the four bytes of CDR in ROS 2."""
 
@@ -151,7 +152,15 @@ def _choose(bag: Rosbag, wanted: Sequence[str]) -> list[Connection]:
         raise SourceError(f"{bag.path}: this bag has no image topic; its topics: {held}")
     if missing := sorted(set(wanted) - set(names)):
         raise SourceError(f"{bag.path}: no image topic {', '.join(missing)}; its image topics are {', '.join(names)}")
+    _check_count(bag, len(wanted or names))
     return [each for each in images if not wanted or each.topic in wanted]
+
+
+def _check_count(bag: Rosbag, topics: int) -> None:
+    if topics > _MOST_TOPICS:
+        raise SourceError(
+            f"{bag.path}: {topics} image topics; at most {_MOST_TOPICS} are read together; name those to read: --topic"
+        )
 
 
 def _without_depth(bag: Rosbag, connections: list[Connection]) -> list[Connection]:

@@ -199,6 +199,9 @@ def _plain_png(view: memoryview, info: ImageInfo, *, trusted: bool) -> Buffer:
     least = info.height * (1 + (info.width + 7) // 8)
     if least > compressed * _MAX_DEFLATE_RATIO:
         raise BadEncoding(f"PNG with {compressed} bytes of pixels can't hold {info.width}x{info.height}: a bomb")
+    most = _most_bytes(info)
+    if compressed > most + most // 8 + _HARMLESS:
+        raise BadEncoding(f"PNG with {compressed} bytes of pixels holds more than {info.width}x{info.height}: a bomb")
     if compressed > _HARMLESS and not trusted:
         _check_end(pixels, info)
     return b"".join(kept) if others else view
@@ -220,10 +223,14 @@ def _chunks(view: memoryview) -> Iterator[tuple[bytes, int, int]]:
     raise BadEncoding(f"PNG has more than {_MAX_CHUNKS} chunks")
 
 
+def _most_bytes(info: ImageInfo) -> int:
+    """Return how many bytes of pixels there are at most: those of a palette or of bits of less than 8 take less."""
+    return info.height * (info.width * info.channels * info.bits // 8 + 3) + 64  # Adam7 begins more rows
+
+
 def _check_end(pixels: Sequence[memoryview], info: ImageInfo) -> None:
     """Raise where the deflated pixels go on behind the picture: OpenCV would inflate them to the end."""
-    # A palette and bits of less than 8 take less than this; Adam7 begins at most two rows and a bit for each one.
-    left = info.height * (info.width * info.channels * info.bits // 8 + 3) + 64
+    left = _most_bytes(info)
     inflating = zlib.decompressobj()
     for piece in pixels:
         rest: Buffer = piece

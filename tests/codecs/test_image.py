@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 from msgspec.structs import replace
 
 from mqinfer.codecs import ImageInfo, decode_tensor, encode_tensor, encoded_image, probe_image
+from mqinfer.codecs.image import check_complete
 from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.errors import BadEncoding, InvalidRequest, LimitExceeded
 from mqinfer.protocol.limits import Limits
@@ -258,6 +259,16 @@ def test_bombs_are_refused_before_anything_is_decoded(
         decode_tensor(found)
 
 
+def test_a_png_of_more_bytes_than_its_pixels_is_refused() -> None:
+    """Of a user's own file, too: it would be inflated to the end, of 4 GiB in a minute."""
+    found = png(64, 64, bytes(32 << 20))
+    with pytest.raises(BadEncoding, match=r"^PNG with \d+ bytes of pixels holds more than 64x64: a bomb$"):
+        check_complete(found, probe_image(found), trusted=True)
+    noise = np.random.default_rng(1).integers(0, 256, (64, 64), np.uint8)
+    stored = png(64, 64, scanlines(noise))
+    assert check_complete(stored, probe_image(stored), trusted=True) is not None
+
+
 def test_a_frame_hidden_behind_ff_00_is_found() -> None:
     """What looks like a segment to whoever counts FF 00 as a marker is to a decoder the real, and larger, picture."""
     inner = data_of(np.zeros((256, 256), np.uint8), "jpeg")[2:]
@@ -272,11 +283,11 @@ def test_a_frame_hidden_behind_ff_00_is_found() -> None:
 
 
 def test_a_png_that_inflates_to_more_than_its_pixels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """64 MiB behind a picture of 4x4: OpenCV would read them to the end, at a second for each 300 KB."""
+    """64 MiB behind a picture of 256x256: OpenCV would read them to the end, at a second for each 300 KB."""
     monkeypatch.setattr(cv2, "imdecode", lambda *_: pytest.fail("the bomb was decoded"))
-    pixels = scanlines(np.zeros((4, 4), np.uint8)) + bytes(64 << 20)
+    pixels = scanlines(np.zeros((256, 256), np.uint8)) + bytes(64 << 20)
     with pytest.raises(BadEncoding, match="inflates to more"):
-        decode_tensor(tensor("png", (4, 4), png(4, 4, pixels)))
+        decode_tensor(tensor("png", (256, 256), png(256, 256, pixels)))
 
 
 @pytest.mark.parametrize("level", [0, 1, 9])

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
-from typing import Any
 
+from mqinfer.bags.extent.unpacking import chunk_records, zstd
 from mqinfer.codecs.image import lfs_pointer
 
 _MCAP_MAGIC = b"\x89MCAP0\r\n"
@@ -60,15 +59,6 @@ def advise(path: Path, *, is_message: bool = False) -> str:
     if magic == ZSTD_MAGIC:
         return _PACKED.format(Path(path.stem).suffix)
     return _DATABASE if path.suffix == ".db3" else _UNCLOSED.format(kind)
-
-
-def zstd() -> Any:
-    """Import the module of zstd: the standard library's, or that which rosbags depends on."""
-    if sys.version_info >= (3, 14):
-        from compression import zstd as module
-    else:
-        from backports import zstd as module
-    return module
 
 
 def _about_folder(folder: Path, *, is_message: bool) -> str:
@@ -136,12 +126,14 @@ def _about_whole(path: Path, otherwise: str) -> str:
 
 def _is_sound(path: Path) -> bool:
     """Return whether an MCAP file has the checksums that it states, so that a repair would leave nothing out."""
+    from mcap.records import Chunk
     from mcap.stream_reader import StreamReader
 
     try:
         with path.open("rb") as file:
-            for _ in StreamReader(file, validate_crcs=True).records:
-                pass
+            for record in StreamReader(file, validate_crcs=True, emit_chunks=True).records:
+                if isinstance(record, Chunk):
+                    chunk_records(record)
     except Exception:  # noqa: BLE001 - whatever parsers raise on damage
         return False
     return True

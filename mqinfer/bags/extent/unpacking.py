@@ -1,0 +1,77 @@
+"""Unpack what zstd, LZ4 or bzip2 compressed, up to a bound: a few of its bytes may stand for any number."""
+
+from __future__ import annotations
+
+import bz2
+import sys
+from dataclasses import replace
+from io import BytesIO
+from types import SimpleNamespace
+from typing import Any
+
+import lz4.frame
+
+LARGEST = 1 << 29
+"""Bytes that one part of a recording may have: a chunk, or a message. A message of a picture has at most half of it."""
+_PIECE = 1 << 20
+"""Bytes that are unpacked at a time."""
+
+
+def zstd() -> Any:
+    """Import the module of zstd: the standard library's, or that which rosbags depends on."""
+    if sys.version_info >= (3, 14):
+        from compression import zstd as module
+    else:
+        from backports import zstd as module
+    return module
+
+
+def unpack(kind: str, packed: bytes, *, is_cut: bool = False) -> bytes:
+    """Unpack a part of a recording.
+
+    Args:
+        kind: `zstd`, `lz4` or `bz2`; empty or `none` for what is not packed.
+        packed: The part.
+        is_cut: Whether to return what there is of a part that is cut off.
+
+    Raises:
+        ValueError: It has more than `LARGEST` bytes.
+        Exception: What the decompressors raise on damage.
+    """
+    if kind in {"", "none"}:
+        return bytes(packed)
+    opener: Any = {"zstd": lambda file: zstd().open(file), "lz4": lz4.frame.open, "bz2": bz2.open}[kind]
+    whole = BytesIO()
+    with opener(BytesIO(packed)) as pieces:
+        try:
+            while piece := pieces.read1(_PIECE):
+                whole.write(piece)
+                if whole.tell() > LARGEST:
+                    raise ValueError(f"a part of {len(packed)} bytes unpacks to more than {LARGEST >> 20} MiB")
+        except EOFError:
+            if not is_cut:
+                raise
+    return whole.getvalue()
+
+
+def chunk_records(chunk: Any) -> list[Any]:
+    """Return the records in a chunk of an MCAP file; raise what decompressors and parsers raise on damage."""
+    from mcap.stream_reader import breakup_chunk
+
+    whole = replace(chunk, compression="", data=unpack(chunk.compression, chunk.data))
+    return list(breakup_chunk(whole, validate_crc=True))
+
+
+def bound_rosbags() -> None:
+    """Have the readers of rosbags unpack within the bound: they have one table of functions for each kind of bag."""
+    from rosbags.rosbag1 import reader as ros1
+    from rosbags.rosbag2 import reader as ros2
+    from rosbags.rosbag2 import storage_mcap as mcap
+
+    def bounded(kind: str) -> Any:
+        return lambda packed, *_: unpack(kind, packed)
+
+    for table in (vars(ros1).get("decompressors", {}), vars(mcap).get("DECOMPRESSORS", {})):
+        table.update({kind: bounded(kind) for kind in table if kind in {"zstd", "lz4", "bz2"}})
+    module = zstd()
+    vars(ros2)["zstd"] = SimpleNamespace(open=module.open, decompress=bounded("zstd"))

@@ -1,0 +1,153 @@
+"""Memory as a promise: small recordings that stand for gigabytes, and what else nobody records."""
+
+from __future__ import annotations
+
+import bz2
+import json
+import resource
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import lz4.frame
+import numpy as np
+import pytest
+
+from mqinfer.bags.extent import unpacking
+from mqinfer.bags.repair import repair
+from mqinfer.images.picture import RawImage
+from mqinfer.protocol.errors import SourceError
+from tests.bags.reading import read
+from tests.commands import command
+from tests.confined import DESCRIPTORS, MIB
+
+ROOM = 2048 * MIB
+"""Address space of the command; half of it is what its libraries map."""
+ZEROS = bytes(16 * MIB)
+Write = Callable[..., Path]
+Make = Callable[[str, int], Path]
+KINDS = ("bz2.bag", "lz4.bag", "chunk", "message", "file", "bare message")
+
+
+@pytest.fixture
+def bomb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_ros1: Write, write_ros2: Write, drive: list[Any]
+) -> Make:
+    """Return a function that writes a bag of a kind whose packed parts go on with many mebibytes of zeros."""
+
+    def make(kind: str, mebibytes: int) -> Path:
+        def behind(pack: Callable[..., bytes]) -> Callable[..., bytes]:
+            zeros = pack(ZEROS) * (mebibytes // 16)
+            return lambda data, *rest: pack(data, *rest) + zeros
+
+        zstd = unpacking.zstd()
+        packed = SimpleNamespace(compress=behind(zstd.compress), open=zstd.open)
+        with monkeypatch.context() as patch:
+            patch.setattr("rosbags.rosbag1.writer.bz2_compress", behind(bz2.compress))
+            patch.setattr("rosbags.rosbag1.writer.lz4_compress", behind(lz4.frame.compress))
+            patch.setattr("rosbags.rosbag2.writer.zstd", packed)
+            patch.setattr("rosbags.rosbag2.storage_mcap.zstd", packed)
+            if kind.endswith(".bag"):
+                return write_ros1(tmp_path / kind, drive, kind.removesuffix(".bag"))
+            mode = {"chunk": "storage", "file": "none"}.get(kind, "message")
+            folder = write_ros2(tmp_path / "folder", drive, "mcap" if mode == "storage" else "sqlite3", mode)
+        (file,) = (each for each in folder.iterdir() if each.suffix != ".yaml")
+        if kind == "file":
+            whole = file.with_name(f"{file.name}.zst")
+            whole.write_bytes(behind(zstd.compress)(file.read_bytes()))
+            return whole
+        return file if kind == "bare message" else folder
+
+    return make
+
+
+def confined(*arguments: object) -> tuple[int, str]:
+    """Run a command within 2 GiB of address space and 60 descriptors; return its exit code, and what it printed."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (ROOM, ROOM))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+
+    run = subprocess.run(command(*arguments), capture_output=True, text=True, check=False, preexec_fn=limit)
+    return run.returncode, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "file"])
+def test_no_part_unpacks_beyond_the_bound(bomb: Make, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Of each way in which a bag is packed; the error says so, and names the file."""
+    monkeypatch.setattr(unpacking, "LARGEST", 32 * MIB)
+    path = bomb(kind, 48)
+    with pytest.raises(SourceError, match=r"^/.* bytes unpacks to more than 32 MiB; "):
+        read(path)
+
+
+@pytest.mark.parametrize("kind", ["bz2.bag", "lz4.bag", "chunk"])
+def test_a_repair_leaves_such_a_part_out(
+    bomb: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """It counts as damaged."""
+    monkeypatch.setattr(unpacking, "LARGEST", 32 * MIB)
+    path = bomb(kind, 48)
+    file = path if path.is_file() else next(path.glob("*.mcap"))
+    found = repair(file, tmp_path / f"new{file.suffix}")
+    assert (found.messages, found.damaged_chunks) == (0, 1)
+
+
+def test_a_file_that_does_not_fit_the_disk(bomb: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is unpacked while there is room to spare; the error says what to do."""
+    monkeypatch.setattr("mqinfer.bags.rosbag._LEFT", 1 << 60)
+    with pytest.raises(SourceError, match=r"does not fit into .*; set TMPDIR to a folder with room"):
+        read(bomb("file", 48))
+
+
+def test_chunks_of_one_time(
+    tmp_path: Path, write_ros2: Write, recorded: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are all unpacked at once, so they are few; those that follow each other may be any number."""
+    noise = np.random.default_rng(1).bytes(1 * MIB)
+    image = RawImage("mono8", 1024, 1024, 1024, is_bigendian=False, data=noise)
+    monkeypatch.setattr("mqinfer.bags.rosbag._LARGEST_TOGETHER", 3 * MIB)
+    apart = write_ros2(tmp_path / "apart", [recorded("/c", 1 + number, 1 + number, image) for number in range(8)])
+    assert len(read(apart)) == 8
+    together = write_ros2(tmp_path / "together", [recorded("/c", 1, 1, image) for _ in range(8)])
+    with pytest.raises(SourceError, match=r"MiB together hold messages of one time; .*: mcap sort FILE -o NEW$"):
+        read(together)
+
+
+def test_more_topics_than_anybody_records(
+    tmp_path: Path, write_ros1: Write, recorded: type[Any], grey: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are named are read, up to a bound."""
+    monkeypatch.setattr("mqinfer.bags.rosbag_source._MOST_TOPICS", 3)
+    bag = write_ros1(tmp_path / "many.bag", [recorded(f"/t{number}", 1, 1, grey(1)) for number in range(4)])
+    with pytest.raises(SourceError, match=r"4 image topics; at most 3 are read together; name those to read: --topic$"):
+        read(bag)
+    assert len(read(bag, topics=["/t1", "/t2"])) == 2
+
+
+def test_an_encoding_of_a_megabyte(tmp_path: Path, write_ros1: Write, recorded: type[Any]) -> None:
+    """Errors name what was declared, and so no more of it is kept than they may show."""
+    image = RawImage("x" * MIB, 1, 1, 1, is_bigendian=False, data=b"x")
+    (frame,) = read(write_ros1(tmp_path / "one.bag", [recorded("/c", 1, 1, image)]))
+    assert isinstance(frame.image, RawImage)
+    assert frame.image.encoding == "x" * 256
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_command_ends_in_words(bomb: Make, write_echo: Write, tmp_path: Path, kind: str) -> None:
+    """Of 3 GiB in less than a megabyte: an error and its exit code, and no traceback, within 2 GiB."""
+    path, summary = bomb(kind, 3072), tmp_path / "summary.json"
+    repository = write_echo("eye", ("image", "UINT8", [-1, 3, 4, 1]))
+    options = ("--model=eye", "--local", "--repository", repository, "--summary", summary)
+    code, printed = confined("replay", path, *options)
+    if kind == "file":  # the disk may have room, and then it is read like any other whose end is not its own
+        assert code in {0, 1, 3}
+    else:
+        assert code == 1
+        assert "unpacks to more than 512 MiB" in printed
+    assert "Traceback" not in printed
+    assert not summary.exists() or json.loads(summary.read_text())["frames_read"] <= 20
