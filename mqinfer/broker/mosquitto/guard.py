@@ -7,6 +7,9 @@ The guard subscribes to requests for one moment a time, since a subscription tha
 worker is there (PUBACK 0x10). It can't ask the broker to end a connection, but can connect under its client id: that
 ends the connection and its session. What a client that has left may have left behind, Mosquitto's log does not tell; of
 ids above a login's limit the guard finds out by taking over the session, which then ends.
+
+A broker whose memory is full to its limit has none for the copy of a message that the guard reads, and ends the guard's
+connection. It gets memory beyond the limit then, until nothing is left that has to go.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, Protocol, Self
 
 from mqinfer.broker.mosquitto.access import GUARD, GuardedFilters, guarded_filters
@@ -38,6 +42,8 @@ from mqinfer.protocol.errors import MqinferError
 _log = logging.getLogger("mqinfer.broker")
 
 _SWEEP_S = 0.25
+_EXTRA_BYTES = 128 << 20
+"""Memory beyond the broker's limit: `max_inflight_bytes` and one message of `max_packet_size` above it."""
 _SUSPENDED_S = 60.0  # the first time, and twice as long each further time
 _MOST_SUSPENDED_S = 86400.0
 _MOST_ROUNDS = 1000
@@ -122,11 +128,14 @@ class Guard:
     Args:
         door: Returns where it connects; a listener of its own stays open to it when others are full.
         site: Where it learns what holds, and takes rights away.
+        extend_memory: Lets the broker use so many bytes more than its limit.
     """
 
-    def __init__(self, door: Callable[[], Door], site: GuardedSite) -> None:
+    def __init__(self, door: Callable[[], Door], site: GuardedSite, extend_memory: Callable[[int], object]) -> None:
         self._door = door
         self._site = site
+        self._extend_memory = extend_memory
+        self._extra_bytes = 0
         self._lines: deque[Came | Left | Unreadable] = deque()
         self._logins = Logins()
         self._refusals = Refusals()
@@ -172,10 +181,17 @@ class Guard:
                     self._keep(connection)
             except (OSError, MqinferError) as error:
                 self._report(error)
+                with suppress(OSError, MqinferError):  # that broker may have ended
+                    self._extend(_EXTRA_BYTES)
                 self._stopping.wait(_SWEEP_S)
             except Exception:  # noqa: BLE001 - the broker goes on without it, whatever it was
                 _log.exception("the broker's guard has ended, the broker goes on without it; start mqinfer broker anew")
                 return
+
+    def _extend(self, extra_bytes: int) -> None:
+        if extra_bytes != self._extra_bytes:
+            self._extend_memory(extra_bytes)
+            self._extra_bytes = extra_bytes
 
     def _report(self, error: Exception) -> None:
         if not self._failed and not self._stopping.is_set():
@@ -192,6 +208,7 @@ class Guard:
                 connection.send(subscribing(watched))
             self._end_surplus(site)
             self._sweep(connection, site)
+            self._extend(0)
             self._failed = False
             self._wake.wait(_SWEEP_S)
             self._wake.clear()

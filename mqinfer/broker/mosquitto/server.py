@@ -38,6 +38,7 @@ another user.
 _OPENED = re.compile(r"Opening \S+ listen socket on port ([0-9]+)")
 _PORT_IN_USE = re.compile(r"Address already in use|Unable to create websockets listener")
 _ENDS_THE_LIVING = "mosquitto version 2.0.21 "  # its first line of log
+_MEMORY_LIMIT = re.compile(r"^([ \t]*memory_limit[ \t]+)0*([1-9][0-9]*)", re.MULTILINE)
 _MAX_KEEPALIVE = re.compile(r"^[ \t]*max_keepalive[ \t]+0*[1-9]", re.MULTILINE)
 
 
@@ -174,6 +175,14 @@ class MosquittoServer:
         if self._before_reload():
             self._running().process.send_signal(signal.SIGHUP)
 
+    def extend_memory(self, more: int) -> None:
+        """Allow so many bytes of memory more than its configuration states, until this is called again.
+
+        Raises:
+            OSError: The configuration can't be written.
+        """
+        self._running().extend_memory(more)
+
     def stop(self) -> None:
         """End it with SIGTERM: clients receive a DISCONNECT."""
         self._end(kill=False)
@@ -214,7 +223,8 @@ class _Run:
     def __init__(self, program: str, configuration: str, on_line: Callable[[str], None] | None) -> None:
         self._on_line = on_line
         self._folder = TemporaryDirectory(prefix="mqinfer-mosquitto-")
-        path = Path(self._folder.name, "mosquitto.conf")
+        self._configuration = configuration
+        self._path = path = Path(self._folder.name, "mosquitto.conf")
         path.write_text(configuration, encoding="utf-8")
         if os.geteuid() == 0:  # Mosquitto becomes another user, who has to read it again on SIGHUP; it holds no secret
             path.parent.chmod(0o755)
@@ -256,6 +266,13 @@ class _Run:
             except Exception:  # noqa: BLE001 - a thread that ends here would leave the log unread
                 _log.exception("Mosquitto's log is no longer watched, the broker goes on")
                 self._on_line = None
+
+    def extend_memory(self, more: int) -> None:
+        text = _MEMORY_LIMIT.sub(lambda found: f"{found[1]}{int(found[2]) + more}", self._configuration)
+        new = self._path.with_suffix(".new")
+        new.write_text(text, encoding="utf-8")
+        new.replace(self._path)  # it may be read at any moment
+        self.process.send_signal(signal.SIGHUP)
 
     def wait_until_ready(self, timeout: float) -> bool:
         self._decided.wait(timeout)

@@ -88,7 +88,7 @@ def guarded(
             with secured(folder, port, adapt=rules.adapt, on_line=on_line, before_reload=rules.write) as server:
                 yield server
             return
-        guard = Guard(lambda: setup.door, rules)
+        guard = Guard(lambda: setup.door, rules, lambda more: server.extend_memory(more))  # noqa: PLW0108 - made below
 
         def observe(line: str) -> None:
             guard.observe(line)
@@ -110,7 +110,7 @@ def guarded(
 @contextmanager
 def guarded_open(server: MosquittoServer) -> Iterator[MosquittoServer]:
     """Run a Mosquitto without logins, with a guard that removes what nobody may retain, and does no more."""
-    with server, Guard(lambda: Door(server.host, server.port), OpenSite()):
+    with server, Guard(lambda: Door(server.host, server.port), OpenSite(), server.extend_memory):
         yield server
 
 

@@ -22,7 +22,9 @@ from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto import BrokerFolder, Login, Ports, Role
 from mqinfer.broker.mosquitto.access import without_section
+from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.connection import Connection, Door
+from mqinfer.broker.mosquitto.guard import Guard, OpenSite
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.mosquitto.serving import guarded, guarded_open
 from mqinfer.broker.packets import encode_head
@@ -394,3 +396,31 @@ def test_an_open_broker(caplog: pytest.LogCaptureFixture) -> None:
         client.send(publishing(f"{R}/clients/car-1/state", b"{}"), publishing(f"{R}/models/m/infer/car-1", b"x"))
         wait_until(lambda: "removed from the broker what car-1 had retained: 1 times a request" in caplog.text)
     assert "no rights" not in caplog.text
+
+
+@pytest.mark.parametrize("size", [MIB, 4 * MIB, 24 * MIB])
+def test_a_full_broker(size: int, caplog: pytest.LogCaptureFixture) -> None:
+    """What fills all of the memory is removed, though none is left for a copy of one message; then the limit holds."""
+    limit = 64 * MIB
+    server = MosquittoServer(configuration=lambda port: render(port).replace("limit 2147483648", f"limit {limit}"))
+    with server:
+        door = Door(server.host, server.port)
+        for part in (size, MIB, MIB // 16):
+            fill(door, part)
+        with Guard(lambda: door, OpenSite(), server.extend_memory):
+            wait_until(lambda: "removed from the broker what car-1 had retained" in caplog.text)
+        wait_until(lambda: "guard in all" in caplog.text)
+        assert "no connection" in caplog.text
+        assert fill(door, MIB) < limit
+
+
+def fill(door: Door, size: int) -> int:
+    """Have messages of a size retained until the broker has no memory for one more; return the bytes of all."""
+    sent = 0
+    with suppress(OSError), Connection(door, "attacker") as attacker:
+        while True:
+            attacker.send(publishing(f"{R}/models/m{size}-{sent}/infer/car-1", bytes(size)))
+            for _ in attacker.until_pong():
+                pass
+            sent += size
+    return sent
