@@ -9,7 +9,6 @@ import signal
 import socket
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -37,6 +36,7 @@ from mqinfer.cloud_worker.supervision.supervisor import Supervisor
 from mqinfer.interrupts import on_stop
 from mqinfer.metrics.endpoint import LOOPBACK, serving_metrics
 from mqinfer.models.repository import Repository
+from mqinfer.models.repository.shared import local_copy
 from mqinfer.protocol.errors import ConfigError, NotAuthorized
 from mqinfer.protocol.topics import Topics, check_name
 from mqinfer.telemetry.exporting import check_endpoint
@@ -51,7 +51,13 @@ _END_S = 60
 def worker(
     connection: ConnectionOptions,
     serving: ServingOptions,
-    repository: Annotated[Path, typer.Option(help="Model repository: a folder of MODEL/VERSION/FILE.")],
+    repository: Annotated[
+        str,
+        typer.Option(
+            help="Model repository: a folder of MODEL/VERSION/FILE, or the address of one that machines share: "
+            "s3://, gs://, az://, https:// or file://."
+        ),
+    ],
     model: Annotated[list[str] | None, typer.Option(help="Model to serve; may be repeated. All by default.")] = None,
     instances: Annotated[
         int | None,
@@ -85,42 +91,43 @@ def worker(
     check_name("worker group", serving.group)
     options = WorkerOptions(name, Topics(connection.root), **asdict(serving))
     logs.rename_process(name)
-    spec = ProcessSpec(
-        repository=repository,
-        model="",
-        version=0,
-        broker=where,
-        options=options,
-        device=device,
-        logs=logs.settings(),
-        run_timeout=run_timeout,
-        otlp=check_endpoint(otlp_endpoint),
-    )
     if poll is not None and not load:
         raise ConfigError("use either --no-load or --poll, not both: --poll loads every model that it finds")
-    models = model or ()
-    begins_empty = not load or poll is not None  # the first scan of the repository loads the models
-    supervisor = Supervisor(_first_processes(spec, models, instances, load=not begins_empty), may_idle=True)
-    control = ControlServer(
-        options,
-        lambda client, will, handler: make_link(spec.broker, client_id=client, will=will, on_connection=handler),
-        Management(spec, supervisor, instances),
-        poll=poll,
-        models=models,
-        on_failure=supervisor.stop,
-    )
-    supervisor.on_event = control.report
-    _stop_on_signals(supervisor)
-    with serving_metrics(server_metrics(supervisor, control, triton=triton_metrics), metrics_port, metrics_bind):
-        control.start(take_over=take_over)
-        try:
-            served = supervisor.run()
-        finally:
-            control.stop()
-    if control.failure:
-        raise control.failure
-    if not served and not begins_empty:
-        raise typer.Exit(_why_none_served(supervisor))
+    with local_copy(repository, poll) as (folder, install):
+        spec = ProcessSpec(
+            repository=folder,
+            model="",
+            version=0,
+            broker=where,
+            options=options,
+            device=device,
+            logs=logs.settings(),
+            run_timeout=run_timeout,
+            otlp=check_endpoint(otlp_endpoint),
+        )
+        models = model or ()
+        begins_empty = not load or poll is not None  # the first scan of the repository loads the models
+        supervisor = Supervisor(_first_processes(spec, models, instances, load=not begins_empty), may_idle=True)
+        control = ControlServer(
+            options,
+            lambda client, will, handler: make_link(spec.broker, client_id=client, will=will, on_connection=handler),
+            Management(spec, supervisor, instances, install),
+            poll=poll,
+            models=models,
+            on_failure=supervisor.stop,
+        )
+        supervisor.on_event = control.report
+        _stop_on_signals(supervisor)
+        with serving_metrics(server_metrics(supervisor, control, triton=triton_metrics), metrics_port, metrics_bind):
+            control.start(take_over=take_over)
+            try:
+                served = supervisor.run()
+            finally:
+                control.stop()
+        if control.failure:
+            raise control.failure
+        if not served and not begins_empty:
+            raise typer.Exit(_why_none_served(supervisor))
 
 
 def _why_none_served(supervisor: Supervisor) -> ExitCode:

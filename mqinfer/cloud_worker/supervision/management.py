@@ -40,14 +40,22 @@ EXTENSIONS = ("binary_tensor_data", "model_repository", "model_configuration", "
 class Management:
     """Control requests of one server. Not thread-safe: one thread calls it."""
 
-    def __init__(self, template: ProcessSpec, supervisor: Supervisor, instances: int | None = None) -> None:
+    def __init__(
+        self,
+        template: ProcessSpec,
+        supervisor: Supervisor,
+        instances: int | None = None,
+        install: Callable[[], None] = lambda: None,
+    ) -> None:
         """Prepare.
 
         Args:
             template: Everything except model and version; its worker name is the server's name.
             supervisor: Starts and stops the processes.
             instances: Processes for each model version; None for the number in its `instance_group`.
+            install: Called before the repository is read: puts what has been downloaded into it.
         """
+        self._install = install
         self._template = template
         self._supervisor = supervisor
         self._instances = instances
@@ -150,6 +158,7 @@ class Management:
         return [entry.to_record() for entry in entries if not only_ready or entry.state is ModelState.READY]
 
     def _scan(self) -> Scan:
+        self._install()
         return Repository(self._template.repository).scan()
 
     def _plan(self, scan: Scan, model: str) -> list[ProcessSpec]:

@@ -1,0 +1,33 @@
+"""`mqinfer models push` and `pull`: a repository that machines share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mqinfer.models.repository import shared
+
+Address = Annotated[str, typer.Argument(help="Shared repository: s3://, gs://, az://, https:// or file://.")]
+
+
+def push(
+    folder: Annotated[Path, typer.Argument(help="A model's folder in a repository: REPOSITORY/MODEL.")],
+    url: Address,
+) -> None:
+    """Upload the versions of a model that a shared repository lacks; workers get one when all of it is there."""
+    names = shared.push(folder, url)
+    typer.echo(f"pushed {len(names)} files of {folder.resolve().name} to {url}" if names else "all of it is there")
+
+
+def pull(
+    url: Address,
+    directory: Annotated[Path, typer.Argument(help="Model repository: a folder of MODEL/VERSION/FILE.")] = Path(
+        "models"
+    ),
+    model: Annotated[list[str] | None, typer.Option(help="Model to pull; may be repeated. All by default.")] = None,
+) -> None:
+    """Download models of a shared repository into a folder; versions that are only there stay."""
+    shared.pull(url, directory, model or ())
+    typer.echo(f"{directory} has what {url} has")
