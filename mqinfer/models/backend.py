@@ -72,6 +72,6 @@ class SignatureBackend(Backend, Protocol):
 def batch_sizes(backend: Backend) -> tuple[int, ...]:
     """Return the rows of the batches that the back end prepares, ascending and from 1 on; empty where any will do.
 
-    They are its optional attribute `batch_sizes`: a change to any other number of rows costs it many runs.
+    They are its optional attribute `batch_sizes`: any other number of rows costs it many runs, so a worker fills up.
     """
     return getattr(backend, "batch_sizes", ())

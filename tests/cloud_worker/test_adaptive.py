@@ -233,29 +233,16 @@ def test_it_begins_with_single_rows_and_grows_by_doubling() -> None:
     assert largest == 64
 
 
-@pytest.mark.parametrize(("callers", "gain"), [(1, 0.95), (4, 1.6), (16, 3), (64, 5)])
-def test_a_device_on_which_a_change_of_size_is_dear(callers: int, gain: float) -> None:
-    """On sizes that it has prepared it batches; on any sizes it learned that only single rows are affordable."""
-    seconds = {1: 0.0013, 4: 0.0016, 16: 0.0037, 64: 0.0117}  # ResNet-50 on an H200
-    prepared: set[int] = set()
+@pytest.mark.parametrize(("callers", "gain"), [(1, 0.95), (4, 2.2), (16, 4), (64, 6)])
+def test_a_device_on_which_batches_are_filled_up(callers: int, gain: float) -> None:
+    """Where a batch costs what the next prepared size does, the batch that pays is found all the same."""
+    seconds = {1: 0.0013, 4: 0.0016, 8: 0.0023, 16: 0.0037, 32: 0.0064, 64: 0.0117}  # ResNet-50 on an H200, in part
 
     def cost(rows: int, number: int) -> float:  # noqa: ARG001 - the simulation's
-        took = seconds[max(size for size in seconds if size <= rows)] + (0 if rows in prepared else 0.09)
-        prepared.add(rows)
-        return took
+        return next(took for size, took in seconds.items() if size >= rows)
 
-    simulation = Simulation(AdaptivePolicy(64, sizes=(1, 4, 16, 64)), cost).callers(callers, 0.0005)
-    assert set(simulation.sizes) <= set(seconds)
+    simulation = Simulation(AdaptivePolicy(64), cost).callers(callers, 0.0005)
     assert simulation.rate > gain / (seconds[1] + 0.0005 * (callers == 1))
-
-
-@given(st.integers(1, 100), st.lists(st.integers(2, 100), max_size=4, unique=True), st.integers(1, 40))
-def test_batches_have_only_the_sizes_that_are_allowed(most: int, sizes: list[int], callers: int) -> None:
-    """Whatever they are, however many wait, and also where the largest batch is none of them."""
-    allowed = sorted({1, *sizes})
-    policy = AdaptivePolicy(most, sizes=allowed)
-    simulation = Simulation(policy, lambda rows, number: 0.001 + rows * 1e-5 * (1 + number % 3))
-    assert set(simulation.callers(callers, 0.0005, 60).sizes) <= {size for size in allowed if size <= most}
 
 
 def test_a_lone_caller_never_waits() -> None:

@@ -69,6 +69,20 @@ def test_a_batch_is_split_without_mixing_answers(service: InferenceService, rows
         np.testing.assert_array_equal(done.outputs["x"][:, 0], done.outputs["n"])
 
 
+@given(st.lists(st.integers(0, 8), min_size=1, max_size=8))
+def test_a_batch_is_filled_up_to_a_size_that_is_prepared(gated: Gated, rows: list[int]) -> None:
+    """As on a GPU; nobody is answered with the rows that fill up, and what has no rows, or more, runs as it is."""
+    model, backend = gated("echo", ("x", "FP32", [-1, 4]), ("n", "INT64", [-1]))
+    backend.batch_sizes = (1, 4, 8, 16)
+    service = InferenceService(model)
+    prepared = [service.prepare(ask(*inputs(count, 1000 * index))) for index, count in enumerate(rows)]
+    for index, done in enumerate(service.run(prepared)):
+        assert done.error is None
+        np.testing.assert_array_equal(done.outputs["n"], np.arange(1000 * index, 1000 * index + rows[index]))
+    (ran,) = backend.runs
+    assert ran == next((size for size in (0, 1, 4, 8) if size >= sum(rows)), sum(rows))
+
+
 @pytest.mark.parametrize(
     ("tensors", "rest", "error", "words"),
     [

@@ -62,11 +62,11 @@ def test_prepared_sizes_run_in_sessions_of_their_own(write_onnx: WriteOnnx, tmp_
 
     backend._bound = True
     backend.prepare_sizes(open_session)
-    assert batch_sizes(backend) == (1, 4, 16, 64)
+    assert batch_sizes(backend) == (1, 4, 8, 16, 32, 64)
     known = CardParameters(max_batch_size=100)
     specs = backend.inputs
     warm_up(backend, ModelCard(name="m", versions=("1",), platform="x", inputs=specs, outputs=specs, parameters=known))
-    for rows in (1, 2, 4, 16, 64, 65, 64, 4):
+    for rows in (1, 2, 4, 8, 16, 32, 64, 65, 64, 4):
         given = np.arange(rows * 4, dtype=np.float32).reshape(rows, 4)
         assert np.array_equal(backend.infer({"x": given})["y"], given)
     assert len(opened) == 2

@@ -21,9 +21,6 @@ most about 1 % of the model's time, since devices and their other users change.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
-
 from mqinfer.cloud_worker.batching.batcher import Choice, FinishedBatch
 from mqinfer.cloud_worker.batching.cost_curve import CostCurve
 
@@ -47,9 +44,7 @@ _SURE = 0.75
 class AdaptivePolicy:
     """Chooses batches for the requests of one key. Not thread-safe."""
 
-    def __init__(
-        self, max_rows: int, latency_target: float | None = None, trials: float = 0.01, sizes: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, max_rows: int, latency_target: float | None = None, trials: float = 0.01) -> None:
         """Begin knowing nothing: the first batches are single rows.
 
         Args:
@@ -57,9 +52,7 @@ class AdaptivePolicy:
             latency_target: Seconds from a request's arrival at the batcher to its result that batching may not exceed;
                 None for throughput alone.
             trials: Share of the model's time that trials of other sizes may cost.
-            sizes: Rows that a batch may have, ascending and from 1 on; empty for any number.
         """
-        self._sizes = [size for size in sizes if size <= max_rows]
         self._max_rows = max(1, max_rows)
         self._target = latency_target
         self._trials = trials
@@ -83,7 +76,7 @@ class AdaptivePolicy:
             wait = self._wait(waiting, oldest, now)
             if wait > 0:
                 return Choice(self._max_rows, wait)
-        share = self._step(-(-waiting // idle))
+        share = min(-(-waiting // idle), self._max_rows)
         return Choice(self._trial_size(share) or self._best(share))
 
     def began(self, rows: int, now: float) -> None:  # noqa: ARG002 - the contract's
@@ -100,18 +93,6 @@ class AdaptivePolicy:
             self._chosen.clear()
             self._trial_budget = min(self._trial_budget + self._trials * batch.seconds, 10 * batch.seconds)
 
-    def _step(self, rows: int) -> int:
-        """Return the largest size up to so many rows."""
-        if self._sizes:
-            return self._sizes[bisect_right(self._sizes, rows) - 1]
-        return min(rows, self._max_rows)
-
-    def _above(self, rows: int, otherwise: int) -> int:
-        """Return the next size above so many rows; `otherwise` where a batch may have any number."""
-        if self._sizes:
-            return next((size for size in self._sizes if size > rows), rows)
-        return otherwise
-
     def _best(self, most: int) -> int:
         """Return the size that pays, up to so many rows."""
         best = self._chosen.get(most)
@@ -127,7 +108,7 @@ class AdaptivePolicy:
             return 1
         best = self._paying([size for size in known if self._in_time(size)] or [1])
         if best == known[-1]:  # larger ones were not tried, or not often enough
-            bound = min(most, self._above(best, 2 * best))
+            bound = min(most, 2 * best)
             return bound if self._in_time(bound) else best
         if most < 2 * known[-1] and not curve.knows(most) and self._in_time(most):
             return self._paying([best, most])
@@ -146,7 +127,7 @@ class AdaptivePolicy:
         if self._trial_budget <= 0 or most < 2 or not self._curve.knows(1):
             return None
         self._trial += 1
-        size = self._step(1 << self._trial % most.bit_length())
+        size = 1 << self._trial % most.bit_length()
         best = self._best(most)
         if size == best or not self._in_time(size):
             return None
@@ -172,9 +153,9 @@ class AdaptivePolicy:
         expected = arrivals.expected()
         if self._until is None:
             self._latest = now + _LONGEST * curve.seconds(waiting)
-        best = self._best(self._step(expected))
+        best = self._best(min(expected, self._max_rows))
         apart = self._rate_apart(waiting, min(expected - waiting, best), now)
-        for goal in {best, min(best, self._above(waiting, waiting + 1))}:
+        for goal in {best, min(best, waiting + 1)}:
             patient_until = min(arrivals.due(goal, _PATIENCE), self._latest)
             wait = arrivals.due(goal) - now
             if goal > waiting and patient_until - now > max(0.0, wait) and self._pays(goal, wait, now - oldest, apart):

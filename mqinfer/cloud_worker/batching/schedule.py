@@ -22,12 +22,10 @@ class Schedule:
     Attributes:
         batching: As configured; None for the defaults.
         max_rows: Rows of a batch at most.
-        sizes: Rows that a batch may have where nothing is stated; empty for any number.
     """
 
     batching: DynamicBatching | None
     max_rows: int
-    sizes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.batching is None:
@@ -53,7 +51,7 @@ class Schedule:
         delay, target = stated.max_queue_delay_microseconds, stated.latency_target_microseconds
         if self.gathers:
             return FixedPolicy(self.max_rows, (delay or 0) / 1e6, stated.preferred_batch_size)
-        return AdaptivePolicy(self.max_rows, None if target is None else target / 1e6, sizes=self.sizes)
+        return AdaptivePolicy(self.max_rows, None if target is None else target / 1e6)
 
     @property
     def gathers(self) -> bool:

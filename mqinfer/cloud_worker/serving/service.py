@@ -19,6 +19,7 @@ from mqinfer.images.decode import as_image, depth_name, is_depth, to_depth, to_r
 from mqinfer.images.picture import RawImage
 from mqinfer.images.pixel_format import Demosaic
 from mqinfer.images.placement import to_model_input
+from mqinfer.models.backend import batch_sizes
 from mqinfer.models.loading import LoadedModel
 from mqinfer.models.postprocess.classification import classify
 from mqinfer.models.postprocess.stage import Postprocessed, network_of
@@ -117,6 +118,7 @@ class InferenceService:
         self._max_rows = model.card.max_batch_size
         self._least_axes = model.card.least_axes
         self._network = network_of(model.backend)
+        self._sizes = [size for size in batch_sizes(self._network) if size <= self._max_rows]
         self._stage = model.backend if isinstance(model.backend, Postprocessed) else None
         self._signature = model.card.parameters.signatures[0].name if model.card.parameters.signatures else ""
         self._signatures = {
@@ -176,13 +178,26 @@ class InferenceService:
             return [self._run_alone(item) for item in batch]
         started = time.perf_counter_ns()
         try:
-            outputs = self._network.infer(_join([item.inputs for item in batch]), batch[0].outputs)
+            outputs, rows = self._infer(batch)
             inferred = time.perf_counter_ns()
-            parts = _split(outputs, [item.rows for item in batch])
+            parts = _split(outputs, rows)[: len(batch)]
         except BaseException:  # noqa: BLE001  mapped where a member fails alone: also SystemExit, which ends a thread
             self._count("batches_rerun")
             return [self._run_alone(item) for item in batch]
         return self._completed(batch, parts, inferred - started, time.perf_counter_ns() - inferred)
+
+    def _infer(self, batch: Sequence[Prepared]) -> tuple[dict[str, Array], list[int]]:
+        """Run the network once, filled up to the next size that it prepares; return whose the rows of the outputs are.
+
+        Rows that fill up are copies of the last one, and come last.
+        """
+        inputs, rows = [item.inputs for item in batch], [item.rows for item in batch]
+        total = sum(rows)
+        missing = next((size for size in self._sizes if size >= total), total) - total
+        if total and missing:
+            inputs.append({name: np.repeat(array[-1:], missing, axis=0) for name, array in inputs[-1].items()})
+            rows.append(missing)
+        return self._network.infer(inputs[0] if len(inputs) == 1 else _join(inputs), batch[0].outputs), rows
 
     def _completed(
         self, batch: Sequence[Prepared], parts: list[dict[str, Array]], inference_ns: int, postprocess_ns: int
@@ -194,7 +209,8 @@ class InferenceService:
     def _run_alone(self, item: Prepared) -> Completed:
         started = time.perf_counter_ns()
         try:
-            outputs = self._network.infer(item.inputs, item.outputs)
+            outputs, rows = self._infer([item])
+            outputs = outputs if len(rows) == 1 else _split(outputs, rows)[0]
         except BaseException as error:  # noqa: BLE001  mapped below: also SystemExit, which ends a thread in silence
             return Completed({}, _failure(error), time.perf_counter_ns() - started)
         inference = time.perf_counter_ns() - started

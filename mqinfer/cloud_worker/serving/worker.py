@@ -31,10 +31,8 @@ from mqinfer.cloud_worker.serving.processing import PreparedRequest, Processing
 from mqinfer.cloud_worker.serving.replies import Replies
 from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.cloud_worker.serving.spans import WorkerSpans
-from mqinfer.models.backend import batch_sizes
 from mqinfer.models.ensemble.ensemble import step_counts
 from mqinfer.models.loading import LoadedModel
-from mqinfer.models.postprocess.stage import network_of
 from mqinfer.protocol.card import ModelCard, with_parameters
 from mqinfer.protocol.control import Cancellation, ModelStatistics
 from mqinfer.protocol.errors import MqinferError, Rejected
@@ -92,8 +90,7 @@ class Worker:
         for counts in step_counts(model.backend):
             counts.sums = ModelStatistics()  # the runs of the warm-up are nobody's
         self._service = InferenceService(model, options.limits, self._meter.ran, self._meter.count)
-        sizes = batch_sizes(network_of(model.backend))
-        self._schedule = Schedule(model.config.dynamic_batching, self._service.max_rows, sizes)
+        self._schedule = Schedule(model.config.dynamic_batching, self._service.max_rows)
         self._max_queued = self._schedule.max_queued
         self._inline_s = 0.0 if self._schedule.gathers else options.inline_s
         self._inline = 0  # requests that are being served on the link's thread: 0 or 1
