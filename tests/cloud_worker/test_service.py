@@ -70,11 +70,12 @@ def test_a_batch_is_split_without_mixing_answers(service: InferenceService, rows
 
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=8))
-def test_a_batch_is_filled_up_to_a_size_that_is_prepared(gated: Gated, rows: list[int]) -> None:
+def test_a_batch_is_filled_up_to_a_size_that_is_prepared(service: InferenceService, rows: list[int]) -> None:
     """As on a GPU; nobody is answered with the rows that fill up, and what has no rows, or more, runs as it is."""
-    model, backend = gated("echo", ("x", "FP32", [-1, 4]), ("n", "INT64", [-1]))
+    backend: Any = service.model.backend
     backend.batch_sizes = (1, 4, 8, 16)
-    service = InferenceService(model)
+    backend.runs.clear()
+    service = InferenceService(service.model)
     prepared = [service.prepare(ask(*inputs(count, 1000 * index))) for index, count in enumerate(rows)]
     for index, done in enumerate(service.run(prepared)):
         assert done.error is None

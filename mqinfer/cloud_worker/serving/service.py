@@ -189,13 +189,14 @@ class InferenceService:
     def _infer(self, batch: Sequence[Prepared]) -> tuple[dict[str, Array], list[int]]:
         """Run the network once, filled up to the next size that it prepares; return whose the rows of the outputs are.
 
-        Rows that fill up are copies of the last one, and come last.
+        Rows that fill up are copies of one of them, and come last.
         """
         inputs, rows = [item.inputs for item in batch], [item.rows for item in batch]
         total = sum(rows)
         missing = next((size for size in self._sizes if size >= total), total) - total
         if total and missing:
-            inputs.append({name: np.repeat(array[-1:], missing, axis=0) for name, array in inputs[-1].items()})
+            given = max(batch, key=lambda item: item.rows).inputs
+            inputs.append({name: np.repeat(array[-1:], missing, axis=0) for name, array in given.items()})
             rows.append(missing)
         return self._network.infer(inputs[0] if len(inputs) == 1 else _join(inputs), batch[0].outputs), rows
 
