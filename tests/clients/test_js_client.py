@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -26,7 +27,7 @@ from mqinfer.broker.mosquitto.serving import secured
 from mqinfer.protocol.topics import Topics
 from tests.clients.node import compiled, example, node, output, program, worker
 from tests.clients.pages import ROOT, Pages, chromium_page
-from tests.patience import PATIENT, wait_until
+from tests.patience import PATIENCE_S, PATIENT, wait_until
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -142,6 +143,38 @@ def test_a_thousand_answers_while_worker_and_broker_are_killed(
     }
     assert (counters["pending"], counters["inFlight"], counters["malformed"], counters["mismatched"]) == (0, 0, 0, 0)
     assert counters["retries"] > 0
+
+
+@pytest.mark.full
+def test_a_standby_takes_over_and_gives_back(
+    programs: Path, write_echo: Callable[..., Path], unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Over websockets, each of 2,000 requests gets its own result: the first of two brokers is killed and returns."""
+    root = unique("test")
+    with ExitStack() as stack:
+        ports = free_port(), free_port()
+        first, standby = (
+            stack.enter_context(MosquittoServer(configuration=partial(render, websockets_port=port))) for port in ports
+        )
+        both = f"{first.url},127.0.0.1:{standby.port}"
+        stack.enter_context(worker(both, root, write_echo("echo", delay_ms=4), unique("w"), tmp_path / "log"))
+        url = f"ws://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}"
+        process = stack.enter_context(node(programs / "test" / "live" / "many.js", url, root, "2000"))
+        lines_until(process, "100")
+        first.kill()
+        lines_until(process, "300")
+        first.start()
+        came_back = threading.Event()
+        link = make_link(first.url, client_id=unique("watcher"))
+        stack.callback(link.close)
+        link.open()
+        link.subscribe(f"{root}/models/echo/infer/many", lambda _: came_back.set())
+        assert came_back.wait(PATIENCE_S)
+        out, errors = process.communicate(timeout=300)
+    assert errors == ""
+    counters = json.loads(out.splitlines()[-1])
+    assert (counters["answered"], counters["requests"], counters["outcomes"]["ok"]) == (2000, 2000, 2000)
+    assert (counters["pending"], counters["malformed"], counters["mismatched"]) == (0, 0, 0)
 
 
 def has_answered(page: Any, count: int) -> bool:

@@ -96,7 +96,7 @@ export class Client {
   /**
    * Connect to a broker; the client then reconnects by itself, until it is closed.
    *
-   * @param url `ws://`, `wss://` and, in node, `mqtt://` and `mqtts://`.
+   * @param url `ws://`, `wss://` and, in node, `mqtt://` and `mqtts://`; the hosts of standbys behind commas.
    * @throws BrokerUnreachable: No broker answered within `connectTimeoutMs`.
    * @throws NotAuthorized: The broker refused the login, or the subscription to the results of this client's name.
    * @throws BadTopic: The name or the root breaks the naming rules.

@@ -5,6 +5,7 @@ import { Backoff } from "./connection/backoff.js";
 import { type Subscription, Subscriptions } from "./connection/filters.js";
 import { messageOf, type Outgoing, packetSize, subscriptionsOf } from "./connection/packets.js";
 import { type Accepted, type End, Session } from "./connection/session.js";
+import { eachOf, Lookout } from "./connection/standby.js";
 import {
   BrokerUnreachable,
   Cancelled,
@@ -61,10 +62,10 @@ async function opened(link: MqttLink, { timeoutMs, signal, url }: LinkOptions): 
     if (signal?.aborted) abort();
     if (timeoutMs === undefined || timeoutMs === Number.POSITIVE_INFINITY) return;
     timer = setTimeout(() => {
-      const address = withoutLogin(url).url;
+      const addresses = eachOf(url).map((each) => withoutLogin(each).url);
       reject(
         new BrokerUnreachable(
-          `no connection to ${address} within ${timeoutMs / 1000} s: ${link.reason || "no answer"}`,
+          `no connection to ${addresses.join(", ")} within ${timeoutMs / 1000} s: ${link.reason || "no answer"}`,
         ),
       );
     }, timeoutMs);
@@ -88,12 +89,15 @@ class MqttLink implements Link {
   readonly first: Promise<void>;
   /** Why there is no connection; empty while there is one. */
   reason = "";
-  readonly #url: string;
+  readonly #urls: readonly string[];
   readonly #options: IClientOptions;
   readonly #onStatus: (status: LinkStatus) => void;
   readonly #subscriptions = new Subscriptions();
   readonly #backoff = new Backoff();
   #max = LARGEST_PACKET;
+  /** Place of the address in use: so many before it have failed in this round. */
+  #place = 0;
+  #lookout: Lookout | undefined;
   #session: Session | undefined;
   #connected = false;
   #closed = false;
@@ -103,8 +107,9 @@ class MqttLink implements Link {
   #settle: { resolve: () => void; reject: (error: Error) => void } = { resolve: nothing, reject: nothing };
 
   constructor(options: LinkOptions) {
-    const { url, user, password } = withoutLogin(options.url);
-    this.#url = url;
+    const addresses = eachOf(options.url).map(withoutLogin);
+    this.#urls = addresses.map(({ url }) => url);
+    const { user, password } = addresses[0] ?? {};
     this.#onStatus = options.onStatus ?? nothing;
     this.#options = {
       clientId: `${checkName("client", options.name ?? "client")}~${randomHex(8)}`,
@@ -162,6 +167,7 @@ class MqttLink implements Link {
     this.#closed = true;
     this.#connected = false;
     clearTimeout(this.#retry);
+    this.#lookout?.close();
     this.reason = "the link was closed";
     this.#settle.reject(new Cancelled(this.reason));
     for (const { settle } of this.#subscriptions.all()) settle(notConnected(this.reason));
@@ -169,11 +175,12 @@ class MqttLink implements Link {
   }
 
   #connect(): void {
-    this.#session = new Session(this.#url, this.#options, {
+    const session = new Session(this.#urls[this.#place] as string, this.#options, {
       onUp: (accepted) => void this.#onUp(accepted),
       onMessage: (packet) => this.#deliver(packet),
-      onDown: (end) => this.#onDown(end),
+      onDown: (end) => session === this.#session && this.#onDown(end), // not of one that was left for an earlier broker
     });
+    this.#session = session;
   }
 
   /** Renew the subscriptions, and only then report the connection: a reply to what is published has to find its way. */
@@ -188,9 +195,21 @@ class MqttLink implements Link {
     if (this.#closed || session !== this.#session) return;
     this.#connected = true;
     this.reason = "";
-    this.#report("connected", answers.find((answer) => answer.refusal)?.refusal?.message ?? "");
+    const standby = this.#watchEarlier();
+    this.#report("connected", answers.find((answer) => answer.refusal)?.refusal?.message ?? standby);
     this.#settle.resolve();
     for (const answer of answers) answer.settle();
+  }
+
+  /** At a standby, go back as soon as an earlier address answers; return what there is to say of that. */
+  #watchEarlier(): string {
+    if (this.#place === 0) return "";
+    const earlier = this.#urls.slice(0, this.#place);
+    this.#lookout = new Lookout(earlier, this.#options, () => {
+      void this.#session?.end();
+      this.#onDown({ reason: "an earlier broker answers again", final: false, needsLogin: false });
+    });
+    return `at the standby ${this.#urls[this.#place]}; going back when ${earlier.join(" or ")} answers`;
   }
 
   /** Ask for a subscription; return what its first caller receives. After a loss the next connection asks again. */
@@ -213,20 +232,24 @@ class MqttLink implements Link {
 
   #onDown(end: End): void {
     if (this.#closed) return;
+    this.#lookout?.close();
     const lasted = this.#upSince === undefined ? 0 : performance.now() - this.#upSince;
+    const hasNext = this.#upSince === undefined && this.#place + 1 < this.#urls.length;
+    const isFinal = end.final && this.#place === 0; // the first broker decides who may enter
+    if (!isFinal) this.#place = hasNext ? this.#place + 1 : 0;
     this.#session = this.#upSince = undefined;
     this.#connected = false;
     this.reason = end.reason;
-    if (end.final) {
+    if (isFinal) {
       this.#closed = true;
-      const message = `the broker at ${this.#url} refused the connection: ${end.reason}`;
+      const message = `the broker at ${this.#urls[0]} refused the connection: ${end.reason}`;
       const refusal = end.needsLogin ? new NotAuthorized(message) : new LinkError(message);
       this.#settle.reject(refusal);
       for (const { settle } of this.#subscriptions.all()) settle(refusal);
       this.#report("refused", end.reason, end.needsLogin);
       return;
     }
-    this.#retry = setTimeout(() => this.#connect(), this.#backoff.next(lasted, Math.random()));
+    this.#retry = setTimeout(() => this.#connect(), hasNext ? 0 : this.#backoff.next(lasted, Math.random()));
     this.#report("lost", end.reason);
   }
 

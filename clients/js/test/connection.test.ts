@@ -6,6 +6,7 @@ import { Backoff } from "../src/connection/backoff.js";
 import { matches, Subscriptions } from "../src/connection/filters.js";
 import { Liveness } from "../src/connection/liveness.js";
 import { messageOf, packetSize } from "../src/connection/packets.js";
+import { eachOf } from "../src/connection/standby.js";
 import { openLink } from "../src/mqtt_link.js";
 
 test("The pauses grow from 0.25 to 5 seconds, less up to half by chance, and begin anew after a good connection", () => {
@@ -138,7 +139,26 @@ test("A property that comes twice has its first value, and names are only names"
   assert.equal(payload.length, 4);
 });
 
-for (const url of ["broker", "http://broker", "mqtt://", "file:///etc/passwd"]) {
+test("A URL of several brokers is one of each, with the same login and path", () => {
+  assert.deepEqual(eachOf("wss://u:p@a:1,[::1]:2,c/mqtt?x=1,2"), [
+    "wss://u:p@a:1/mqtt?x=1,2",
+    "wss://u:p@[::1]:2/mqtt?x=1,2",
+    "wss://u:p@c/mqtt?x=1,2",
+  ]);
+  for (const url of ["mqtt://u@a:1/x", "mqtt://a,b@c", "odd,one"]) assert.equal(eachOf(url).join(), url);
+});
+
+const MANY = Array(10).fill("a").join();
+
+for (const url of [
+  "mqtt://u@a,u@b",
+  "mqtt://a,,b",
+  `mqtt://${MANY}`,
+  "broker",
+  "http://broker",
+  "mqtt://",
+  "file:///etc/passwd",
+]) {
   test(`No link is opened to ${url}`, async () => {
     await assert.rejects(openLink({ url }), { code: "config_error" });
   });
