@@ -26,8 +26,8 @@ _FILES = (
     *("outputs", "outputs.*"),
 )
 """Files and folders that sinks write, the parts included that a run that went on has kept under a number."""
-_LONGEST = 200
-"""Characters of a setting that an error quotes."""
+_LONGEST, _MOST = 200, 16
+"""Characters of a name or a setting that an error quotes, and how many settings."""
 
 FramePlace = tuple[str, int, int, int]
 """Source, sequence, log time and time of capture of a frame."""
@@ -103,7 +103,7 @@ def _place(frame: Frame) -> FramePlace:
 def _words(place: FramePlace | None) -> str:
     if place is None:
         return "missing"
-    return f"number {place[1]} of {place[0]}, logged at {place[2]} ns and taken at {place[3]} ns"
+    return f"number {place[1]} of {_quoted(place[0])}, logged at {place[2]} ns and taken at {place[3]} ns"
 
 
 def describe_run(settings: Sequence[object], leave_out: Sequence[str], **found: object) -> dict[str, Any]:
@@ -179,32 +179,44 @@ def open_earlier(directory: Path, run: Mapping[str, Any]) -> Done | None:
         return None
     _check_same(directory / RUN_FILE, run)
     times = directory / TIMES_FILE
-    done = Done(path, model_hash=str(run.get("model_hash", "")))
+    if times.exists() and not times.is_file():
+        raise ConfigError(f"{times} is no file; choose another --output, or leave out --resume")
+    done, goes_on = Done(path, model_hash=str(run.get("model_hash", ""))), True
     with writing(path):
         for number, (one, other) in enumerate(zip_longest(_lines(path), _lines(times)), 1):
             if one is None:  # a frame's line in the times is written first
                 break
+            _check_line(path, number, one, other, done.model_hash)
+            done = replace(done, model_hash=done.model_hash or one.model_hash)
             if other is None or not one.is_final:
-                return replace(done, is_copied=True)
-            if one.frame[:2] != other.frame[:2]:
-                raise ConfigError(
-                    f"{times}, line {number}: number {other.frame[1]} of {other.frame[0]}, but {RESULTS_FILE} has "
-                    f"number {one.frame[1]} of {one.frame[0]} there; choose another --output, or leave out --resume"
-                )
-            if one.model_hash and done.model_hash not in {"", one.model_hash}:
-                raise ConfigError(
-                    f"{path}, line {number}: of the model {one.model_hash}, and not of {done.model_hash} as the run; "
-                    "choose another --output, or leave out --resume"
-                )
-            done = replace(done, count=number, ends=(one.end, other.end), model_hash=one.model_hash or done.model_hash)
-    return done
+                goes_on = False
+            elif goes_on:
+                done = replace(done, count=number, ends=(one.end, other.end))
+    return replace(done, is_copied=not goes_on)
+
+
+def _check_line(path: Path, number: int, one: _Line, other: _Line | None, model_hash: str) -> None:
+    """Raise a ConfigError where a line of the log is of another frame than that of the times, or of another model."""
+    if other is not None and one.frame[:2] != other.frame[:2]:
+        raise ConfigError(
+            f"{path.with_name(TIMES_FILE)}, line {number}: number {other.frame[1]} of {_quoted(other.frame[0])}, but "
+            f"{RESULTS_FILE} has number {one.frame[1]} of {_quoted(one.frame[0])} there; choose another --output, or "
+            "leave out --resume"
+        )
+    if one.model_hash and model_hash not in {"", one.model_hash}:
+        raise ConfigError(
+            f"{path}, line {number}: of the model {_quoted(one.model_hash)}, and not of {model_hash} as the run; "
+            "choose another --output, or leave out --resume"
+        )
 
 
 def _check_same(path: Path, run: Mapping[str, Any]) -> None:
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path} is no file; choose another --output, or leave out --resume")
     try:
         earlier = dict(json.loads(path.read_text(encoding="utf-8")).items())
         different = [
-            f"{name} was {_shown(earlier.get(name))} and is {_shown(run.get(name))}"
+            f"{_quoted(name)} was {_shown(earlier.get(name))} and is {_shown(run.get(name))}"
             for name in sorted({*earlier, *run})
             if earlier.get(name) != run.get(name)
         ]
@@ -217,10 +229,16 @@ def _check_same(path: Path, run: Mapping[str, Any]) -> None:
         why = "expected a JSON object" if isinstance(error, AttributeError) else error
         raise ConfigError(f"{path}: {why}; choose another --output, or leave out --resume") from error
     if different:
+        more = [f"and {len(different) - _MOST} more"] * (len(different) > _MOST)
         raise ConfigError(
-            f"{path.parent} holds another run: {'; '.join(different)}; use its settings, choose another --output, or "
-            "leave out --resume"
+            f"{path.parent} holds another run: {'; '.join(different[:_MOST] + more)}; use its settings, choose "
+            "another --output, or leave out --resume"
         )
+
+
+def _quoted(text: str) -> str:
+    """Return a text of a file on one line."""
+    return json.dumps(text, ensure_ascii=False)[1:-1][:_LONGEST]
 
 
 def _shown(value: object) -> str:
@@ -269,9 +287,9 @@ def _line(end: int, text: bytes) -> _Line | None:
 
 def _is_final(line: Mapping[str, Any]) -> bool:
     """Return whether an outcome is the frame's own, and not of the circumstances."""
-    outcome = line.get("outcome", Outcome.OK)
-    if outcome != Outcome.ERROR:
-        return bool(outcome == Outcome.OK)
+    outcome = Outcome(line.get("outcome", Outcome.OK))
+    if outcome is not Outcome.ERROR:
+        return outcome is Outcome.OK
     error = error_from_code(str(line["error"]["code"]), "")
     return not isinstance(error, Unanswered | ModelNotFound | LinkError)
 

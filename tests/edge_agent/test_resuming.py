@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -268,6 +269,29 @@ def too_long(settings: ReplaySettings, _: tuple[Path, Path]) -> ReplaySettings:
     return _edited(settings, lambda lines: lines.append(lines[-1]), "results.jsonl", "times.jsonl")
 
 
+def late(**fields: Any) -> Callable[..., ReplaySettings]:
+    """Have a line that is to be sent again, and one behind it with other fields."""
+
+    def edit(lines: list[dict[str, Any]]) -> None:
+        lines[3]["outcome"] = "expired"
+        lines[7].update(fields)
+
+    return lambda settings, _: _edited(settings, edit)
+
+
+def piped(name: str) -> Callable[..., ReplaySettings]:
+    """Have a pipe in place of a file: who reads it waits for ever."""
+
+    def change(settings: ReplaySettings, _: tuple[Path, Path]) -> ReplaySettings:
+        assert settings.outputs.folder
+        path = settings.outputs.folder / name
+        path.unlink()
+        os.mkfifo(path)
+        return settings
+
+    return change
+
+
 def run_of(text: str) -> Callable[..., ReplaySettings]:
     """Have other settings beside the log."""
 
@@ -307,6 +331,17 @@ def deep(settings: ReplaySettings, _: tuple[Path, Path]) -> ReplaySettings:
         (run_of("[]"), r"run.json: expected a JSON object"),
         (run_of("[" * 100_000 + "]" * 100_000), r"run.json: maximum recursion depth"),
         (run_of('{"sources": ' + "[" * 700 + "]" * 700 + "}"), "holds another run: .*sources was"),
+        (run_of(json.dumps({"a\nb": 1})), r"holds another run: a\\nb was 1"),
+        (
+            run_of(json.dumps({f"0{number:03}": 1 for number in range(1000)})),
+            r"; 0015 was 1 and is null; and \d+ more;",
+        ),
+        (piped("run.json"), r"run.json is no file"),
+        (piped("times.jsonl"), r"times.jsonl is no file"),
+        (late(model_hash="sha256:00"), r"results.jsonl, line 8: of the model sha256:00"),
+        (late(sequence=1000), r"times.jsonl, line 8: number \d+ of .*, but results.jsonl has number 1000"),
+        (late(outcome="maybe"), r"results.jsonl, line 8: damaged"),
+        (late(source="a\n" * 1000), r"has number \d+ of (a\\n){66}"),
         (deep, r"results.jsonl, line 4: damaged"),
         (
             lambda settings, _: _edited(settings, lambda lines: lines[3].update(sequence=float("inf"))),
@@ -321,7 +356,7 @@ def test_another_runs_log_is_refused_and_stays(
     assert settings.outputs.folder
     run(settings, requester)
     other = change(settings, drives)
-    before = {path: path.read_bytes() for path in settings.outputs.folder.iterdir()}
+    before = contents(settings.outputs.folder)
     try:
         (report,) = run(changed(other, resume=True), requester)
         error = report.broke_off
@@ -330,7 +365,12 @@ def test_another_runs_log_is_refused_and_stays(
     assert isinstance(error, ConfigError)
     with pytest.raises(ConfigError, match=words):
         raise error
-    assert {path: path.read_bytes() for path in settings.outputs.folder.iterdir()} == before
+    assert contents(settings.outputs.folder) == before
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Return what is in the files of a folder; nothing of a pipe."""
+    return {path: path.read_bytes() if path.is_file() else b"" for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize(
