@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mqinfer.images.camera import CameraInfo
+from mqinfer.images.picture import CameraInfo
 
 CAMERA_INFO = "sensor_msgs/msg/CameraInfo"
 _TRANSPORTS = ("compressed", "compressedDepth")

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from mqinfer.bags.calibration import CAMERA_INFO, info_topic
 from mqinfer.bags.frame import StreamInfo
 from mqinfer.bags.rosbag import IMAGE_TYPES, Rosbag, foreign_errors, message_type
-from mqinfer.images.camera import CameraInfo
 from mqinfer.images.compressed import picture_size
-from mqinfer.images.picture import RawImage
+from mqinfer.images.picture import CameraInfo, RawImage
 from mqinfer.protocol.errors import SourceError
 
 if TYPE_CHECKING:

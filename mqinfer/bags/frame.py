@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from mqinfer.images.camera import CameraInfo
-from mqinfer.images.picture import CompressedImage, RawImage
+from mqinfer.images.picture import CameraInfo, CompressedImage, RawImage
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.value_object import value_object
 

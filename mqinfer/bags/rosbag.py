@@ -18,8 +18,7 @@ from mqinfer.bags.calibration import calibration
 from mqinfer.bags.extent.advice import ZSTD_MAGIC, advise
 from mqinfer.bags.extent.unpacking import bound_rosbags, unpack, zstd
 from mqinfer.extras import missing_extra
-from mqinfer.images.camera import CameraInfo
-from mqinfer.images.picture import CompressedImage, RawImage
+from mqinfer.images.picture import CameraInfo, CompressedImage, RawImage
 from mqinfer.protocol.errors import MqinferError, SourceError
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from mqinfer.bags.calibration import CAMERA_INFO, info_topic
 from mqinfer.bags.description import camera_connections, describe_topic
 from mqinfer.bags.frame import WHOLE, Frame, StreamInfo, TimeRange
 from mqinfer.bags.rosbag import IMAGE_TYPES, Rosbag, message_type
-from mqinfer.images.camera import CameraInfo
 from mqinfer.images.decode import is_depth
+from mqinfer.images.picture import CameraInfo
 from mqinfer.protocol.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:

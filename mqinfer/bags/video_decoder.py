@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mqinfer.bags.extent.asf import AsfExtent
-from mqinfer.bags.extent.avi import AviTimes
-from mqinfer.bags.extent.jpeg_segments import is_whole_jpeg
+from mqinfer.bags.extent.containers import AsfExtent, AviTimes, TransportBreaks
 from mqinfer.bags.extent.packets import ShownPackets
-from mqinfer.bags.extent.picture_units import PictureUnits
-from mqinfer.bags.extent.transport import TransportBreaks
+from mqinfer.bags.extent.picture_units import PictureUnits, is_whole_jpeg
 from mqinfer.codecs.image import lfs_pointer
 from mqinfer.extras import missing_extra
 from mqinfer.protocol.errors import SourceError

@@ -13,9 +13,8 @@ import numpy as np
 from mqinfer.bags.calibration import CAMERA_INFO
 from mqinfer.codecs import encode_tensor
 from mqinfer.extras import missing_extra
-from mqinfer.images.camera import CameraInfo
 from mqinfer.images.decode import to_rgb
-from mqinfer.images.picture import CompressedImage, RawImage
+from mqinfer.images.picture import CameraInfo, CompressedImage, RawImage
 from mqinfer.protocol.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from mqinfer.bench.batching import BatchingOptions, measure_batching
-from mqinfer.bench.batching_report import report_batching
+from mqinfer.bench.batching import BatchingOptions, measure_batching, report_batching
 from mqinfer.bench.encodings.measure import EncodingsOptions, measure_encodings
 from mqinfer.bench.encodings.report import report_encodings
 from mqinfer.bench.segmentation import measure_segmentation, report_segmentation

@@ -14,7 +14,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from mqinfer.images.camera import CameraInfo
+from mqinfer.images.picture import CameraInfo
 from mqinfer.protocol.errors import BadImage
 
 Rays = npt.NDArray[np.float64]

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqinfer.codecs.opencv import opencv
-from mqinfer.images.camera import CameraInfo
+from mqinfer.images.picture import CameraInfo
 from mqinfer.images.rectification import rectification
 from mqinfer.protocol.card import ColourOrder, ImageContract, Layout, Resize
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of

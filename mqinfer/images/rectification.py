@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mqinfer.codecs.opencv import opencv
-from mqinfer.images.camera import CameraInfo
 from mqinfer.images.lens import Lens, lens_of
+from mqinfer.images.picture import CameraInfo
 from mqinfer.protocol.errors import BadImage
 
 Points = npt.NDArray[np.float64]

@@ -16,8 +16,8 @@ from mqinfer.bags.frame import Frame
 from mqinfer.bags.sources import open_source
 from mqinfer.bags.writer import BagWriter, Storage
 from mqinfer.cli.app import app
-from mqinfer.images.camera import CameraInfo
 from mqinfer.images.decode import as_image
+from mqinfer.images.picture import CameraInfo
 
 FIRST = CameraInfo(
     8,

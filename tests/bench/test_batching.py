@@ -10,8 +10,8 @@ from mqinfer.bench.batching import (
     BatchingOptions,
     BatchingTurn,
     measure_batching,
+    report_batching,
 )
-from mqinfer.bench.batching_report import report_batching
 from mqinfer.cli.app import app
 from mqinfer.lab.reports import as_json
 from mqinfer.protocol.errors import ConfigError

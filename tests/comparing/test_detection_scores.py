@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from mqinfer.answers.outputs import DetectedBox
-from mqinfer.lab.scores.detection import DetectionScorer, match_boxes, overlaps
+from mqinfer.lab.scores import DetectionScorer, match_boxes, overlaps
 
 Frames = list[tuple[list[DetectedBox], list[DetectedBox]]]
 

@@ -8,7 +8,7 @@ import pytest
 from mqinfer.bags.frame import Frame
 from mqinfer.bags.sources import open_source
 from mqinfer.bags.writer import BagWriter, Storage
-from mqinfer.edge_agent.sinks.ros.vision_msgs import DEFINITIONS
+from mqinfer.edge_agent.sinks.ros.rosbag_sink import DEFINITIONS
 from mqinfer.images.decode import as_image
 from mqinfer.lab.comparing.truth import TrueBox, TrueFrame, open_truth
 from mqinfer.protocol.errors import ConfigError

@@ -25,9 +25,8 @@ from mqinfer.edge_agent.preparing.quality_ladder import QualityStep
 from mqinfer.edge_agent.sinks.drawing.overlay import draw_overlay, encode_mask
 from mqinfer.edge_agent.spooling.backlog import _frame_in, _frame_of, _placed, _with_pixels
 from mqinfer.edge_agent.spooling.spool import Spool, SpooledFrame
-from mqinfer.images.camera import CameraInfo
 from mqinfer.images.decode import as_image
-from mqinfer.images.picture import CompressedImage
+from mqinfer.images.picture import CameraInfo, CompressedImage
 from mqinfer.images.placement import UNKNOWN, fit
 from mqinfer.images.rectification import rectification
 from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Resize

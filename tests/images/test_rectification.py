@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqinfer.images.camera import CameraInfo
+from mqinfer.images.picture import CameraInfo
 from mqinfer.images.placement import UNKNOWN, Placement, Resize
 from mqinfer.images.rectification import rectification
 from mqinfer.protocol.errors import BadImage

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from mqinfer.lab.scores.segmentation import confusion, mean_iou, segmentation_score
+from mqinfer.lab.scores import confusion, mean_iou, segmentation_score
 from mqinfer.protocol.errors import InvalidRequest
 
 NAMES = ("sky", "road", "car")

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from mqinfer.images.placement import to_model_input
-from mqinfer.lab.optimize.graph import prune, sort
 from mqinfer.lab.optimize.passes import (
     fix_batch,
     fuse_argmax,
     fuse_normalisation,
     open_argmax,
+    prune,
     resize_before,
+    sort,
 )
 from mqinfer.protocol.card import ColourOrder, ImageContract, Layout
 from mqinfer.protocol.datatypes import Datatype

@@ -19,8 +19,8 @@ from mqinfer.client import Client
 from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.preparing.framing import Framing
 from mqinfer.edge_agent.reporting.report import SessionReport
-from mqinfer.images.camera import CameraInfo
 from mqinfer.images.decode import as_image
+from mqinfer.images.picture import CameraInfo
 from mqinfer.images.placement import Placement, Region
 from mqinfer.protocol.header import IMAGE_ENCODING
 from mqinfer.protocol.topics import Topics

@@ -19,8 +19,7 @@ from mqinfer.bags.writer import BagWriter
 from mqinfer.cli.app import app
 from mqinfer.cli.exit_codes import ExitCode, exit_code
 from mqinfer.edge_agent.reporting.report import SessionReport
-from mqinfer.images.camera import CameraInfo
-from mqinfer.images.picture import RawImage
+from mqinfer.images.picture import CameraInfo, RawImage
 from mqinfer.images.rectification import rectification
 from mqinfer.protocol.errors import ConfigError, SourceError
 from mqinfer.protocol.topics import Topics

@@ -1,4 +1,8 @@
-"""Find what was lost in the units of an H.264 or HEVC stream; decoders go on in silence where noise hides pictures."""
+"""Find what was lost in pictures of a raw stream of H.264, HEVC or Motion JPEG, of which decoders say nothing.
+
+They go on in silence where noise hides pictures, and leave out what they don't expect. Source for JPEG: ITU-T T.81,
+sections B.1.1 and B.2.1.
+"""
 
 from __future__ import annotations
 
@@ -66,3 +70,38 @@ def _number_bits(parameters: bytes) -> int:
     except ValueError:
         return 0
     return found.number_bits if found.is_plain and found.order != 1 and not may_be_left_out else 0
+
+
+_MARKER = re.compile(rb"\xff+([^\x00\xff])")
+_END_OF_SCAN = re.compile(rb"\xff+([^\x00\xd0-\xd7\xff])")
+"""A marker that is neither a byte of the picture nor the place where a decoder may begin anew."""
+_BEGIN = b"\xff\xd8"
+_END, _SCAN = 0xD9, 0xDA
+_BEHIND_SCAN = frozenset({_END, _SCAN, 0xC4, 0xDB, 0xDC, 0xDD, 0xFE, *range(0xE0, 0xF0)})
+"""The end, another scan, and tables and comments before it."""
+
+
+def is_whole_jpeg(packet: bytes) -> bool:
+    """Return whether a picture, or each of two fields, has all segments from its begin to its end."""
+    begin, is_whole = packet.find(_BEGIN), False
+    while begin >= 0:
+        end = _find_end(packet, begin + len(_BEGIN))
+        if end < 0:
+            return False
+        begin, is_whole = packet.find(_BEGIN, end), True  # anything may stand between, as in a stream over HTTP
+    return is_whole
+
+
+def _find_end(packet: bytes, at: int) -> int:
+    """Return the place behind a picture; -1 if it has no end, or something that is no segment."""
+    while found := _MARKER.match(packet, at):
+        kind, at = found[1][0], found.end()
+        if kind == _END:
+            return at
+        at += int.from_bytes(packet[at : at + 2], "big")
+        if kind == _SCAN:
+            behind = _END_OF_SCAN.search(packet, at)
+            if behind is None or behind[1][0] not in _BEHIND_SCAN:
+                return -1
+            at = behind.start()
+    return -1

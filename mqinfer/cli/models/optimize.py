@@ -59,7 +59,7 @@ def optimize(
     from mqinfer.lab.optimize.optimising import OptimizeOptions
     from mqinfer.lab.optimize.optimising import optimize as run
     from mqinfer.lab.optimize.parity import parse_tolerance
-    from mqinfer.lab.optimize.report import as_grid, write_report
+    from mqinfer.lab.optimize.results import as_grid, write_report
     from mqinfer.lab.reports import print_grid
 
     options = OptimizeOptions(

@@ -12,8 +12,8 @@ from typing import Any, Self
 from numpy.typing import NDArray
 
 from mqinfer.bags.frame import Frame, StreamInfo
-from mqinfer.images.camera import CameraInfo
 from mqinfer.images.decode import used_bits
+from mqinfer.images.picture import CameraInfo
 from mqinfer.images.placement import Region
 from mqinfer.images.rectification import rectification
 from mqinfer.protocol.errors import BadImage, ConfigError, MqinferError

@@ -32,7 +32,7 @@ from msgspec import MsgspecError, convert, to_builtins
 from mqinfer.bags.frame import Frame
 from mqinfer.broker.packets import buffer_size
 from mqinfer.edge_agent.frames.table import PreparedFrame, capture_of
-from mqinfer.images.camera import CameraInfo
+from mqinfer.images.picture import CameraInfo
 from mqinfer.images.placement import Placement
 from mqinfer.logs import is_logged
 from mqinfer.protocol.checksum import checksum

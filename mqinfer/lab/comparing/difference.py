@@ -11,7 +11,7 @@ import numpy as np
 from mqinfer.answers.outputs import DetectedBox, find_top
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.images.placement import UNKNOWN
-from mqinfer.lab.scores.detection import match_boxes
+from mqinfer.lab.scores import match_boxes
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array
 

@@ -18,8 +18,7 @@ from mqinfer.images.placement import UNKNOWN
 from mqinfer.lab.comparing.answers import Answer
 from mqinfer.lab.comparing.difference import AnswerKind, Difference, difference
 from mqinfer.lab.comparing.truth import TrueFrame, detected, number_of
-from mqinfer.lab.scores.detection import DetectionScorer
-from mqinfer.lab.scores.segmentation import confusion, segmentation_score
+from mqinfer.lab.scores import DetectionScorer, confusion, segmentation_score
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import ConfigError
 

@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 
 from mqinfer.bags.writer import START_NS, BagWriter, Storage
-from mqinfer.images.camera import CameraInfo
 from mqinfer.images.lens import Distortion
+from mqinfer.images.picture import CameraInfo
 from mqinfer.images.rectification import rectification
 from mqinfer.lab.drives.camera import PinholeCamera
 from mqinfer.lab.drives.mosaic import raw_image

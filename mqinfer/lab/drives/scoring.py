@@ -16,7 +16,7 @@ from mqinfer.extras import import_extra
 from mqinfer.images.decode import to_array
 from mqinfer.lab.drives.recording import TRUTH_TOPIC
 from mqinfer.lab.drives.synthetic import CLASSES
-from mqinfer.lab.scores.segmentation import SegmentationScore, confusion, segmentation_score
+from mqinfer.lab.scores import SegmentationScore, confusion, segmentation_score
 from mqinfer.protocol.errors import MqinferError
 
 Mask = npt.NDArray[np.uint8]

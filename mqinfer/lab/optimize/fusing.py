@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from mqinfer.extras import import_extra
 from mqinfer.lab.conversion import import_onnx
-from mqinfer.lab.optimize.graph import prune
-from mqinfer.lab.optimize.passes import fix_batch, fuse_argmax, fuse_normalisation, open_argmax, resize_before
+from mqinfer.lab.optimize.passes import fix_batch, fuse_argmax, fuse_normalisation, open_argmax, prune, resize_before
 from mqinfer.models.repository.config import ModelConfig
 from mqinfer.protocol.card import ColourOrder, ImageContract, Layout, ModelCard
 from mqinfer.protocol.datatypes import Datatype

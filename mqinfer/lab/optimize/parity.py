@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mqinfer.lab.scores.segmentation import mean_iou
+from mqinfer.lab.scores import mean_iou
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
 

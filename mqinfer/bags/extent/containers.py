@@ -1,8 +1,15 @@
-"""Distinguish MPEG transport streams that were joined in one file from one in which packets are missing."""
+"""What containers of video need beside FFmpeg.
+
+MPEG transport streams that were joined in one file are distinguished from one in which packets are missing; an ASF
+file (`.wmv`) says in its header where its packets lie; an AVI file has no times, and FFmpeg counts its packets as they
+are stored.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,3 +101,89 @@ class TransportBreaks:
             data = file.read(end + size - first)
         for at in range(size - _PLAIN, len(data) - _PLAIN + 1, size):
             yield first + at, data[at : at + 4]
+
+
+_HEAD = 4096
+_PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
+"""Identifier of the object in the header that states sizes."""
+_DATA_HEAD = 50
+"""Bytes of the object of packets before the first packet."""
+
+
+@dataclass(frozen=True, slots=True)
+class AsfExtent:
+    """Sizes and places in bytes.
+
+    Attributes:
+        size: Of the file; 0 where it is not stated, as in a live recording.
+        begin: Of the first packet.
+        packet: Size of each packet.
+        end: Of the last packet; 0 where it is not stated.
+    """
+
+    size: int
+    begin: int
+    packet: int
+    end: int
+
+    @classmethod
+    def read(cls, path: Path) -> AsfExtent:
+        """Read a file's header."""
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+        stated = head.partition(_PROPERTIES)[2]
+        size, count, flags, packet = (
+            int.from_bytes(stated[at:end], "little") for at, end in ((24, 32), (40, 48), (72, 76), (76, 80))
+        )
+        begin = int.from_bytes(head[16:24], "little") + _DATA_HEAD
+        is_live = flags & 1 or not stated
+        return cls(0 if is_live else size, begin, max(packet, 1), 0 if is_live else begin + count * packet)
+
+    def has_at(self, place: int) -> bool:
+        """Return whether a packet begins at a place."""
+        return (place - self.begin) % self.packet == 0
+
+    def is_cut(self, size: int, end_byte: int) -> bool:
+        """Return whether a file of this size, whose packets were read to a place, lacks its end."""
+        return size < self.size or end_byte + 2 * self.packet < self.end
+
+
+if TYPE_CHECKING:
+    from av import Packet, VideoFrame
+
+
+class AviTimes:
+    """Hands the times of packets in turn to pictures of H.264 and HEVC; of other codecs FFmpeg knows the order.
+
+    Args:
+        container: Name of the format; nothing is changed in others than `avi`.
+        codec: Name of the codec.
+    """
+
+    def __init__(self, container: str, codec: str) -> None:
+        self._is_avi = container == "avi"
+        self._is_stored = self._is_avi and codec in {"h264", "hevc"}
+        self._waiting: deque[int] = deque()
+        self.origin: int | None = None
+        """Time of the first packet, which may be later than the stated start; None in other containers."""
+
+    def note(self, packet: Packet[Any]) -> None:
+        """Correct the time of a packet that was read."""
+        if self._is_stored:
+            packet.pts = packet.dts
+        if self._is_avi and self.origin is None:
+            self.origin = packet.pts
+
+    def decode(self, packet: Packet[Any]) -> None:
+        """Keep the time of a packet that goes to the decoder."""
+        if self._is_stored and packet.pts is not None:
+            self._waiting.append(packet.pts)
+
+    def show(self, frame: VideoFrame) -> None:
+        """Correct the time of a picture."""
+        if not self._is_stored or frame.pts is None:
+            return
+        while frame.key_frame and self._waiting and self._waiting[0] < frame.pts:  # of packets that gave no picture
+            self._waiting.popleft()
+        if self._waiting:
+            frame.pts = self._waiting.popleft()

@@ -1,1 +1,0 @@
-"""How well a model's outputs agree with the truth, or with another model's."""
