@@ -86,6 +86,23 @@ def test_a_stream_without_a_worker_says_so(quiet_site: QuietSite, page_of: PageO
     watched.page.wait_for_selector("[data-testid='stream-row'][data-status='ready']")
 
 
+def test_a_tile_that_has_become_stale_says_why(quiet_site: QuietSite, page_of: PageOf, publisher: Publisher) -> None:
+    """After results, the last worker of the model is lost: the tile is stale, and names the cause in amber."""
+    publisher.worker("gpu-a.0", MODEL)
+    state(publisher, 5)
+    watched = page_of(quiet_site.url)
+    watched.page.wait_for_selector("[data-testid='tile'][data-cause='']")
+    publisher.result(STREAM, 1, quiet_site.frames.masks[1])
+    watched.wait_for_tiles(1)
+    assert watched.attribute("tile", "data-stale") == ["false"]
+    publisher.worker("gpu-a.0", MODEL, status=WorkerStatus.LOST)
+    state(publisher, 5, no_worker=9)
+    watched.page.wait_for_selector(f"[data-testid='tile'][data-stale='true'][data-cause='no worker for {MODEL}']")
+    said = [each.inner_text() for each in watched.page.locator(".badge.warn").all()]
+    assert said[0].startswith("stale · ")
+    assert said[1] == f"no worker for {MODEL}"
+
+
 def test_the_log_counts_what_it_leaves_out(quiet_site: QuietSite, page_of: PageOf, publisher: Publisher) -> None:
     """A burst is sampled and said to be; an opened result shows its classes and their shares."""
     publisher.card(MODEL, (ClassInfo("low", (200, 30, 30)), ClassInfo("middle", (30, 200, 30))))
