@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.errors import ModelFailed
 from mqinfer.protocol.types import EncodedTensor, RequestedOutput
 
 
@@ -43,3 +46,20 @@ class InferCall:
 def outputs_size(outputs: Mapping[str, Array]) -> int:
     """Return how many bytes the outputs of a result take, strings only by their pointers."""
     return sum(array.nbytes for array in outputs.values())
+
+
+def joined(parts: Sequence[Mapping[str, Array]], rows: int) -> dict[str, Array]:
+    """Return the outputs of several requests, of so many rows together, joined at their first axis.
+
+    Raises:
+        ModelFailed: They do not fit together.
+    """
+    joined: dict[str, Array] = {}
+    for name in parts[0]:
+        try:
+            joined[name] = np.concatenate([part[name] for part in parts])
+        except (KeyError, ValueError) as error:
+            raise ModelFailed(f"output {name!r} of several requests can't be joined: {error}") from error
+        if len(joined[name]) != rows:
+            raise ModelFailed(f"output {name!r} has {len(joined[name])} rows for {rows}: it can't be joined; send less")
+    return joined

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from mqinfer.protocol.errors import (
+    BadImage,
     Cancelled,
     Expired,
     InvalidRequest,
@@ -98,6 +99,7 @@ _OF_CLASS: tuple[tuple[type[MqinferError], Status], ...] = (  # the first that f
     (MethodNotAllowed, Status("UNIMPLEMENTED", 405)),
     (Unauthenticated, Status("UNAUTHENTICATED", 401)),
     (InvalidRequest, Status("INVALID_ARGUMENT", 400)),
+    (BadImage, Status("INVALID_ARGUMENT", 400)),
     (ModelNotFound, Status("NOT_FOUND", 404)),
     (MessageTooLarge, Status("INVALID_ARGUMENT", 400)),
     (NotAuthorized, Status("PERMISSION_DENIED", 403)),

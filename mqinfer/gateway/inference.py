@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from mqinfer.broker.packets import buffer_size
 from mqinfer.client.aio import AsyncClient
 from mqinfer.client.result import InferResult
 from mqinfer.gateway.admission import CallAdmission, Ticket
-from mqinfer.gateway.calls import InferCall, outputs_size
+from mqinfer.gateway.calls import InferCall, joined, outputs_size
 from mqinfer.gateway.checks import CardChecks, in_words
 from mqinfer.gateway.errors import Overloaded, TimeoutExpired
+from mqinfer.gateway.pictures import split_pictures
 from mqinfer.metrics.times import Times
+from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadTensor, Cancelled, Expired, MqinferError, NoWorker, Rejected
 from mqinfer.protocol.header import SIGNATURE
 from mqinfer.protocol.limits import DEFAULT_LIMITS
@@ -146,6 +149,26 @@ class Inference:
             version = await self._find(call.model, call.version)  # at once
         else:
             version, limit_s = await self._within(self._find(call.model, call.version), limit_s, _UNCONNECTED)
+        if Datatype.BYTES in [each.datatype for each in call.inputs] and (card := self._known.card(call.model)):
+            parts = split_pictures(call, card)
+            if len(parts) > 1:
+                return await self._all([self._send(part, version, limit_s, trace, span) for part in parts])
+            call = parts[0]
+        return await self._send(call, version, limit_s, trace, span)
+
+    async def _all(self, sent: Sequence[Coroutine[Any, Any, InferResult]]) -> InferResult:
+        """Wait for requests of one row each, and return a result of all rows; the first that fails ends the others."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(each) for each in sent]
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        results = [task.result() for task in tasks]
+        return replace(results[0], outputs=joined([result.outputs for result in results], len(results)))
+
+    async def _send(
+        self, call: InferCall, version: str | None, limit_s: float, trace: TraceContext | None, span: Around | None
+    ) -> InferResult:
         self._check(call, version)
         ticket = self.admission.enter(call.model, call.caller, sum([buffer_size(each.data) for each in call.inputs]))
         try:

@@ -28,6 +28,18 @@ _COLOURS: _Kinds = {("|u1", (3,)): "rgb8", ("|u1", ()): "mono8", ("<u2", (3,)): 
 _DEPTHS: _Kinds = {("<u2", ()): "16UC1", ("<f4", ()): "32FC1"}
 
 
+def picture_file(name: str, data: Buffer) -> EncodedTensor:
+    """Return a JPEG or PNG as a tensor; nothing but its header is read.
+
+    Raises:
+        BadEncoding: It is neither, or of a kind that receivers refuse (alpha, CMYK, 12 bits).
+    """
+    tensor = encoded_image(name, data)
+    channels = "rgb" if len(tensor.shape) == 4 else "mono"
+    bits = 16 if tensor.datatype is Datatype.UINT16 else 8
+    return replace(tensor, parameters={IMAGE_ENCODING: f"{channels}{bits}"})
+
+
 def encoded_picture(name: str, data: Buffer) -> EncodedTensor:
     """Return a JPEG or PNG as a tensor; its bytes travel untouched, but those of a kind that does not travel.
 
@@ -35,13 +47,10 @@ def encoded_picture(name: str, data: Buffer) -> EncodedTensor:
         BadImage: It is neither, or damaged.
     """
     try:
-        tensor = encoded_image(name, data)
+        return picture_file(name, data)
     except BadEncoding:  # such as one with transparency
         pixels = to_rgb(CompressedImage("", data))
         return encode_tensor(name, pixels[np.newaxis], "png", {IMAGE_ENCODING: "rgb8"})
-    channels = "rgb" if len(tensor.shape) == 4 else "mono"
-    bits = 16 if tensor.datatype is Datatype.UINT16 else 8
-    return replace(tensor, parameters={IMAGE_ENCODING: f"{channels}{bits}"})
 
 
 def picture_tensor(

@@ -28,7 +28,14 @@ from mqinfer.gateway.protocol_answers import (
     log_settings,
     trace_settings,
 )
-from mqinfer.gateway.rest.request import RestRequest, expand_raw, header_length, read_json, read_request
+from mqinfer.gateway.rest.request import (
+    RestRequest,
+    expand_raw,
+    header_length,
+    picture_request,
+    read_json,
+    read_request,
+)
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.datatypes import Array, Buffer, Datatype, datatype_of, little_endian, raw_bytes
 from mqinfer.protocol.decoding import prepare
@@ -136,7 +143,9 @@ class _Front:
         headers = call.request.headers
         async with self.bodies.read(call) as body:
             length = header_length(headers.get(HEADER_LENGTH), len(body))
-            if length or not body:
+            if headers.get("Content-Type", "").startswith("image/"):
+                request = picture_request(body, await self._core.metadata(model, version))
+            elif length or not body:
                 request = await self.bodies.run(length, read_request, body, length, model)
             else:
                 request = expand_raw(body, await self._core.metadata(model, version))

@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from mqinfer.protocol.datatypes import Datatype
+from mqinfer.gateway.tfs.json_tensors import to_binary
+from mqinfer.protocol.datatypes import Datatype, join_strings
 from mqinfer.protocol.errors import BadEnvelope, BadTensor, InvalidRequest, LimitExceeded
 from mqinfer.protocol.oip_json import raw_of_data
 
@@ -58,6 +59,8 @@ def raw_of_text(name: str, datatype: Datatype, shape: tuple[int, ...], raw: Raw)
 def _raw_of_strings(name: str, shape: tuple[int, ...], strings: list[Any]) -> bytes:
     if len(strings) != prod(shape):
         raise _other_shape(name, shape)
+    if dict in map(type, strings):  # in base64, as for TensorFlow Serving
+        return join_strings([to_binary(each) if isinstance(each, dict) else each for each in strings], name)
     return raw_of_data(name, Datatype.BYTES, (len(strings),), strings)
 
 

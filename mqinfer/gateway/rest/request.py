@@ -15,6 +15,7 @@ from mqinfer.gateway.errors import Unsupported
 from mqinfer.gateway.http import check_nesting
 from mqinfer.gateway.protocol_answers import NO_SHARED_MEMORY
 from mqinfer.gateway.rest.json_data import raw_of_text
+from mqinfer.images.sending import offer_contract
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Buffer, Datatype, array_bytes, nbytes
 from mqinfer.protocol.decoding import JSON_STRINGS, MAX_JSON_BYTES, prepare, refusal, scalars
@@ -182,6 +183,21 @@ def expand_raw(body: Buffer, card: ModelCard) -> RestRequest:
     shape_found = (*batch, *shape)
     array_bytes(spec.name, spec.datatype, shape_found, DEFAULT_LIMITS)
     return RestRequest((EncodedTensor(spec.name, spec.datatype, shape_found, "raw", data),), all_binary=True)
+
+
+def picture_request(body: Buffer, card: ModelCard) -> RestRequest:
+    """Return the request of a body that is a picture's file, for the model's only input of pictures.
+
+    Raises:
+        BadTensor: The model has none, or several inputs.
+    """
+    if not card.pictures:
+        raise BadTensor(offer_contract(card))
+    if len(card.inputs) != 1:
+        names = ", ".join(spec.name for spec in card.inputs)
+        raise BadTensor(f"the body is one picture, and model '{card.name}' has the inputs {names}; send them in JSON")
+    data = len(body).to_bytes(4, "little") + bytes(body)
+    return RestRequest((EncodedTensor(card.pictures[0].input, Datatype.BYTES, (1,), "raw", data),))
 
 
 def read_json(text: Buffer, shape: type[_T]) -> _T:

@@ -7,17 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from mqinfer.client.result import InferResult
 from mqinfer.codecs import encode_tensor
-from mqinfer.gateway.calls import InferCall, outputs_size
+from mqinfer.gateway.calls import InferCall, joined, outputs_size
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.inference import Send
 from mqinfer.gateway.tfs.signatures import check_inputs, check_outputs, choose, is_own, narrowed, widened
 from mqinfer.protocol.card import ModelCard, Signature
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import InvalidRequest, LimitExceeded, ModelFailed, ModelNotFound, NoWorker
+from mqinfer.protocol.errors import InvalidRequest, LimitExceeded, ModelNotFound, NoWorker
 from mqinfer.protocol.types import RequestedOutput
 
 _NO_VERSION = "0"
@@ -153,7 +151,7 @@ async def infer(
             if target.spec.version is not None:
                 raise
             results = await run.all(send, arrays, parts)
-        return _joined([result.outputs for result in results], rows), results[0].model_version
+        return joined([result.outputs for result in results], rows), results[0].model_version
 
     outputs, version = await core.inference.infer(run.call, send_all)
     return narrowed(signature, outputs, axes), version
@@ -163,18 +161,6 @@ def _rows(arrays: Mapping[str, Array]) -> int:
     """Return how many rows all inputs have; 0 where they differ, which the worker refuses."""
     counts = {array.shape[:1] for array in arrays.values()}
     return next(iter(counts.pop()), 0) if len(counts) == 1 else 0
-
-
-def _joined(parts: Sequence[Mapping[str, Array]], rows: int) -> dict[str, Array]:
-    joined: dict[str, Array] = {}
-    for name in parts[0]:
-        try:
-            joined[name] = np.concatenate([part[name] for part in parts])
-        except (KeyError, ValueError) as error:
-            raise ModelFailed(f"output {name!r} of several requests can't be joined: {error}") from error
-        if len(joined[name]) != rows:
-            raise ModelFailed(f"output {name!r} has {len(joined[name])} rows for {rows}: it can't be joined; send less")
-    return joined
 
 
 class _Run:

@@ -6,12 +6,14 @@ https://www.tensorflow.org/tfx/serving/api_rest
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from aiohttp import web
+from msgspec.structs import replace as changed
 
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.calls import InferCall
@@ -39,8 +41,8 @@ from mqinfer.gateway.tfs.json_tensors import (
 )
 from mqinfer.gateway.tfs.signatures import choose, signatures_of
 from mqinfer.protocol.card import Signature, SignatureTensor
-from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import BadEnvelope, InvalidRequest
+from mqinfer.protocol.datatypes import Array, Datatype
+from mqinfer.protocol.errors import BadEnvelope, BadTensor, InvalidRequest
 from mqinfer.protocol.types import Buffer
 
 _VERSION = r"(?:/versions/(\d+)|/labels/([^/:]+))?"
@@ -191,7 +193,18 @@ def _read(body: Buffer, own: NamedModel, read: Callable[[dict[str, Any], NamedMo
 
 
 def _predict_inputs(content: dict[str, Any], target: NamedModel) -> tuple[dict[str, Array], bool]:
-    return read_predict(content, target.signature.inputs)
+    try:
+        return read_predict(content, target.signature.inputs)
+    except BadTensor:
+        takes = [contract.input for contract in target.card.pictures]
+        if takes:  # files of pictures stand as binary data where the signature has numbers
+            with suppress(BadTensor):
+                return read_predict(content, [_strings(each, takes) for each in target.signature.inputs])
+        raise
+
+
+def _strings(tensor: SignatureTensor, takes: Sequence[str]) -> SignatureTensor:
+    return changed(tensor, datatype=Datatype.BYTES) if tensor.name in takes else tensor
 
 
 def _examples(content: dict[str, Any], _: NamedModel) -> Array:
