@@ -29,11 +29,12 @@ def change(
     connection: ConnectionOptions,
     client: Edge,
     changes: Annotated[
-        list[str], typer.Argument(help="Such as t_diff=4 c_low=0.1 c_high=0.9 placement=cloud.", metavar="KEY=VALUE...")
+        list[str],
+        typer.Argument(help="Such as t_diff=4 c_low=0.1 c_high=0.9 placement=cloud version=3.", metavar="KEY=VALUE..."),
     ],
     timeout: Timeout = 10,
 ) -> None:
-    """Change thresholds or the placement of an edge's cascade, from its next frame on; print the cascade as JSON."""
+    """Change thresholds, placement or version of an edge's cascade, from its next frame on; print it as JSON."""
     checked = check_changes(dict(_parsed(each) for each in changes))
     typer.echo(json.dumps(_ask(connection, client, checked, timeout), indent=2))
 

@@ -206,7 +206,7 @@ def with_changes(settings: CascadeSettings, changes: Mapping[str, object]) -> Ca
 
     Args:
         settings: As they are.
-        changes: Values by key: `t_diff`, `c_low`, `c_high`, `placement`.
+        changes: Values by key: `t_diff`, `c_low`, `c_high`, `placement`, `version`.
 
     Raises:
         ConfigError: A key can't be changed, or a value is wrong; nothing is changed then.
@@ -245,6 +245,20 @@ def _small(*, repository: str | None = None, **rest: object) -> SmallModel:
     return SmallModel(repository=folder, **rest)  # type: ignore[arg-type] # each was converted by its check
 
 
-LIVE_KEYS: dict[str, Check] = {"t_diff": number, "c_low": number, "c_high": number, "placement": choice(RunsAt)}
+def _version(value: object, place: Place) -> str:
+    """Check for a version's number, as such or as text."""
+    given = float(value) if isinstance(value, str) and value.isdecimal() and len(value) < 16 else value
+    if isinstance(given, (int, float)) and not isinstance(given, bool) and 0 <= given < 1e15 and given == int(given):
+        return str(int(given))
+    raise place.refusal(value, "a version's number, such as 3")
+
+
+LIVE_KEYS: dict[str, Check] = {
+    "t_diff": number,
+    "c_low": number,
+    "c_high": number,
+    "placement": choice(RunsAt),
+    "version": _version,
+}
 """Every key that can be changed while a cascade runs, and its check."""
 _CASCADE = table_of(CascadeSettings, small=table_of(SmallModel, _small, repository=text))

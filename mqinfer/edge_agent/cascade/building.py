@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from mqinfer.client.requester import Requester
 from mqinfer.codecs.opencv import opencv
 from mqinfer.edge_agent.cascade.cascade import Cascade
 from mqinfer.edge_agent.cascade.small import SmallInput, SmallNetwork, image_contract_of
-from mqinfer.edge_agent.cascade.stage import SmallStage
+from mqinfer.edge_agent.cascade.stage import OwnModel, SmallStage
 from mqinfer.edge_agent.preparing.encoding import LOSSLESS
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.settings import ReplayOptions
@@ -56,39 +57,56 @@ def make_cascade(  # noqa: PLR0913, PLR0917 - what a run has
     opencv()  # an edge without it could compare no frame, and would send all of them
     answers = ResultMaker(settings, reference)
     with ExitStack() as unless_complete:
-        network = here = there = None
+        own = there = None
         if (small := settings.small) is not None:
+            if small.placement is RunsAt.CLOUD:
+                answers = replace(answers, small=shelf.get(small.model, options.card_timeout))
             if small.repository is not None:
-                network = SmallNetwork(small, small.repository, is_raw=settings.target is None)
-                unless_complete.callback(network.close)
-            card = (
-                network.card
-                if network and small.placement is RunsAt.EDGE
-                else shelf.get(small.model, options.card_timeout)
-            )
-            answers = replace(answers, small=card)
-            here, there = _inputs(small, network, card, preparer)
+                answers, own = load_own(answers, preparer)
+                unless_complete.callback(own.network.close)
+            if answers.small is not None:
+                there = _input(small, answers.small, LOSSLESS, preparer)
         answers.check()
-        if network is not None and here is not None:
-            _try(answers, network, here)
         _count_workers(settings, requester)
-        stage = unless_complete.enter_context(closing(SmallStage(requester, options.timeout, network, here, there)))
-        cascade = Cascade(answers, options, requester, preparer, stage)
+        stage = unless_complete.enter_context(closing(SmallStage(requester, options.timeout, own, there)))
+        cascade = Cascade(answers, options, requester, preparer, stage, partial(load_own, preparer=preparer))
         unless_complete.pop_all()
         return cascade
 
 
-def _inputs(
-    small: SmallModel, network: SmallNetwork | None, card: ModelCard, preparer: Preparer
-) -> tuple[SmallInput | None, SmallInput]:
-    """Return what prepares frames for the small model here, if it is here, and in the cloud."""
+def load_own(answers: ResultMaker, preparer: Preparer) -> tuple[ResultMaker, OwnModel]:
+    """Load the small model that the settings name into this process, and try it.
 
-    def made(card: ModelCard, encoding: str) -> SmallInput:
-        contract, given = image_contract_of(card), preparer
-        own = Preparer(contract, encoding, given.demosaic, given.bit_depths, given.framing)
-        return SmallInput(small.model, own)
+    Args:
+        answers: With the settings, which have a small model and its repository.
+        preparer: Of the reference model.
 
-    return None if network is None else made(network.card, "raw"), made(card, LOSSLESS)
+    Returns:
+        The form of its answers, and the model.
+
+    Raises:
+        ConfigError: It does not fit the settings or the reference model.
+        ModelNotLoadable: It is not in the repository, or can't be loaded.
+    """
+    settings, small = answers.settings, answers.settings.small
+    if small is None or small.repository is None:
+        raise ConfigError("version can't be changed: this cascade has no small model with a repository")
+    network = SmallNetwork(small, small.repository, is_raw=settings.target is None)
+    with ExitStack() as unless_complete:
+        unless_complete.callback(network.close)
+        if small.placement is RunsAt.EDGE:
+            answers = replace(answers, small=network.card)
+        answers.check()
+        own = OwnModel(network, _input(small, network.card, "raw", preparer))
+        _try(answers, network, own.input)
+        unless_complete.pop_all()
+    return answers, own
+
+
+def _input(small: SmallModel, card: ModelCard, encoding: str, given: Preparer) -> SmallInput:
+    """Return what prepares frames for a small model of this card."""
+    contract = image_contract_of(card)
+    return SmallInput(small.model, Preparer(contract, encoding, given.demosaic, given.bit_depths, given.framing))
 
 
 def _try(answers: ResultMaker, network: SmallNetwork, here: SmallInput) -> None:

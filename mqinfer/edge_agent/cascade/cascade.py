@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,7 @@ from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import NEWER_FRAME, Policy, StreamWindow
 from mqinfer.edge_agent.cascade.small import shown_as, size_of
-from mqinfer.edge_agent.cascade.stage import CascadeFrame, SmallAnswer, SmallStage
+from mqinfer.edge_agent.cascade.stage import CascadeFrame, OwnModel, SmallAnswer, SmallStage
 from mqinfer.edge_agent.frames.table import (
     FrameStage,
     PendingFrame,
@@ -47,6 +47,10 @@ from mqinfer.protocol.types import Outcome
 log = logging.getLogger("mqinfer.edge_agent")
 
 
+Load = Callable[[ResultMaker], tuple[ResultMaker, OwnModel]]
+"""Loads the small model that the settings name, and returns it with the form of its answers."""
+
+
 class _StreamState:
     """What is known of one stream. The cascade's lock guards all but `order`, which `releasing` guards."""
 
@@ -64,13 +68,14 @@ class _StreamState:
 class Cascade:
     """Decides about the frames of one run, a `FrameStage`. Thread-safe."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - its parts
         self,
         answers: ResultMaker,
         options: ReplayOptions,
         requester: Requester,
         preparer: Preparer,
         stage: SmallStage,
+        load: Load,
     ) -> None:
         """Prepare; `attach` before the first frame.
 
@@ -80,6 +85,7 @@ class Cascade:
             requester: Connected, or will be.
             preparer: Of the reference model.
             stage: Where the small model is; closed with the cascade.
+            load: Loads the version of the small model that settings name into this process.
 
         Raises:
             ConfigError: The picture to compare frames with can't be read.
@@ -89,6 +95,7 @@ class Cascade:
         self._requester = requester
         self._preparer = preparer
         self._stage = stage
+        self._load = load
         difference = answers.settings.difference
         self._picture = None if difference is None else read_picture(difference)
         self._lock = threading.Lock()
@@ -105,14 +112,31 @@ class Cascade:
         """As they are now."""
         return self._now.settings
 
+    @property
+    def runs(self) -> dict[str, str] | None:
+        """The small model that runs in this process: name, version and hash; None if there is none."""
+        own = self._stage.own
+        if own is None:
+            return None
+        card = own.network.card
+        return {"model": card.name, "version": card.version, "hash": card.parameters.model_hash}
+
     def change(self, changes: Mapping[str, object]) -> CascadeSettings:
-        """Change thresholds or the placement, from the next frame on; return all settings.
+        """Change thresholds, the placement or the small model's version, from the next frame on; return all settings.
+
+        Another version is loaded and tried first, which takes a while; frames go to the former one meanwhile.
 
         Raises:
             ConfigError: A key or value is wrong; nothing is changed then.
+            ModelNotLoadable: There is no such version, or it can't be loaded; nothing is changed then.
         """
+        loaded = None
+        if self._stage.own is not None and "version" in changes:
+            loaded = self._load(replace(self._now, settings=with_changes(self.settings, changes)))
         with self._lock:
-            settings = with_changes(self.settings, changes)
+            settings = with_changes(self.settings, changes)  # another call may have changed others meanwhile
+            if loaded:
+                self._now, self._stage.own = loaded
             self._now = replace(self._now, settings=settings)
         log.info("cascade: %s", ", ".join(f"{key} = {value}" for key, value in changes.items()))
         return settings
@@ -135,10 +159,11 @@ class Cascade:
     def take(self, pending: PendingFrame, prepared: PreparedFrame | None = None) -> None:
         """Decide about a frame that was just read; no stage has prepared it."""
         del prepared
-        now = self._now
+        with self._lock:
+            now, own = self._now, self._stage.own
         settings, state = now.settings, self._stream(pending.frame.source)
         pending.laps.begin(EdgeStage.COMPARE, time.monotonic_ns())
-        entry = CascadeFrame(pending, self._thumbnail(pending, settings), now)
+        entry = CascadeFrame(pending, self._thumbnail(pending, settings), now, own)
         leader = None
         with self._lock:
             if settings.difference is not None and settings.difference.t_diff and entry.seen is not None:
@@ -180,6 +205,7 @@ class Cascade:
                 entry.prepared, entry.result = prepared, result
             if result.outcome is not Outcome.OK or FALLBACK in result.parameters:  # later frames may do better
                 self._stream(pending.frame.source).detector.forget(entry)
+        entry.own = None  # later frames may still follow it, and its version be released
         if result.outcome is Outcome.OK:
             for follower in followers:
                 self._reuse(follower, entry)
@@ -287,7 +313,7 @@ class Cascade:
         self._behind.take(entry.pending)
 
     def _can_answer(self, entry: CascadeFrame) -> bool:
-        return entry.answer is not None or self._stage.network is not None
+        return entry.answer is not None or entry.own is not None
 
     def _answer_alone(self, entry: CascadeFrame, why: MqinferError, failed: InferResult) -> None:
         """End a frame by the small model's answer, sure or not, since the reference model can't be reached."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Mapping
 from contextlib import suppress
 
 from mqinfer.broker.link import Message, ignore_ack
@@ -12,14 +14,16 @@ from mqinfer.judging.settings import CascadeSettings, to_record
 from mqinfer.logs import log_dropped
 from mqinfer.protocol.control import Operation, read_body
 from mqinfer.protocol.decoding import write_json
-from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError
+from mqinfer.protocol.errors import BadTopic, LinkError, ModelNotLoadable, MqinferError, Rejected
 from mqinfer.protocol.topics import may_answer
 
 log = logging.getLogger("mqinfer.edge_agent")
+_CLOSE_S = 10.0
+"""How long the end of a run waits for a version that is being loaded."""
 
 
 class CascadeControl:
-    """Answers the call `cascade` to the edge's own name; all of it on the link's thread, since nothing here waits."""
+    """Answers the call `cascade` to the edge's own name, on the link's thread; one that loads a version has its own."""
 
     def __init__(self, cascade: Cascade, requester: Requester) -> None:
         """Subscribe.
@@ -31,6 +35,7 @@ class CascadeControl:
         self._cascade = cascade
         self._name, self._topics, self._link = requester.name, requester.topics, requester.link
         self._ignored = 0
+        self._loading: threading.Thread | None = None
         self._calls = self._topics.control.filter(server=self._name, path=Operation.CASCADE)
         try:
             self._link.subscribe(self._calls, self._receive, retained=False)
@@ -42,6 +47,8 @@ class CascadeControl:
         """Receive no more calls."""
         with suppress(LinkError):
             self._link.unsubscribe(self._calls)
+        if self._loading:
+            self._loading.join(_CLOSE_S)
 
     def _receive(self, message: Message) -> None:
         try:
@@ -51,18 +58,36 @@ class CascadeControl:
             log_dropped(log, f"a message on {message.topic}: {error}", "dropped_control", self._ignored)
             return
         try:
-            reply: dict[str, object] = self._answer(message)
+            body = read_body(message.payload)
+            changes = {key: (body.parameters or {})[key] for key in body.further}
+            if "version" in changes:
+                self._load(topic, message, changes)
+                return
+            reply = self._answer(changes)
         except MqinferError as error:
-            log.warning("cascade: refused a change: %s", error)
-            reply = {"error": str(error)[:4000], "code": error.code}
+            reply = _refusal(error)
         self._publish(topic, message, reply)
 
-    def _answer(self, message: Message) -> dict[str, object]:
-        body = read_body(message.payload)
-        settings: CascadeSettings = self._cascade.settings
-        if body.further:
-            settings = self._cascade.change({key: (body.parameters or {})[key] for key in body.further})
-        return to_record(settings)
+    def _load(self, topic: str, message: Message, changes: Mapping[str, object]) -> None:
+        """Change the version on a thread, and reply from there: a model takes a while to load."""
+        if self._loading and self._loading.is_alive():
+            raise Rejected("the edge is loading another version; try again when it has finished")
+
+        def load() -> None:
+            try:
+                reply = self._answer(changes)
+            except Exception as error:  # noqa: BLE001 - an engine may raise anything; the version before goes on
+                reply = _refusal(error if isinstance(error, MqinferError) else ModelNotLoadable(repr(error)))
+            self._publish(topic, message, reply)
+
+        self._loading = threading.Thread(target=load, name="mqinfer-cascade-version", daemon=True)
+        self._loading.start()
+
+    def _answer(self, changes: Mapping[str, object]) -> dict[str, object]:
+        """Return the settings, after these changes, and which small model runs here."""
+        settings: CascadeSettings = self._cascade.change(changes) if changes else self._cascade.settings
+        runs = self._cascade.runs
+        return {**to_record(settings), **({"runs": runs} if runs else {})}
 
     def _reply_topic(self, message: Message) -> str:
         if message.retain:
@@ -88,3 +113,8 @@ class CascadeControl:
             )
         except LinkError as error:
             log.warning("the reply on %s was not published: %s", topic, error)
+
+
+def _refusal(error: MqinferError) -> dict[str, object]:
+    log.warning("cascade: refused a change: %s", error)
+    return {"error": str(error)[:4000], "code": error.code}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
+from weakref import finalize
 
 from mqinfer.bags.frame import Frame
 from mqinfer.codecs import decode_tensor, encode_tensor
@@ -111,18 +112,18 @@ class SmallNetwork:
         if version is not None and not version.isdecimal():
             raise ConfigError(f"small.version = {version!r}: expected a number, such as '3'")
         found = Repository(repository).find(settings.model, None if version is None else int(version))
-        self._resources = ExitStack()
         self._free: SimpleQueue[Backend] = SimpleQueue()
-        with self._resources:
-            loaded = [self._load(found, is_raw=is_raw) for _ in range(settings.replicas)]
+        with ExitStack() as resources:
+            loaded = [self._load(found, resources, is_raw=is_raw) for _ in range(settings.replicas)]
             self.card = loaded[0]
             image_contract_of(self.card)
             self._input: TensorSpec = self.card.inputs[0]
-            self._resources = self._resources.pop_all()
+            self._release = finalize(self, resources.pop_all().close)  # of one that was replaced, after its last frame
+            self._release.atexit = False
 
-    def _load(self, found: ModelVersion, *, is_raw: bool) -> ModelCard:
+    def _load(self, found: ModelVersion, resources: ExitStack, *, is_raw: bool) -> ModelCard:
         loaded = load_model(found)
-        self._resources.callback(loaded.backend.close)
+        resources.callback(loaded.backend.close)
         self._free.put(network_of(loaded.backend) if is_raw else loaded.backend)
         return loaded.card
 
@@ -150,4 +151,4 @@ class SmallNetwork:
 
     def close(self) -> None:
         """Release it."""
-        self._resources.close()
+        self._release()

@@ -29,6 +29,14 @@ _THREADS = 2
 
 
 @dataclass(slots=True, eq=False)
+class OwnModel:
+    """The small model in this process, and what prepares frames for it."""
+
+    network: SmallNetwork
+    input: SmallInput
+
+
+@dataclass(slots=True, eq=False)
 class SmallAnswer:
     """What the small model found: its confidence, what it saw, its own result, and that of the frame if it counts."""
 
@@ -46,6 +54,7 @@ class CascadeFrame:
         pending: The frame.
         seen: Its thumbnail; None if nothing needs it.
         now: The settings when it was read, which hold for it, and the form of its answer.
+        own: The small model in this process when it was read; None if it is not here.
         followers: Frames that get its answer.
         ticket: Its place among the frames of its stream that the small model has got.
         answer: The small model's; None if there is none.
@@ -58,6 +67,7 @@ class CascadeFrame:
     pending: PendingFrame
     seen: Thumbnail | None
     now: ResultMaker
+    own: OwnModel | None
     followers: list[CascadeFrame] = field(default_factory=list)
     ticket: int = 0
     answer: SmallAnswer | None = None
@@ -71,7 +81,7 @@ class SmallStage:
     """Where the small model is. Thread-safe.
 
     Attributes:
-        network: In this process; None if it is not here.
+        own: The model in this process; None if it is not here. Another version of it may take its place.
         pool: Threads that run or ask it.
     """
 
@@ -79,8 +89,7 @@ class SmallStage:
         self,
         requester: Requester,
         timeout: float,
-        network: SmallNetwork | None = None,
-        here: SmallInput | None = None,
+        own: OwnModel | None = None,
         there: SmallInput | None = None,
     ) -> None:
         """Start without a frame.
@@ -88,22 +97,21 @@ class SmallStage:
         Args:
             requester: Asks it in the cloud.
             timeout: Of such a request, in seconds.
-            network: In this process; None if it is not here.
-            here: Prepares frames for it.
+            own: The model in this process; None if it is not here.
             there: Prepares frames for the one in the cloud; None if there is none.
         """
-        self.network = network
-        self.threads = _THREADS if network is None else max(_THREADS, network.replicas)
+        self.own = own
+        self.threads = _THREADS if own is None else max(_THREADS, own.network.replicas)
         """How many frames it can work on at a time."""
         self.pool = ThreadPoolExecutor(self.threads, thread_name_prefix="mqinfer-cascade")
         self._requester, self._timeout = requester, timeout
-        self._here, self._there = here, there
+        self._there = there
 
     @property
     def takes_thumbnails(self) -> bool:
         """Whether the model's pictures are those that the difference detector compares."""
-        own = self._here or self._there
-        return own is not None and own.takes_thumbnails
+        prepares = self.own.input if self.own else self._there
+        return prepares is not None and prepares.takes_thumbnails
 
     def ask(self, entry: CascadeFrame, then: Callable[[CascadeFrame], None]) -> None:
         """Ask the small model where it is placed; where it can't be reached there, the one in this process.
@@ -115,7 +123,7 @@ class SmallStage:
         entry.pending.laps.begin(EdgeStage.SMALL, time.monotonic_ns())
         small, there = entry.now.settings.small, self._there
         is_placed_there = small is not None and small.placement is RunsAt.CLOUD and self._requester.connected
-        if there is not None and (is_placed_there or self.network is None):
+        if there is not None and (is_placed_there or entry.own is None):
             try:
                 self._ask_there(entry, there, then)
             except Exception as error:  # noqa: BLE001 - a defect among them; the frame goes on all the same
@@ -126,11 +134,11 @@ class SmallStage:
 
     def run_here(self, entry: CascadeFrame) -> SmallAnswer | None:
         """Run the small model in this process; return None if that fails, since the reference model can answer."""
-        if self.network is None or self._here is None:
+        if entry.own is None:
             return None
         try:
-            prepared = self._here.prepare(entry.pending.frame, entry.seen)
-            outputs, timings = self.network.run(prepared)
+            prepared = entry.own.input.prepare(entry.pending.frame, entry.seen)
+            outputs, timings = entry.own.network.run(prepared)
         except BadImage:  # what is wrong with it, the preparer of the reference model reports
             return None
         except Exception as error:  # noqa: BLE001 - an engine may raise anything; the frame goes on all the same
@@ -150,7 +158,7 @@ class SmallStage:
         request = make_request(there.model, inputs, {"version": version, "capture": pending.capture})
         settle = partial(self._settle, entry, prepared, then)
         entry.small_request = self._requester.submit(request, self._timeout, settle)
-        if not self._requester.connected and self.network is not None:  # lost just before
+        if not self._requester.connected and entry.own is not None:  # lost just before
             self._requester.cancel(entry.small_request)
 
     def _settle(
@@ -171,8 +179,8 @@ class SmallStage:
     def close(self) -> None:
         """End the threads, and release the model in this process."""
         self.pool.shutdown()
-        if self.network is not None:
-            self.network.close()
+        if self.own is not None:
+            self.own.network.close()
 
 
 def _made(entry: CascadeFrame, prepared: PreparedFrame, found: InferResult) -> SmallAnswer | None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -137,3 +139,31 @@ def test_an_edge_that_is_not_there(operator: ControlClient) -> None:
     """The broker says so at once."""
     with pytest.raises(NoWorker):
         operator.ask(CALL, server="nobody", timeout=20.0)
+
+
+def test_another_version_takes_over_between_two_frames(rig: Rig, operator: ControlClient, tmp_path: Path) -> None:
+    """The edge states which it runs, and goes back by one call; versions that fail are refused, and it goes on."""
+    rig.start("yolo")
+    kept, name = Kept(), rig.requester.name
+    rig.models = shutil.copytree(rig.models, tmp_path / "models")
+    model = rig.models / "is-car"
+    shutil.copytree(model / "1", model / "2")
+    shutil.copytree(model / "1", model / "3")
+    for path in (model / "3").iterdir():
+        path.write_bytes(b"broken")
+
+    def run(version: object) -> None:
+        (reply,) = check_replies(operator.ask(CALL, {"parameters": {"version": version}}, server=name, timeout=60))
+        assert reply.content["small"]["version"] == reply.content["runs"]["version"] == str(version)
+
+    def refuse() -> None:
+        for version, why in ((3, "3"), (9, "no version 9"), ("x", "a version's number"), (-1, "a version's number")):
+            with pytest.raises(MqinferError, match=why):
+                check_replies(operator.ask(CALL, {"parameters": {"version": version}}, server=name, timeout=60))
+        (reply,) = check_replies(operator.ask(CALL, server=name))
+        assert reply.content["runs"]["version"] == "2"
+
+    frames = each_after(kept, [10.0] * 8, {2: lambda: run(2), 4: refuse, 6: lambda: run("1")})
+    rig.run(frames, rig.settings(small={"c_low": 0.3, "version": "1"}), kept=kept)
+    assert kept.stages == [EDGE] * 8
+    assert [result.model_version for result in kept.results] == ["1", "1", "2", "2", "2", "2", "1", "1"]
