@@ -17,8 +17,6 @@ from mqinfer.models.backends.onnx import OnnxBackend, load
 from mqinfer.models.backends.openvino import load as load_with_openvino
 from mqinfer.models.engines import Loader
 from mqinfer.models.load_options import LoadOptions, TensorOptions
-from mqinfer.models.loading import load_model
-from mqinfer.models.repository import ModelVersion
 from mqinfer.models.warmup import warm_up
 from mqinfer.protocol.card import CardParameters, ModelCard
 from mqinfer.protocol.datatypes import Datatype, dtype_of
@@ -205,15 +203,3 @@ def test_external_data_elsewhere_is_refused(
     (path.parent / "link.bin").symlink_to(outside)
     with pytest.raises(ModelNotLoadable, match=words):
         engine(path, LoadOptions())
-
-
-@pytest.mark.shared_data
-def test_real_digits(shared_models: Path, digits: Any) -> None:
-    """The public MNIST model, whose batch is fixed at 1, gets 993 of 1000 digits."""
-    path = shared_models / "ort_examples_mnist.onnx"
-    model = load_model(ModelVersion("mnist", 1, path))
-    pixels, labels = digits
-    name, output = model.card.inputs[0].name, model.card.outputs[0].name
-    guesses = [model.backend.infer({name: each.reshape(1, 1, 28, 28)})[output].argmax() for each in pixels]
-    assert int((np.array(guesses) == labels).sum()) == 993
-    assert model.card.max_batch_size == 1

@@ -366,32 +366,6 @@ def test_it_starts_without_keras() -> None:
     assert found.stdout == "False False True\n"
 
 
-@pytest.mark.slow
-@pytest.mark.shared_data
-def test_real_frozen_graph(shared_models: Path, digits: Any) -> None:
-    """The public graph gets 958 of 1000 digits."""
-    pixels, labels = digits
-    model = loaded(shared_models / "tf2onnx_fc-layers.pb")
-    assert model.backend.inputs == (TensorSpec("X", Datatype.FP32, (-1, 784)),)
-    guesses = model.backend.infer({"X": pixels / np.float32(255)})["output"].argmax(1)
-    assert int((guesses == labels).sum()) == 958
-
-
-@pytest.mark.slow
-@pytest.mark.shared_data
-@pytest.mark.parametrize("version", [123, 124])
-def test_real_saved_model(shared_models: Path, repository: Path, version: int) -> None:
-    """TensorFlow Serving's example, a TensorFlow 1 SavedModel with six signatures and versions with zeros in front."""
-    (repository / "half_plus_two").symlink_to(shared_models / "half_plus_two_2_versions")
-    assert "leads outside" in Repository(repository).problems()[0].reason
-    folder = shared_models / "half_plus_two_2_versions" / f"{version:08}"
-    model = loaded(folder)
-    answer = model.backend.infer({"x": np.array([[1], [2], [5]], np.float32)})["y"]
-    assert answer.ravel().tolist() == [2.5, 3.0, 4.5]
-    examples = loaded(folder, parameters={"signature": "classify_x_to_y"})
-    assert examples.card.inputs == (TensorSpec("inputs", Datatype.BYTES, (-1,)),)
-
-
 _IMPORT = """
 import os
 from mqinfer.models.backends.tensorflow.runtime import import_tensorflow

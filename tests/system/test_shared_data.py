@@ -164,17 +164,6 @@ def test_infer_half_plus_two(tmp_path: Path, server: tuple[str, ...], version: i
     assert (printed["version"], printed["outputs"]["y"]["values"]) == (str(version or 124), [2.5, 3.0, 4.5])
 
 
-def test_infer_one_digit(tmp_path: Path, shared_data: Path, server: tuple[str, ...]) -> None:
-    """`mqinfer infer` to both models of digits: the first record."""
-    pixels, labels = digits(shared_data)
-    np.save(tmp_path / "flat.npy", pixels[:1] / 255)
-    np.save(tmp_path / "square.npy", pixels[:1].reshape(1, 1, 28, 28))
-    for model, given in (("digits", "X=flat.npy"), ("mnist", "Input3=square.npy")):
-        done = mqinfer("infer", model, "--input", given.replace("=", f"={tmp_path}/"), *server)
-        (output,) = json.loads(done.stdout)["outputs"].values()
-        assert int(np.argmax(output["values"])) == labels[0]
-
-
 def test_infer_a_picture_of_16_bits(tmp_path: Path, shared_data: Path, server: tuple[str, ...]) -> None:
     """`mqinfer infer` with the lighthouse: the model sees its upper 8 bits."""
     import cv2
