@@ -28,7 +28,7 @@ class Panel:
         columns: Headings: the parts of each bar, or a line each.
         over: Heading that lines run over, on a logarithmic axis; where it is empty, each row is a bar.
         by: Heading whose words get a line each; where it is empty, each column gets one.
-        is_log: Whether the axis of bars is logarithmic.
+        is_log: Whether the axis of the figures is logarithmic.
     """
 
     label: str
@@ -101,7 +101,8 @@ def _draw(report: Report, path: Path) -> None:
     if not grid.rows:
         raise ConfigError(f"--plot {path}: nothing to plot, since no request had a result")
     width = _PANEL * len(report.panels)
-    figure = new_figure(width, max(_LEAST_HEIGHT, 1.4 + _BAR * len(grid.rows)))
+    bars = 0 if all(panel.over for panel in report.panels) else len(grid.rows)
+    figure = new_figure(width, max(_LEAST_HEIGHT, 1.4 + _BAR * bars))
     figure.suptitle(fill(printable(grid.title), int(width * 13)), fontsize="small", parse_math=False)
     for axes, panel in zip(figure.subplots(1, len(report.panels), squeeze=False)[0], report.panels, strict=True):
         (_lines if panel.over else _bars)(axes, grid, panel)
@@ -152,10 +153,22 @@ def _lines(axes: Any, grid: Grid, panel: Panel) -> None:
     axes.set_xscale("log", base=2)
     places = sorted(set(_column(grid, panel.over)))
     axes.set_xticks(places, map(shown, places), minor=False)
-    axes.set_ylim(bottom=0)
+    if panel.is_log:
+        _plain_log(axes)
+    else:
+        axes.set_ylim(bottom=0)
     axes.grid(visible=True, alpha=0.3)
     axes.set_xlabel(panel.over)
     axes.set_ylabel(panel.label)
+
+
+def _plain_log(axes: Any) -> None:
+    """Make the vertical axis logarithmic with plain numbers, between the decades where it spans about one or less."""
+    from matplotlib.ticker import LogFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(1.5, 0.5)))
 
 
 def _column(grid: Grid, heading: str) -> list[Any]:

@@ -17,8 +17,9 @@ from mqinfer.cli.app import app
 from mqinfer.lab.profiling import memory
 from mqinfer.lab.profiling import profiling as module
 from mqinfer.lab.profiling.profiling import engines_for, find_contenders
-from mqinfer.lab.profiling.report import ModelProfile, as_csv, as_grids, draw
+from mqinfer.lab.profiling.report import ModelProfile, as_csv, as_grids, as_report
 from mqinfer.lab.profiling.results import BatchPoint, Loaded, Profile, Turn
+from mqinfer.lab.report_files import write_report
 from mqinfer.lab.reports import Grid, print_grid
 from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config import EnsembleStep, ModelConfig
@@ -155,16 +156,16 @@ def test_csv() -> None:
 
 
 def test_the_plot(tmp_path: Path) -> None:
-    """The plot has 1600x720 pixels and content; nothing to plot is an error."""
+    """The plot has a panel for each figure and content; nothing to plot is an error."""
     import cv2
 
-    draw(found(TENSORFLOW, RUNTIME, TORCH), tmp_path / "plot.png")
+    write_report(as_report(found(TENSORFLOW, RUNTIME, TORCH)), {"plot": tmp_path / "plot.png"})
     picture = cv2.imread(str(tmp_path / "plot.png"))
     assert picture is not None
-    assert picture.shape == (720, 1600, 3)
+    assert picture.shape == (420, 1380, 3)
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 20
     with pytest.raises(ConfigError, match="nothing to plot"):
-        draw(found(TORCH), tmp_path / "none.png")
+        write_report(as_report(found(TORCH)), {"plot": tmp_path / "none.png"})
 
 
 def test_memory_of_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

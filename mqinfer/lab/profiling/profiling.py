@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.lab.conversion import to_onnx
 from mqinfer.lab.machine import ENGINES, describe_machine
 from mqinfer.lab.model_process import card_of
 from mqinfer.lab.profiling.child import Plan, Subject
 from mqinfer.lab.profiling.inputs import InputSource
 from mqinfer.lab.profiling.measure import measure
-from mqinfer.lab.profiling.report import ModelProfile, as_csv, draw
+from mqinfer.lab.profiling.report import ModelProfile, as_csv, as_report
 from mqinfer.lab.profiling.results import Profile
+from mqinfer.lab.report_files import write_report
 from mqinfer.lab.reports import write_files
 from mqinfer.models.engines import BACKENDS, platform_of
 from mqinfer.models.loading import load_options
@@ -157,7 +157,5 @@ def write_profile(found: ModelProfile, directory: Path) -> tuple[Path, ...]:
     if not found.base:
         return written
     plot = directory / f"{name}.png"
-    with writing(plot):
-        set_aside(plot)
-        draw(found, plot)
+    write_report(as_report(found), {"plot": plot})
     return (*written, plot)

@@ -1,78 +1,25 @@
-"""Renders a profile as tables for the terminal, as CSV, and as a plot with one line for each backend."""
+"""Renders a profile as tables for the terminal, as CSV, and as what a plot has: one line for each backend."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from io import StringIO
 from itertools import groupby
-from pathlib import Path
-from textwrap import fill
-from typing import Any
 
+from mqinfer.lab import reports
 from mqinfer.lab.profiling.results import BatchPoint, Profile, ratio
-from mqinfer.lab.reports import Grid, machine_sentence, new_figure
-from mqinfer.protocol.errors import ConfigError
-
-_LINE = 220
-"""Characters below the axes in one line."""
-
-
-def draw(found: ModelProfile, path: Path) -> None:
-    """Write a plot of 1600x720 pixels: latency with its 99th percentile, and peak memory, on logarithmic axes.
-
-    Raises:
-        MissingExtra: matplotlib is not installed.
-        ConfigError: No backend ran the model.
-    """
-    ran = [profile for profile in found.profiles if any(point.turns for point in profile.points)]
-    if not ran:
-        raise ConfigError(f"{found.model}: no backend ran it, so there is nothing to plot")
-    figure = new_figure(16, 7.2)
-    figure.suptitle(f"{found.model} version {found.version}")
-    latency, memory = figure.subplots(1, 2)
-    for number, profile in enumerate(ran):
-        _line(latency, profile, number, lambda point: point.p50_ms)
-        batches, slow = _series(profile, lambda point: point.p99_ms)
-        latency.fill_between(batches, _series(profile, lambda point: point.p50_ms)[1], slow, alpha=0.12)
-        _line(memory, profile, number, lambda point: point.peak_bytes / 1e6)
-    _dress(latency, ran, "ms a run: median, shaded up to the 99th percentile")
-    _dress(memory, ran, "peak memory of the process, MB (with engine and Python)")
-    figure.supxlabel(fill(machine_sentence(found.machine), _LINE), fontsize="x-small")
-    figure.savefig(path)
-
-
-def _series(profile: Profile, pick: Callable[[BatchPoint], float]) -> tuple[list[int], list[float]]:
-    ran = [point for point in profile.points if point.turns]
-    return [point.batch for point in ran], [pick(point) for point in ran]
-
-
-def _line(axes: Any, profile: Profile, number: int, pick: Callable[[BatchPoint], float]) -> None:
-    loaded = profile.loaded
-    label = f"{loaded.engine} {loaded.precision} ({loaded.device})" if loaded else profile.name
-    axes.plot(*_series(profile, pick), marker="os^Dv"[number % 5], color=f"C{number}", label=label)
-
-
-def _dress(axes: Any, ran: list[Profile], what: str) -> None:
-    from matplotlib.ticker import LogFormatter
-
-    batches = sorted({point.batch for profile in ran for point in profile.points if point.turns})
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(batches, [str(batch) for batch in batches])
-    # Plain numbers, and minor labels where the axis spans about a decade or less.
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(1.5, 0.5)))
-    axes.set_xlabel("batch size")
-    axes.set_ylabel(what)
-    axes.grid(visible=True, which="both", alpha=0.3)
-    axes.legend()
-
+from mqinfer.lab.report_files import Panel, Report
+from mqinfer.lab.reports import Cell, Grid, machine_sentence
 
 _MB = 1e6
 _HEADINGS = ("backend", "device", "precision", "batch", "p50 ms", "p99 ms", "inferences/s", "speed", "peak MB", "")
 _MEMORY_HEADINGS = ("backend", "engine", "load s", "imported MB", "loaded MB", "peak MB", "of which model MB")
+_DRAWN = ("backend", "batch", "p50 ms", "p99 ms", "peak MB")
+_PANELS = (
+    Panel("ms a run: median", ("p50 ms",), over="batch", by="backend", is_log=True),
+    Panel("ms a run: 99th percentile", ("p99 ms",), over="batch", by="backend", is_log=True),
+    Panel("peak memory of the process, MB", ("peak MB",), over="batch", by="backend", is_log=True),
+)
 _COLUMNS = (
     "model",
     "version",
@@ -142,13 +89,31 @@ def _memory(profile: Profile) -> tuple[str, ...]:
 
 def as_csv(found: ModelProfile) -> str:
     """Return one CSV line for each point, sizes in bytes; a cell without a value is empty."""
-    text = StringIO()
-    writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for profile in found.profiles:
-        for point in profile.points or (BatchPoint(0, problem=profile.problem),):
-            writer.writerow(_record(found, profile, point))
-    return text.getvalue()
+    records = [
+        _record(found, profile, point)
+        for profile in found.profiles
+        for point in profile.points or (BatchPoint(0, problem=profile.problem),)
+    ]
+    rows = [[record.get(column) for column in _COLUMNS] for record in records]
+    return reports.as_csv(Grid("", _COLUMNS, rows, words=3))
+
+
+def as_report(found: ModelProfile) -> Report:
+    """Return what is drawn: latency with its 99th percentile, and peak memory, by batch size."""
+    rows = [
+        (_in_words(profile), point.batch, point.p50_ms, point.p99_ms, point.peak_bytes / _MB)
+        for profile in found.profiles
+        for point in profile.points
+        if point.turns
+    ]
+    machine = machine_sentence(found.machine)
+    title = f"{found.model} version {found.version}. {machine}"
+    return Report(Grid(title, _DRAWN, rows, words=1), _PANELS, machine, found)
+
+
+def _in_words(profile: Profile) -> str:
+    loaded = profile.loaded
+    return f"{loaded.engine} {loaded.precision} ({loaded.device})" if loaded else profile.name
 
 
 def _rows(found: ModelProfile, profile: Profile) -> Iterator[tuple[str, ...]]:
@@ -182,8 +147,8 @@ def _significant(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 1 else f"{value:.3f}"
 
 
-def _record(found: ModelProfile, profile: Profile, point: BatchPoint) -> dict[str, object]:
-    record: dict[str, object] = {
+def _record(found: ModelProfile, profile: Profile, point: BatchPoint) -> dict[str, Cell]:
+    record: dict[str, Cell] = {
         "model": found.model,
         "version": found.version,
         "backend": profile.name,
