@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from tests.fuzz import messages, model_files, seeds
+from tests.fuzz import calls, edge_files, file_seeds, messages, model_files, seeds
 from tests.fuzz.mutation import Mutator, in_envelope, in_json, in_lz4, in_packets, in_png, in_tail_json, in_units
 from tests.fuzz.tensors import HEAD, picture, pixels, probe, tensor_of, video
 
@@ -63,4 +63,12 @@ TARGETS = {
     "onnx": Target(model_files.onnx, seeds.onnxes, share=2),
     "triton": Target(model_files.triton, partial(seeds.files, "*.pbtxt"), share=1, memory=16 * _MIB),
     "toml": Target(model_files.toml, partial(seeds.files, "*.toml"), share=1, memory=64 * _MIB),
+    "rest": Target(calls.rest, seeds.oips, in_tail_json),
+    "grpc": Target(calls.grpc, file_seeds.grpcs),
+    "tfs": Target(calls.tfs, file_seeds.tfs, in_json),
+    "connect": Target(calls.connect, file_seeds.connects, share=1),
+    "ros1": Target(edge_files.ros1, file_seeds.ros1, longest=32768, memory=64 * _MIB),
+    "mcap": Target(edge_files.mcap, file_seeds.mcap, longest=32768, memory=64 * _MIB),
+    "spooled": Target(edge_files.spooled, file_seeds.spooled, share=2),
+    "log": Target(edge_files.log, file_seeds.logs, share=2),
 }

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mqinfer.gateway.rest.request import RestRequest, read_request
 from mqinfer.protocol.datatypes import Datatype, dtype_of, from_raw
-from mqinfer.protocol.errors import BadTensor, InvalidRequest, LimitExceeded
+from mqinfer.protocol.errors import BadEnvelope, BadTensor, InvalidRequest, LimitExceeded
 from tests.gateway.rest_front import json_input
 
 
@@ -42,6 +42,12 @@ REQUEST = st.fixed_dictionaries(
     {"inputs": JSON | st.lists(TENSOR, max_size=3)},
     optional={"id": JSON, "outputs": JSON | st.lists(TENSOR, max_size=3), "parameters": JSON},
 )
+
+
+def test_parameters_that_are_not_utf8() -> None:
+    """They are kept as they came until their turn, and refused then as the rest of the body is."""
+    with pytest.raises(BadEnvelope, match=r"^failed to parse the request JSON buffer: 'utf-8' codec"):
+        read(b'{"inputs":[],"parameters":{"a\xff":1}}')
 
 
 @given(body=REQUEST | JSON, tail=st.binary(max_size=40), cut=st.integers(0, 20))

@@ -276,7 +276,10 @@ def _parameters(raw: Raw) -> _Parameters:
         return _NO_PARAMETERS
     if len(text) > DEFAULT_LIMITS.header_bytes:
         raise LimitExceeded(f"parameters of {len(text)} bytes; at most {DEFAULT_LIMITS.header_bytes} are accepted")
-    parameters = msgspec.json.decode(text)
+    try:
+        parameters = msgspec.json.decode(text)
+    except ValueError as error:  # a `Raw` has the form of JSON, but whether its strings are UTF-8 was not looked at
+        raise _not_json(error) from error
     if not isinstance(parameters, dict):
         raise BadEnvelope("Unable to parse 'parameters': expected an object")
     parameters = {name: value for name, value in parameters.items() if value is not None}
