@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqinfer.bags.extent.containers import AsfExtent, AviTimes, TransportBreaks
+from mqinfer.bags.extent.flood import check_flood, has_too_many_units
 from mqinfer.bags.extent.packets import ShownPackets
 from mqinfer.bags.extent.picture_units import PictureUnits, is_whole_jpeg
 from mqinfer.codecs.image import lfs_pointer
@@ -75,6 +76,7 @@ class VideoFileDecoder:
             raise missing_extra("av", "edge") from missing
         from av.video.reformatter import VideoReformatter
 
+        check_flood(path)
         self._path = path
         self._error: type[Exception] = av.FFmpegError
         self._converter = VideoReformatter()
@@ -102,6 +104,7 @@ class VideoFileDecoder:
         self._is_begun = self._stated is not None
         self._end_ns = 0
         self._shown = ShownPackets(self._stream, is_stated=self._stated is not None)
+        self._is_of_units = self._stream.codec_context.name in {"h264", "hevc"}
         self._units = _units(self._format, self._stream.codec_context.name)
         self._breaks = _breaks(self._format, path, self._period_ns / 1e9)
         self._asf = AsfExtent.read(path) if self._format == "asf" else None
@@ -327,6 +330,9 @@ class VideoFileDecoder:
 
     def _decode(self, packet: Packet[Any] | None) -> Sequence[VideoFrame]:
         if packet is not None:
+            if self._is_of_units and has_too_many_units(bytes(packet)):
+                self._failures += 1
+                return ()
             self._shown.note(packet)
             self._avi.decode(packet)
         try:
