@@ -6,11 +6,12 @@ aiohttp hands bodies over as they came: its own decompression returns a truncate
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 import re
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from io import BytesIO
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import unquote
 
+import numpy as np
 import orjson
 from aiohttp import ClientError, HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -27,7 +29,7 @@ from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.admission import take_room
 from mqinfer.gateway.calls import outputs_size
 from mqinfer.gateway.core import Core
-from mqinfer.gateway.errors import MethodNotAllowed, status_of
+from mqinfer.gateway.errors import MethodNotAllowed, Overloaded, status_of
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.decoding import MAX_NESTING, is_deep_json
@@ -41,6 +43,9 @@ _server_log = log.getChild("http")
 
 _OFFLOAD_BYTES = 64 << 10
 """What is larger is decoded and compressed by the pool's threads; a hand-over takes longer than less than that."""
+_PART_BYTES, _PART_ITEMS, _NUMBER_BYTES = 256 << 10, 1024, 8
+"""Bytes of content, about, and items of a list that are written as JSON in one piece, and the bytes of a number."""
+_CONTAINERS = {str, list, dict, np.ndarray}
 _THREADS = 2
 _WBITS = {"gzip": 31, "deflate": 15}
 _ACCEPTED = ("identity", *_WBITS)
@@ -237,6 +242,65 @@ def check_nesting(text: Buffer) -> None:
         raise BadEnvelope(f"JSON nesting depth exceeds maximum allowed limit ({MAX_NESTING})")
 
 
+def dump_json(content: Any) -> bytes:
+    """Return JSON of what arrays of numbers may be in; numbers that JSON lacks are null.
+
+    Large content is written part by part: orjson ends the process where there is no memory for it to enlarge its buffer
+    (segmentation fault in 3.11), and holds Python's lock all the while.
+
+    Raises:
+        MemoryError: There is no memory for it.
+    """
+    return b"".join(_parts_of(content))
+
+
+def _parts_of(value: Any) -> Iterator[bytes]:
+    if isinstance(value, dict) and value:
+        for place, (key, each) in enumerate(value.items()):
+            yield (b"," if place else b"{") + orjson.dumps(key) + b":"
+            yield from _parts_of(each)
+        yield b"}"
+    elif isinstance(value, list) or (isinstance(value, np.ndarray) and value.ndim):
+        yield b"["
+        yield from _items_of(value)
+        yield b"]"
+    elif isinstance(value, str) and len(value) > _PART_BYTES:
+        yield json.dumps(value, ensure_ascii=False).encode()
+    else:
+        yield orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _items_of(values: Any) -> Iterator[bytes]:
+    """Yield a list or an array without its brackets."""
+    step = _PART_ITEMS
+    if isinstance(values, np.ndarray) or len(values) <= step:
+        if _weight(values) <= _PART_BYTES:
+            yield orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+            return
+        if len(values) == 1:
+            yield from _parts_of(values[0])
+            return
+        step = (len(values) + 1) // 2
+    for start in range(0, len(values), step):
+        if start:
+            yield b","
+        yield from _items_of(values[start : start + step])
+
+
+def _weight(value: Any) -> int:
+    """Return about how many bytes something takes."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, list):
+        kinds = {*map(type, value)}
+        if kinds == {str}:
+            return sum(map(len, value))
+        return sum(map(_weight, value)) if kinds & _CONTAINERS else len(value) * _NUMBER_BYTES
+    return sum(map(_weight, value.values())) if isinstance(value, dict) else _NUMBER_BYTES
+
+
 def json_reply(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
     """Return a reply of JSON; numbers that JSON lacks are null."""
     return web.Response(body=orjson.dumps(content), status=status, headers=headers, content_type="application/json")
@@ -283,6 +347,8 @@ def make_application(routes: Sequence[Endpoint], access: Access, bodies: Bodies)
                 reply = await method(AdmittedCall(request, caller, parts))
         except MqinferError as error:
             reply = error_reply(error)
+        except MemoryError:
+            reply = error_reply(Overloaded("the gateway has no memory for this call now; try again later"))
         except Exception as error:
             log.exception("a call of HTTP failed: %s %.200s", request.method, request.rel_url.raw_path)
             reply = error_reply(MqinferError(f"the gateway failed: {type(error).__name__}; its log has the details"))

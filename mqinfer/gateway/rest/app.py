@@ -14,10 +14,10 @@ from msgspec import Struct
 
 from mqinfer.client.result import InferResult
 from mqinfer.gateway.access import Access, Right
-from mqinfer.gateway.calls import InferCall
+from mqinfer.gateway.calls import InferCall, outputs_size
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import Unsupported
-from mqinfer.gateway.http import AdmittedCall, Bodies, Endpoint, json_reply, make_application
+from mqinfer.gateway.http import AdmittedCall, Bodies, Endpoint, dump_json, json_reply, make_application
 from mqinfer.gateway.messages import to_record
 from mqinfer.gateway.protocol_answers import (
     NO_NAMED_REPOSITORY,
@@ -44,6 +44,8 @@ from mqinfer.protocol.oip_json import HEADER_LENGTH, data_of_array
 
 _T = TypeVar("_T")
 Handler = Callable[[AdmittedCall], Awaitable[web.Response]]
+_SMALL_BYTES = 64 << 10
+"""Outputs of numbers up to this size are written as JSON in one piece."""
 _MODEL = r"/v2/models/([^/]+)(?:/versions/([0-9]+))?"
 _REGION = r"/v2/(system|cuda)sharedmemory(?:/region/([^/]+))?"
 _REPOSITORY = r"/v2/repository(?:/([^/]+))?"
@@ -259,9 +261,13 @@ def _write_reply(request: RestRequest, result: InferResult) -> tuple[bytes, int 
     ]
     body: dict[str, Any] = {"id": request.id} if request.id else {}
     body |= {"model_name": result.model_name, "model_version": result.model_version, "outputs": outputs}
-    # 28 times as fast as `json` for an array of floats.
-    head = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+    is_small = outputs_size(result.outputs) <= _SMALL_BYTES and not any(map(_is_text, result.outputs.values()))
+    head = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY) if is_small else dump_json(body)
     return (b"".join((head, *tail)), len(head)) if tail else (head, None)
+
+
+def _is_text(array: Array) -> bool:
+    return array.dtype.kind == "O"
 
 
 def _output(name: str, array: Array, tail: list[Buffer] | None) -> dict[str, Any]:

@@ -17,9 +17,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import orjson
 
-from mqinfer.gateway.http import check_nesting
+from mqinfer.gateway.http import check_nesting, dump_json
 from mqinfer.protocol.card import SignatureTensor
 from mqinfer.protocol.datatypes import Array, Datatype, array_bytes, dtype_of, to_bytes
 from mqinfer.protocol.errors import BadEnvelope, BadTensor, LimitExceeded
@@ -312,7 +311,7 @@ def _row_count(outputs: Mapping[str, Array]) -> int:
 def write_json(content: dict[str, Any]) -> bytes:
     """Return JSON; arrays are of numbers or booleans, and numbers that JSON lacks stand bare."""
     if not _has_bare(content):
-        return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+        return dump_json(content)
     return json.dumps(content, default=_plain, ensure_ascii=False, separators=(",", ":")).encode()
 
 
