@@ -343,12 +343,12 @@ def _decode(number: int, content: bytes) -> SpooledFrame:
         raise SourceError("its bytes differ from their checksum")
     head, _, data = body.partition(b"\n")
     fields = json.loads(head)
+    found = convert(fields, _Description)
     described = fields.get("tensors") or [{**fields, "bytes": len(data)}]  # an older version stored one tensor
     tensors, begin = [], 0
     for each in described:
         tensors.append(_tensor(each, data[begin : begin + each["bytes"]]))
         begin += each["bytes"]
-    found = convert(fields, _Description)
     if found.number != number:
         raise SourceError(f"it was stored as frame {found.number}")
     return SpooledFrame(**{each.name: getattr(found, each.name) for each in fields_of(found)}, tensors=tuple(tensors))
