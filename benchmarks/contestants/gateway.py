@@ -83,7 +83,7 @@ async def _serve(url: str) -> None:
     from mqinfer.gateway.settings import GatewaySettings
 
     settings = GatewaySettings()
-    async with AsyncClient(url) as client:
+    async with AsyncClient(url, in_loop=True) as client:
         core = Core(client, AsyncControl(client))
         await core.start()
         server = make_server(make_handlers(core, Access(asks_certificates=False), settings), settings)

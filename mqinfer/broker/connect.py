@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from threading import Lock
 from weakref import WeakValueDictionary
@@ -60,6 +61,7 @@ def make_link(
     client_id: str,
     will: Message | None = None,
     on_connection: ConnectionHandler | None = None,
+    host: asyncio.AbstractEventLoop | None = None,
 ) -> Link:
     """Return the link that a URL stands for, which still has to be opened.
 
@@ -68,6 +70,7 @@ def make_link(
         client_id: Unique among all connections to the broker.
         will: Published by the broker when the link is lost without `close`.
         on_connection: Called at each connection and each loss, on the link's thread.
+        host: As of `PahoLink`; of no effect in memory, where there is nothing to read and write.
 
     Raises:
         ConfigError: The URL has a fault, or a certificate can't be read.
@@ -77,4 +80,4 @@ def make_link(
         return MemoryLink(
             _memory_brokers.get(address.host), client_id=client_id, will=will, on_connection=on_connection
         )
-    return PahoLink(address, client_id=client_id, will=will, on_connection=on_connection)
+    return PahoLink(address, client_id=client_id, will=will, on_connection=on_connection, host=host)

@@ -112,6 +112,7 @@ class Unconnected:
         *,
         announcer: ClientAnnouncer | None = None,
         take_over: bool = False,
+        host: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         check_name("client", name)
         address = resolve(url)
@@ -124,7 +125,7 @@ class Unconnected:
                     presence.publish()
                 on_connection(connected)
 
-            return make_link(address, client_id=client_id, will=will, on_connection=tell)
+            return make_link(address, client_id=client_id, will=will, on_connection=tell, host=host)
 
         self.requester = Requester(make, name, topics or Topics(), options or ClientOptions())
         if announcer:
@@ -149,6 +150,7 @@ def connect(  # noqa: PLR0913 - what a client is
     timeout: float = 10.0,
     announcer: ClientAnnouncer | None = None,
     take_over: bool = False,
+    host: asyncio.AbstractEventLoop | None = None,
 ) -> Requester:
     """Return a requester that is connected and receives its replies.
 
@@ -160,6 +162,7 @@ def connect(  # noqa: PLR0913 - what a client is
         timeout: For the connection, in seconds.
         announcer: Publishes the client's state; None for none.
         take_over: Whether another process that has the name must give it up.
+        host: A loop that serves the connection, as of `PahoLink`; None for a thread of its own.
 
     Raises:
         BrokerUnreachable: No broker answers at the address.
@@ -168,7 +171,7 @@ def connect(  # noqa: PLR0913 - what a client is
         NotConnected: The connection was lost before it was known who has the name.
         BadTopic: The name breaks the naming rules.
     """
-    made = Unconnected(url, name, topics, options, announcer=announcer, take_over=take_over)
+    made = Unconnected(url, name, topics, options, announcer=announcer, take_over=take_over, host=host)
     try:
         made.open(timeout)
     except NameTaken:

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from mqinfer.telemetry.tracer import Tracer
 
 log = logging.getLogger("mqinfer.client")
+_ID_BYTES, _IDS = 16, 256
+"""Random bytes of a request's id, and how many ids are drawn with one system call."""
 T = TypeVar("T")
 
 
@@ -88,6 +90,7 @@ class Requester:
         self._messages = Messages(name, topics, options.limits)
         self._control_results = without_id(topics.control_result.filter(client=name))
         self._largest = options.limits.packet_bytes  # of a message, as far as it is known
+        self._ids: list[str] = []  # drawn and not used yet; a fork's copy is never used, since its `submit` raises
         self._dispatcher = Dispatcher(name, options)
         self.withheld: Mapping[str, PendingRequest] = self._dispatcher.table.withheld
         self._lock = threading.Lock()
@@ -158,7 +161,11 @@ class Requester:
         elif not 0.0 < timeout <= LONGEST_TIMEOUT_S:  # written out: a call for each request would cost more
             check_timeout(timeout)
         submitted = now = self._clock()
-        own = self._messages.own(request, os.urandom(16).hex(), timeout)
+        try:
+            request_id = self._ids.pop()
+        except IndexError:
+            request_id = self._draw_ids()
+        own = self._messages.own(request, request_id, timeout)
         entry = PendingRequest(own, settle, submitted, submitted + timeout, worker)
         if self.tracer is not None:
             entry.spans = RequestSpans(self.tracer, own, self.name, self.topics, submitted)
@@ -253,6 +260,13 @@ class Requester:
         self.link.close(timeout)
         self._timer.join()
         self._pool.shutdown()
+
+    def _draw_ids(self) -> str:
+        """Return an id, and keep others: a system call for each would let other threads take the interpreter."""
+        drawn = os.urandom(_ID_BYTES * _IDS).hex()
+        first, *others = (drawn[at : at + 2 * _ID_BYTES] for at in range(0, len(drawn), 2 * _ID_BYTES))
+        self._ids += others
+        return first
 
     def _wait_for_room(self, timeout: float) -> None:
         self._callers += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
@@ -80,15 +81,32 @@ def small_urls() -> Iterator[dict[str, str]]:
         yield {"tcp": server.url, "websockets": f"ws://127.0.0.1:{websockets}"}
 
 
-@pytest.fixture(params=["memory", *(pytest.param(kind, marks=pytest.mark.broker) for kind in ("tcp", "websockets"))])
+@pytest.fixture
+def host() -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop on a thread of its own, which serves links in place of theirs."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="mqinfer-test-host")
+    thread.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+KINDS = ("tcp", "websockets", "tcp, hosted", "websockets, hosted")
+
+
+@pytest.fixture(params=["memory", *(pytest.param(kind, marks=pytest.mark.broker) for kind in KINDS)])
 def links(request: pytest.FixtureRequest, unique: Unique) -> Iterator[Links]:
     """Makes links of each kind."""
     if request.param == "memory":
         links = Links(partial(MemoryLink, MemoryBroker(max_packet_size=MAX_PACKET)), drop, unique)
     else:
-        url = request.getfixturevalue("small_urls")[request.param]
-        links = Links(partial(PahoLink, BrokerAddress.parse(url)), cut, unique)
-        links.largest = 20_000 if request.param == "websockets" else MAX_PACKET
+        transport, _, hosted = request.param.partition(", ")
+        url = request.getfixturevalue("small_urls")[transport]
+        host = request.getfixturevalue("host") if hosted else None
+        links = Links(partial(PahoLink, BrokerAddress.parse(url), host=host), cut, unique)
+        links.largest = 20_000 if transport == "websockets" else MAX_PACKET
     yield links
     links.close()
 

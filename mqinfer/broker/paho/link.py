@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import TimeoutError as FutureTimeoutError
 
 from mqinfer.broker.address import BrokerAddress
@@ -40,6 +41,8 @@ class PahoLink:
         will: Published by the broker when the link is lost without `close`.
         on_connection: Called at each connection, once all subscriptions are made again, at each loss, and at the end,
             with `failure` set.
+        host: A loop whose thread reads and writes, and runs the handlers, in place of the link's own; it must never be
+            blocked for long, and none of its tasks may open or close the link but by another thread. None for none.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class PahoLink:
         client_id: str,
         will: Message | None = None,
         on_connection: ConnectionHandler | None = None,
+        host: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         if will is not None:
             encode_head(will)  # refuse a will that can't be published here, not on the link's thread
@@ -57,6 +61,7 @@ class PahoLink:
         self._identity = Identity(address, client_id, will, tls=tls)
         self._maker = Maker(f"the link {client_id!r} to {address}")
         self._on_connection = on_connection
+        self._host = host
         self._routes = Routes()
         self._dropped = 0
         self._loop: Loop | None = None
@@ -90,7 +95,7 @@ class PahoLink:
         keep_freed_memory()
         if self._loop is not None:
             self._dropped += self._loop.outbox.dropped
-        self._loop = loop = Loop(self._identity, self._routes, self._on_connection)
+        self._loop = loop = Loop(self._identity, self._routes, self._on_connection, self._host)
         loop.start(timeout)
         try:
             loop.opened.result(timeout)

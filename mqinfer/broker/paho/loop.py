@@ -14,14 +14,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import selectors
 import threading
 import time
+from asyncio import _get_running_loop as running_loop  # None outside of one, and no exception
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import wait
 
 from msgspec import Struct
@@ -29,6 +32,7 @@ from msgspec import Struct
 from mqinfer.broker.link import Ack, ConnectionHandler, Message
 from mqinfer.broker.packets import Head
 from mqinfer.broker.paho.connecting import Backoff, ConnectionClosed, Identity
+from mqinfer.broker.paho.hosting import Hosting
 from mqinfer.broker.paho.outages import OUTAGES
 from mqinfer.broker.paho.session import Session
 from mqinfer.broker.paho.standby import Lookout, Returning, Turns
@@ -153,6 +157,7 @@ class Loop:
         identity: Who connects where.
         routes: What to subscribe to, and who receives the messages.
         on_connection: Called at each connection, each loss, and the end with `failure` set.
+        host: Serves the connections in place of the thread, which only makes them; None for none.
 
     Attributes:
         connected: Whether messages are sent now.
@@ -165,7 +170,13 @@ class Loop:
         version5: Whether the connection speaks MQTT 5.
     """
 
-    def __init__(self, identity: Identity, routes: Routes, on_connection: ConnectionHandler | None) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        routes: Routes,
+        on_connection: ConnectionHandler | None,
+        host: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
         self.connected = False
         self.epoch = 0
         self.failure: LinkError | None = None
@@ -179,6 +190,8 @@ class Loop:
         self._routes = routes
         self._on_connection = on_connection
         self._waker = Waker()
+        self._host = host
+        self._hosting: Hosting | None = None
         self._backoff = Backoff()
         self._looped = 0  # losses that came so fast that they were a loop
         self.close_by: float | None = None
@@ -203,8 +216,9 @@ class Loop:
         return self._thread.is_alive()
 
     def is_current(self) -> bool:
-        """Return whether the caller runs on this thread."""
-        return self._thread is threading.current_thread()
+        """Return whether the caller runs on this thread, or on that of the host."""
+        is_hosts = self._host is not None and running_loop() is self._host
+        return is_hosts or self._thread is threading.current_thread()
 
     def close(self, timeout: float) -> None:
         """Wait until all is acknowledged, at most `timeout` seconds, disconnect, and join the thread."""
@@ -222,7 +236,11 @@ class Loop:
     def send(self, outgoing: Outgoing) -> None:
         """Have the thread send a message."""
         self.outbox.put(outgoing)
-        self._waker.wake()
+        hosting = self._hosting
+        if hosting is not None and running_loop() is self._host:
+            hosting.soon()
+        else:
+            self._waker.wake()
 
     # What follows runs on the thread.
 
@@ -305,22 +323,36 @@ class Loop:
         return session.error or NotConnected("the link was closed")
 
     def _serve(self, session: Session, ready_by: float) -> None:
+        if self._host is not None and self._serve_hosted(self._host, session, ready_by):
+            return
         with selectors.DefaultSelector() as selector:
             selector.register(self._waker, selectors.EVENT_READ)
             selector.register(session, selectors.EVENT_READ)
             watched = selectors.EVENT_READ
             while session.alive:
                 events = selector.select(self._time_to_sleep(session))
-                self._turn(session, [key.fileobj for key, _ in events])
-                if not events and session.client.holds_acks:  # they have waited long enough
-                    session.client.loop_write()
-                if not self.connected:
-                    self._await_readiness(session, ready_by)
-                elif self._lookout:
-                    self._return_if_found(self._lookout)
-                if self.close_by is not None:
-                    self._try_to_leave(session, self.close_by)
+                self._take_turn(session, ready_by, [key.fileobj for key, _ in events])
                 watched = _watch(selector, session, watched)
+
+    def _serve_hosted(self, host: asyncio.AbstractEventLoop, session: Session, ready_by: float) -> bool:
+        """Wait while the host's thread serves a connection; return False where it was closed before the end."""
+        turn = partial(self._take_turn, session, ready_by)
+        self._hosting = hosting = Hosting(host, session, self._waker, turn, partial(self._time_to_sleep, session))
+        try:
+            return hosting.run()
+        finally:
+            self._hosting = None
+
+    def _take_turn(self, session: Session, ready_by: float, ready: Sequence[object]) -> None:
+        self._turn(session, ready)
+        if not ready and session.client.holds_acks:  # they have waited long enough
+            session.client.loop_write()
+        if not self.connected:
+            self._await_readiness(session, ready_by)
+        elif self._lookout:
+            self._return_if_found(self._lookout)
+        if self.close_by is not None:
+            self._try_to_leave(session, self.close_by)
 
     def _time_to_sleep(self, session: Session) -> float:
         self._waker.armed = True
@@ -334,7 +366,7 @@ class Loop:
         deadline = self.close_by if now < self.close_by else self.close_by + _LEAVE_S
         return max(0.0, min(_TICK_S, deadline - now))
 
-    def _turn(self, session: Session, ready: list[object]) -> None:
+    def _turn(self, session: Session, ready: Sequence[object]) -> None:
         """Read, then send what the handlers and the other threads have queued, all of it in one go."""
         if self._waker in ready:
             self._waker.drain()

@@ -140,7 +140,9 @@ async def _open_core(spec: GatewaySpec, stop: Stop) -> AsyncIterator[tuple[Core,
             with suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(stop.drain.set)
 
-    client = AsyncClient(spec.address, name=spec.name, root=spec.root, options=options, announce="gateway")
+    client = AsyncClient(
+        spec.address, name=spec.name, root=spec.root, options=options, announce="gateway", in_loop=True
+    )
     tracer = make_tracer("mqinfer-gateway", spec.name, spec.otlp)
     try:
         async with client:
