@@ -161,11 +161,7 @@ class Requester:
         elif not 0.0 < timeout <= LONGEST_TIMEOUT_S:  # written out: a call for each request would cost more
             check_timeout(timeout)
         submitted = now = self._clock()
-        try:
-            request_id = self._ids.pop()
-        except IndexError:
-            request_id = self._draw_ids()
-        own = self._messages.own(request, request_id, timeout)
+        own = self._messages.own(request, self._draw_id(), timeout)
         entry = PendingRequest(own, settle, submitted, submitted + timeout, worker)
         if self.tracer is not None:
             entry.spans = RequestSpans(self.tracer, own, self.name, self.topics, submitted)
@@ -261,9 +257,12 @@ class Requester:
         self._timer.join()
         self._pool.shutdown()
 
-    def _draw_ids(self) -> str:
-        """Return an id, and keep others: a system call for each would let other threads take the interpreter."""
-        drawn = os.urandom(_ID_BYTES * _IDS).hex()
+    def _draw_id(self) -> str:
+        """Return an id; others are kept, since a system call for each would let other threads take the interpreter."""
+        try:
+            return self._ids.pop()
+        except IndexError:
+            drawn = os.urandom(_ID_BYTES * _IDS).hex()
         first, *others = (drawn[at : at + 2 * _ID_BYTES] for at in range(0, len(drawn), 2 * _ID_BYTES))
         self._ids += others
         return first
