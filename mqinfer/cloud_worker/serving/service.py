@@ -187,9 +187,9 @@ class InferenceService:
         return self._completed(batch, parts, inferred - started, time.perf_counter_ns() - inferred)
 
     def _infer(self, batch: Sequence[Prepared]) -> tuple[dict[str, Array], list[int]]:
-        """Run the network once, filled up to the next size that it prepares; return whose the rows of the outputs are.
+        """Run the network once; return whose the rows of the outputs are.
 
-        Rows that fill up are copies of one of them, and come last.
+        A batch is filled up to the next size that the network prepares, with copies of a row, which come last.
         """
         inputs, rows = [item.inputs for item in batch], [item.rows for item in batch]
         total = sum(rows)
@@ -210,8 +210,10 @@ class InferenceService:
     def _run_alone(self, item: Prepared) -> Completed:
         started = time.perf_counter_ns()
         try:
-            outputs, rows = self._infer([item])
-            outputs = outputs if len(rows) == 1 else _split(outputs, rows)[0]
+            if not self._sizes or item.rows in self._sizes:
+                outputs = self._network.infer(item.inputs, item.outputs)
+            else:
+                outputs = _split(*self._infer([item]))[0]
         except BaseException as error:  # noqa: BLE001  mapped below: also SystemExit, which ends a thread in silence
             return Completed({}, _failure(error), time.perf_counter_ns() - started)
         inference = time.perf_counter_ns() - started
