@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import struct
 import threading
@@ -25,7 +26,7 @@ from mqinfer.protocol.topics import Topics
 pytestmark = pytest.mark.broker
 Unique = Callable[[str], str]
 Lie = Callable[[int, bytes], "tuple[int, bytes] | None"]
-PUBLISH, PUBACK = 3, 4
+CONNECT, CONNACK, PUBLISH, PUBACK, SUBSCRIBE, SUBACK = 1, 2, 3, 4, 8, 9
 
 
 def packets(sock: socket.socket) -> Iterator[tuple[int, bytes]]:
@@ -104,6 +105,63 @@ def everlasting(head: int, body: bytes) -> tuple[int, bytes]:
     return head, body.replace(b"\x02" + struct.pack("!I", 1), b"\x02" + struct.pack("!I", 1000))
 
 
+def old(head: int, body: bytes) -> tuple[int, bytes]:
+    """Ask for a version of MQTT that no broker knows, in place of 5: it is refused, and 3.1.1 is not."""
+    return head, body.replace(b"\0\4MQTT\5", b"\0\4MQTT\6", 1) if head >> 4 == CONNECT else body
+
+
+def with_properties(body: bytes, at: int, change: Callable[[bytes], bytes]) -> bytes:
+    """Change the properties that stand in a body, as a length below 128 and so many bytes."""
+    end = at + 1 + body[at]
+    properties = change(body[at + 1 : end])
+    return body[:at] + bytes([len(properties)]) + properties + body[end:]
+
+
+def small(head: int, body: bytes) -> tuple[int, bytes]:
+    """Take packets of 500,000 bytes at most, as CONNACK says."""
+    if head >> 4 != CONNACK or len(body) < 3:
+        return head, body
+    stated = b"\x27" + struct.pack("!I", 500_000)
+    return head, with_properties(body, 2, lambda found: re.sub(rb"\x27.{4}", b"", found, flags=re.DOTALL) + stated)
+
+
+def bare(pattern: bytes) -> Lie:
+    """Pass messages on without a property."""
+
+    def change(head: int, body: bytes) -> tuple[int, bytes]:
+        if head >> 4 != PUBLISH or pattern not in body:
+            return head, body
+        at = 2 + int.from_bytes(body[:2]) + (2 if head & 6 else 0)
+        return head, with_properties(body, at, lambda found: found.replace(pattern, b""))
+
+    return change
+
+
+def unshared(head: int, body: bytes) -> tuple[int, bytes]:
+    """Give each member of a group all of its messages."""
+    at = 3 + body[2] if head >> 4 == SUBSCRIBE else 0
+    topic_filter = body[at + 2 : at + 2 + int.from_bytes(body[at : at + 2])]
+    if not at or not topic_filter.startswith(b"$share/"):
+        return head, body
+    plain = topic_filter.split(b"/", 2)[2]
+    return head, body[:at] + struct.pack("!H", len(plain)) + plain + body[at + 2 + len(topic_filter) :]
+
+
+def refused() -> tuple[Lie, Lie]:
+    """Refuse groups: 0x9E, Shared Subscriptions not supported."""
+    identifiers = set[bytes]()
+
+    def up(head: int, body: bytes) -> tuple[int, bytes]:
+        if head >> 4 == SUBSCRIBE and b"$share/" in body:
+            identifiers.add(body[:2])
+        return head, body
+
+    def down(head: int, body: bytes) -> tuple[int, bytes]:
+        return head, body[:-1] + b"\x9e" if head >> 4 == SUBACK and body[:2] in identifiers else body
+
+    return up, down
+
+
 LIES: dict[str, tuple[Lie, Lie]] = {
     "large packets": (honest, without(lambda _, body: len(body) > 1 << 19)),
     "no matching subscribers (0x10)": (honest, success),
@@ -112,6 +170,16 @@ LIES: dict[str, tuple[Lie, Lie]] = {
     "shared group": (honest, without(lambda _, body: body.endswith((b"\x007", b"\x0011")))),
     "will": (honest, without(lambda _, body: body.endswith(b"will"))),
 }
+
+
+WORDS: list[tuple[str, str, tuple[Lie, Lie]]] = [
+    ("round trip", "user_properties did not arrive", (honest, bare(b"\x26\0\1a\0\1b"))),
+    ("round trip", "content_type did not arrive", (honest, bare(b"\x03\0\1c"))),
+    ("round trip", "correlation_data did not arrive", (honest, bare(b"\x09\0\2id"))),
+    ("large packets", "500000", (honest, small)),
+    ("shared group", "16 and 16 of 16", (unshared, honest)),
+    ("shared group", "hared", refused()),
+]
 
 
 def faults(url: str | BrokerAddress, name: str) -> list[Ability]:
@@ -135,6 +203,24 @@ def test_a_broker_that_lies(broker_url: str, unique: Unique, what: str) -> None:
     """Each lie is named, and nothing else."""
     with lying(int(broker_url.rpartition(":")[2]), *LIES[what]) as url:
         assert [each.what for each in faults(url, unique("c"))] == [what]
+
+
+@pytest.mark.parametrize(("what", "words", "lie"), WORDS, ids=[f"{what}: {words}" for what, words, _ in WORDS])
+def test_what_is_said_of_a_lie(broker_url: str, unique: Unique, what: str, words: str, lie: tuple[Lie, Lie]) -> None:
+    """The property that is lost, the size that is stated, and the group that is none, are said; nothing else is."""
+    with lying(int(broker_url.rpartition(":")[2]), *lie) as url:
+        (found,) = faults(url, unique("c"))
+    assert found.what == what
+    assert words in found.words
+
+
+def test_a_broker_of_an_older_version(broker_url: str, unique: Unique) -> None:
+    """Without MQTT 5 all that needs its fields is lacking, and what 3.1.1 has is not."""
+    with lying(int(broker_url.rpartition(":")[2]), old, honest) as url:
+        found = {each.what: each for each in faults(url, unique("c"))}
+    assert set(found) == {"MQTT 5", "round trip", "no matching subscribers (0x10)", "message expiry"}
+    assert found["MQTT 5"].words == "not spoken, only 3.1.1"
+    assert "user_properties" in found["round trip"].words
 
 
 def test_a_name_in_use(broker_url: str, unique: Unique) -> None:
