@@ -47,15 +47,16 @@ def poll(look: Callable[[], Any], what: str) -> Any:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., None]]:
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Start programs, which are ended with the test: `start("name", "command", ...)`."""
     with ExitStack() as stack:
 
-        def run(name: str, *command: str) -> None:
+        def run(name: str, *command: str) -> subprocess.Popen[bytes]:
             log = stack.enter_context((tmp_path / f"{name}.log").open("w"))
             process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=tmp_path)
             stack.callback(process.wait)
             stack.callback(process.terminate)
+            return process
 
         yield run
 
@@ -75,6 +76,12 @@ def models() -> str:
     )
     assert found
     return found[1]
+
+
+def alerts() -> dict[str, str]:
+    """Return the expression of each alert, by name."""
+    text = (MONITORING / "rules.yml").read_text()
+    return dict(re.findall(r"- alert: (\w+)\n\s+expr: (.+)", text))
 
 
 def configure(folder: Path, ports: dict[str, int]) -> Path:
@@ -207,3 +214,53 @@ def test_an_alert_tells_that_no_program_states_the_lag(tmp_path: Path) -> None:
     command = [find_program("promtool"), "test", "rules", str(tmp_path / "tests.yml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.broker
+@pytest.mark.slow  # four programs, one of them Prometheus
+def test_a_site_without_a_gateway(
+    broker_url: str,
+    write_echo: Callable[..., Path],
+    unique: Callable[[str], str],
+    start: Callable[..., subprocess.Popen[bytes]],
+    tmp_path: Path,
+) -> None:
+    """Models are listed, `LagUnknown` holds until `mqinfer status` is scraped, and all panels and alerts work then."""
+    repository = write_echo("echo", ("image", "UINT8", [-1, 8, 12, 3]))
+    drive = write_drive(tmp_path / "drive.bag", ros=1, frames=8, seed=3, width=48, height=32)
+    ports = {job: free_port() for job in ("worker", "gateway", "edge", "lag", "prometheus")}
+    common = ("--broker", broker_url, "--root", unique("root"))
+
+    def mqinfer(job: str, command: str, *options: str) -> subprocess.Popen[bytes]:
+        metrics = ("--metrics-port", str(ports[job]))
+        return start(job, sys.executable, "-m", "mqinfer", command, *options, *metrics, *common)
+
+    worker = mqinfer("worker", "worker", "--repository", str(repository), "--name", unique("worker"))
+    where = f"127.0.0.1:{ports['prometheus']}"
+    start(
+        "prometheus", find_program("prometheus"), f"--config.file={configure(tmp_path, ports)}",
+        f"--web.listen-address={where}", f"--storage.tsdb.path={tmp_path / 'data'}",
+    )  # fmt: skip
+
+    def ask(path: str) -> Any:
+        return json.loads(read(f"http://{where}/api/v1/{path}"))["data"]
+
+    def query(expression: str) -> list[Any]:
+        return list(ask(f"query?query={quote(expression)}")["result"])
+
+    def listed() -> bool:
+        return bool(ask(f"label/model/values?match[]={quote(models())}") == ["echo"])
+
+    poll(lambda: query('mqinfer_worker_processes{state="ready"} == 1'), "the worker is ready")
+    replay = (str(drive), "--model", "echo", "--loop", "--rate", "1", "--policy", "all", "--name", unique("edge"))
+    mqinfer("edge", "replay", *replay)
+    poll(listed, "the model is listed")
+    assert query(alerts()["LagUnknown"])
+    mqinfer("lag", "status")
+    for expression in expressions():
+        poll(lambda text=expression: query(text), expression)  # type: ignore[misc]
+    poll(lambda: not query(alerts()["LagUnknown"]), "the lag is known")
+    assert not query(alerts()["NoWorkerForRequests"])
+    worker.terminate()
+    poll(lambda: query(alerts()["NoWorkerForRequests"]), "requests wait and no worker is ready")
+    poll(lambda: query(alerts()["RequestsWait"]), "a request has waited for long")
