@@ -225,7 +225,7 @@ def test_a_site_without_a_gateway(
     start: Callable[..., subprocess.Popen[bytes]],
     tmp_path: Path,
 ) -> None:
-    """Models are listed, `LagUnknown` holds until `mqinfer status` is scraped; then alerts and other panels work."""
+    """Models are listed; `LagUnknown` holds until `mqinfer status` is scraped, then only gateway panels are empty."""
     repository = write_echo("echo", ("image", "UINT8", [-1, 8, 12, 3]))
     drive = write_drive(tmp_path / "drive.bag", ros=1, frames=8, seed=3, width=48, height=32)
     ports = {job: free_port() for job in ("worker", "gateway", "edge", "lag", "prometheus")}
