@@ -17,7 +17,8 @@ from mqinfer.gateway.checks import CardChecks, in_words
 from mqinfer.gateway.errors import Overloaded, TimeoutExpired
 from mqinfer.gateway.pictures import split_pictures
 from mqinfer.metrics.times import Times
-from mqinfer.protocol.datatypes import Datatype
+from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.datatypes import Datatype, nbytes
 from mqinfer.protocol.errors import BadTensor, Cancelled, Expired, MqinferError, NoWorker, Rejected
 from mqinfer.protocol.header import SIGNATURE
 from mqinfer.protocol.limits import DEFAULT_LIMITS
@@ -40,7 +41,7 @@ _LEAST_ROOM = 16
 _MOST_REPLIES = 128 << 20
 """Bytes of a model's replies that may be on their way: above that, a broker drops what it queues for one client."""
 _UNKNOWN = DEFAULT_LIMITS.payload_bytes
-"""The size of a model's replies until there was one."""
+"""The size of a model's replies until there was one, where its card leaves it open."""
 _REMEMBERED_S = 60.0
 """The largest reply of a model counts for this time: what it answers may depend on what is asked."""
 _LOOK_S = 0.5
@@ -298,7 +299,7 @@ class Inference:
         if room is None:
             held = sum(state.capacity for state in self._known.models.ready_workers(model))
             room = self._rooms[model] = max(_LEAST_ROOM, held)
-        size, _ = self._replies.get(model, (_UNKNOWN, 0.0))
+        size, _ = self._replies.get(model) or (_largest_reply(self._known.card(model)), 0.0)
         room = min(room, max(1, _MOST_REPLIES // size)) if size else room
         withheld = self._client.connection.requester.withheld
         return room + sum(each.request.model_name == model for each in list(withheld.values())) if withheld else room
@@ -308,3 +309,14 @@ class Inference:
         times = [state.service_time_us for state in self._known.models.ready_workers(model)]
         rate = sum(1e6 / time for time in times if time)
         return min(max(1.0, calls / rate), _LONGEST_PAUSE_S) if rate else 1.0
+
+
+def _largest_reply(card: ModelCard | None) -> int:
+    """Return the bytes of a model's largest reply as far as its card tells, else what a reply of any model may have."""
+    total = 0
+    for spec in card.outputs if card else ():
+        shape = (card.max_batch_size, *spec.shape[1:]) if card and card.max_batch_size else spec.shape
+        if spec.datatype is Datatype.BYTES or -1 in shape:
+            return _UNKNOWN
+        total += nbytes(spec.datatype, shape)
+    return min(total, _UNKNOWN) if card else _UNKNOWN

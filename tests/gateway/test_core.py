@@ -18,9 +18,10 @@ from mqinfer.gateway import inference
 from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import Unavailable, status_of
+from mqinfer.protocol.card import CardParameters, ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import InvalidRequest, ModelNotFound, ModelNotLoadable, NoWorker
-from mqinfer.protocol.types import EncodedTensor, InferRequest, RequestedOutput
+from mqinfer.protocol.types import EncodedTensor, InferRequest, RequestedOutput, TensorSpec
 
 ROW = np.arange(16, dtype="<i4")[None]
 
@@ -269,10 +270,32 @@ async def running_of(core: Core, count: int) -> int:
     return running
 
 
-async def test_replies_of_unknown_size_count_as_the_largest(core: Core) -> None:
-    """Of a model that has not answered two calls are sent at once, and all of them when its replies are small."""
+async def test_replies_of_unknown_size_count_as_the_largest(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model that has not answered two calls are sent at once, unless its card tells that its replies are small."""
+    monkeypatch.setattr(inference, "_largest_reply", lambda _: inference._UNKNOWN)
     assert await running_of(core, 8) == 2
     assert await running_of(core, 8) == 8
+    core.inference._replies.clear()
+    monkeypatch.undo()
+    assert await running_of(core, 8) == 8
+
+
+@pytest.mark.parametrize(
+    ("rows", "outputs", "expected"),
+    [
+        (0, [TensorSpec("y", Datatype.FP32, (3, 4)), TensorSpec("z", Datatype.UINT8, (5,))], 3 * 4 * 4 + 5),
+        (8, [TensorSpec("y", Datatype.FP32, (-1, 4))], 8 * 4 * 4),
+        (8, [TensorSpec("y", Datatype.FP32, (-1, -1))], inference._UNKNOWN),
+        (0, [TensorSpec("y", Datatype.BYTES, (1,))], inference._UNKNOWN),
+        (8, [TensorSpec("y", Datatype.FP32, (-1, 1 << 40))], inference._UNKNOWN),
+    ],
+)
+def test_what_a_card_tells_of_the_largest_reply(rows: int, outputs: list[TensorSpec], expected: int) -> None:
+    """The bytes of all outputs with the most rows; open shapes and strings may have as many as a reply can."""
+    parameters = CardParameters(max_batch_size=rows)
+    card = ModelCard(name="m", versions=("1",), platform="x", inputs=(), outputs=tuple(outputs), parameters=parameters)
+    assert inference._largest_reply(card) == expected
+    assert inference._largest_reply(None) == inference._UNKNOWN
 
 
 async def test_the_largest_reply_counts_for_a_time(core: Core) -> None:

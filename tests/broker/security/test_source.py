@@ -30,7 +30,7 @@ CALLS = {
 TRUSTING = {"allow_pickle": True, "safe_mode": False, "weights_only": False, "shell": True}
 STARTS_PROGRAMS = {
     "broker/mosquitto/server.py",  # Mosquitto
-    "models/backends/tensorflow/runtime.py",  # this Python, which filters lines of stderr
+    "logs.py",  # this Python, which filters lines of stderr
     "lab/profiling/memory.py",  # nvidia-smi
     "lab/conversion.py",  # this Python, with the model's path
     "bench/processes.py",  # this Python
