@@ -55,9 +55,9 @@ class AsyncClient(AsyncWithBlock):
     ) -> None:
         """Prepare; `async with` or `open` connects. Arguments as for `Client`, but for one.
 
-        With `in_loop` the loop's own thread reads and writes the connection, which takes a quarter less of the
-        processor for small requests. It is for programs that never block their loop: while they do, the client is
-        silent to the broker, and takes workers for silent that are not.
+        With `in_loop` the loop's own thread reads and writes the connection, which takes less of the processor where
+        many small requests are on their way. It is for programs that never block their loop: while they do, the client
+        is silent to the broker, and takes workers for silent that are not.
 
         Raises:
             ConfigError: The address is wrong, or the certificate can't be read.
