@@ -16,6 +16,7 @@ from mqinfer.bags.frame import Frame
 from mqinfer.edge_agent.output_files import writing
 from mqinfer.edge_agent.sinks.jsonl_sink import RESULTS_FILE, TIMES_FILE
 from mqinfer.edge_agent.sinks.sink import repair_earlier
+from mqinfer.logs import printable
 from mqinfer.protocol.errors import ConfigError, LinkError, ModelNotFound, Unanswered, error_from_code
 from mqinfer.protocol.types import Outcome
 
@@ -237,8 +238,8 @@ def _check_same(path: Path, run: Mapping[str, Any]) -> None:
 
 
 def _quoted(text: str) -> str:
-    """Return a text of a file on one line."""
-    return json.dumps(text, ensure_ascii=False)[1:-1][:_LONGEST]
+    """Return a text of a file on one line, no longer than an error quotes."""
+    return printable(text)[:_LONGEST]
 
 
 def _shown(value: object) -> str:

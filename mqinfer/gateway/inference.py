@@ -313,10 +313,12 @@ class Inference:
 
 def _largest_reply(card: ModelCard | None) -> int:
     """Return the bytes of a model's largest reply as far as its card tells, else what a reply of any model may have."""
+    if card is None:
+        return _UNKNOWN
     total = 0
-    for spec in card.outputs if card else ():
-        shape = (card.max_batch_size, *spec.shape[1:]) if card and card.max_batch_size else spec.shape
+    for spec in card.outputs:
+        shape = (card.max_batch_size, *spec.shape[1:]) if card.max_batch_size else spec.shape
         if spec.datatype is Datatype.BYTES or -1 in shape:
             return _UNKNOWN
         total += nbytes(spec.datatype, shape)
-    return min(total, _UNKNOWN) if card else _UNKNOWN
+    return min(total, _UNKNOWN)

@@ -20,8 +20,6 @@ _MOST = 64
 """Pictures of one call: each is a request of its own."""
 _IN_BASE64 = (b"/9j/", b"iVBORw0KGgo")
 """How files begin in base64, which JSON needs for them."""
-_FILES = frozenset(("raw", "jpeg", "png"))
-"""Encodings of a tensor of strings that may hold files; `raw` leaves it to the files which they are."""
 
 
 def split_pictures(call: InferCall, card: ModelCard) -> list[InferCall]:
@@ -37,7 +35,8 @@ def split_pictures(call: InferCall, card: ModelCard) -> list[InferCall]:
         LimitExceeded: They are too many.
     """
     takes = {contract.input for contract in card.pictures}
-    files = {tensor.name: _files(tensor) for tensor in call.inputs if tensor.name in takes and _has_files(tensor)}
+    strings = [tensor for tensor in call.inputs if tensor.name in takes and tensor.datatype is Datatype.BYTES]
+    files = {tensor.name: _files(tensor) for tensor in strings}
     if not files:
         return [call]
     rows = range(_count(call, card, files))
@@ -57,10 +56,6 @@ def _count(call: InferCall, card: ModelCard, files: dict[str, Sequence[bytes]]) 
     return count
 
 
-def _has_files(tensor: EncodedTensor) -> bool:
-    return tensor.datatype is Datatype.BYTES and tensor.encoding in _FILES
-
-
 def _files(tensor: EncodedTensor) -> Sequence[bytes]:
     if prod(tensor.shape) > _MOST:
         raise LimitExceeded(f"{prod(tensor.shape)} pictures for '{tensor.name}'; at most {_MOST} are accepted at once")
@@ -76,5 +71,4 @@ def _of(tensor: EncodedTensor, files: dict[str, Sequence[bytes]], place: int) ->
         found = picture_file(tensor.name, b64decode(data) if data.startswith(_IN_BASE64) else data)
     except (BadEncoding, ValueError) as error:
         raise BadTensor(f"inference input '{tensor.name}', picture {place}: {error}; expected a JPEG or PNG") from error
-    stated = found.encoding if tensor.encoding == "raw" else tensor.encoding
-    return changed(found, encoding=stated, parameters={**found.parameters, **tensor.parameters})
+    return changed(found, parameters={**found.parameters, **tensor.parameters})

@@ -94,6 +94,22 @@ def configure(folder: Path, ports: dict[str, int]) -> Path:
     return folder / "prometheus.yml"
 
 
+def scraped(
+    start: Callable[..., object], config: Path, ports: dict[str, int]
+) -> tuple[Callable[[str], Any], Callable[[str], list[Any]]]:
+    """Start Prometheus; return what asks it for a path below `/api/v1/`, and for the series of an expression."""
+    where = f"127.0.0.1:{ports['prometheus']}"
+    start(
+        "prometheus", find_program("prometheus"), f"--config.file={config}", f"--web.listen-address={where}",
+        f"--storage.tsdb.path={config.parent / 'data'}",
+    )  # fmt: skip
+
+    def ask(path: str) -> Any:
+        return json.loads(read(f"http://{where}/api/v1/{path}"))["data"]
+
+    return ask, lambda expression: list(ask(f"query?query={quote(expression)}")["result"])
+
+
 @pytest.mark.broker
 @pytest.mark.slow  # five programs, one of them Prometheus
 def test_prometheus_scrapes_all_programs(
@@ -104,7 +120,7 @@ def test_prometheus_scrapes_all_programs(
     tmp_path: Path,
 ) -> None:
     """No figure differs from a count made here; promtool finds nothing to blame; every panel has data."""
-    prometheus, promtool = find_program("prometheus"), find_program("promtool")
+    promtool = find_program("promtool")
     repository = write_echo("echo", ("image", "UINT8", [-1, 8, 12, 3]))
     drive = write_drive(tmp_path / "drive.bag", ros=1, frames=8, seed=3, width=48, height=32)
     ports = {job: free_port() for job in ("worker", "gateway", "edge", "lag", "prometheus", "http")}
@@ -118,19 +134,7 @@ def test_prometheus_scrapes_all_programs(
     off = [word for front in ("grpc", "tfs-grpc", "tfs-rest") for word in (f"--{front}-port", "0")]
     mqinfer("gateway", *metrics["gateway"], "--http-port", str(ports["http"]), *off, "--name", unique("gateway"))
     mqinfer("status", *metrics["lag"])
-    config = configure(tmp_path, ports)
-    where = f"127.0.0.1:{ports['prometheus']}"
-    start(
-        "prometheus", prometheus, f"--config.file={config}", f"--web.listen-address={where}",
-        f"--storage.tsdb.path={tmp_path / 'data'}",
-    )  # fmt: skip
-
-    def ask(path: str) -> Any:
-        return json.loads(read(f"http://{where}/api/v1/{path}"))["data"]
-
-    def query(expression: str) -> list[Any]:
-        return list(ask(f"query?query={quote(expression)}")["result"])
-
+    ask, query = scraped(start, configure(tmp_path, ports), ports)
     http = f"http://127.0.0.1:{ports['http']}/v2/models/echo"
     poll(lambda: read(f"{http}/ready"), "the model is served")
     replay = (str(drive), "--model", "echo", "--loop", "--rate", "1", "--name", unique("edge"))
@@ -236,17 +240,7 @@ def test_a_site_without_a_gateway(
         return start(job, sys.executable, "-m", "mqinfer", command, *options, *metrics, *common)
 
     worker = mqinfer("worker", "worker", "--repository", str(repository), "--name", unique("worker"))
-    where = f"127.0.0.1:{ports['prometheus']}"
-    start(
-        "prometheus", find_program("prometheus"), f"--config.file={configure(tmp_path, ports)}",
-        f"--web.listen-address={where}", f"--storage.tsdb.path={tmp_path / 'data'}",
-    )  # fmt: skip
-
-    def ask(path: str) -> Any:
-        return json.loads(read(f"http://{where}/api/v1/{path}"))["data"]
-
-    def query(expression: str) -> list[Any]:
-        return list(ask(f"query?query={quote(expression)}")["result"])
+    ask, query = scraped(start, configure(tmp_path, ports), ports)
 
     def listed() -> bool:
         return bool(ask(f"label/model/values?match[]={quote(models())}") == ["echo"])

@@ -40,15 +40,6 @@ class RemoteFile(msgspec.Struct, frozen=True):
     size: Annotated[int, Meta(ge=0, le=1 << 40)]
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
-    def matches(self, path: Path) -> bool:
-        """Whether a file on this machine is this one; its content is read only once."""
-        return (
-            path.is_file()
-            and not path.is_symlink()
-            and path.stat().st_size == self.size
-            and model_hash(path) == f"sha256:{self.sha256}"
-        )
-
 
 Files = dict[str, RemoteFile]
 """The files of one model, by their path below its folder: `model.toml`, `1/model.onnx`."""
