@@ -23,7 +23,7 @@ from mqinfer.client.result import InferResult
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
 from tests.client.conftest import Serve, WriteEcho
-from tests.patience import PATIENT
+from tests.patience import PATIENT, wait_until
 
 pytestmark = pytest.mark.broker
 
@@ -50,6 +50,13 @@ def take(server: MosquittoServer, client_id: str) -> None:
 def ids_in_log(server: MosquittoServer, name: str) -> list[str]:
     """What the administrator reads: the client ids of a name, in the order of their connections."""
     return re.findall(rf"New client connected from \S+ as ({re.escape(name)}~\S+)", server.log())
+
+
+def only_id_in_log(server: MosquittoServer, name: str) -> str:
+    """Return the one client id of a name, once the thread that reads Mosquitto's log has come to it."""
+    wait_until(lambda: bool(ids_in_log(server, name)))
+    (client_id,) = set(ids_in_log(server, name))
+    return client_id
 
 
 def guesses(states: dict[str, int], number: int) -> Iterator[str]:
@@ -122,7 +129,7 @@ def test_the_right_id_costs_a_reconnect_and_no_request(
     serve(server.url, write_echo("echo", ECHO, delay_ms=2), name="gpu-1")
     with Client(server.url, name="car-1", options=ClientOptions(window=8)) as client:
         for name in ("car-1", "gpu-1"):
-            (client_id,) = set(ids_in_log(server, name))
+            client_id = only_id_in_log(server, name)
             for times in (1, 15):
                 futures = [
                     client.submit("echo", {"x": np.full((1, 2), number, np.int64)}, timeout=PATIENCE)

@@ -252,7 +252,7 @@ def test_a_dashboard_that_does_not_read(small: Any, unique: Unique) -> None:
                 assert publish(worker, topic, b"x" * 100_000) == 0
             assert {inbox.get(timeout=PATIENCE).topic for _ in topics} == set(topics)
         publish(worker, topics[0])
-    assert "Outgoing messages are being dropped for client" in small.server.log()
+    wait_until(lambda: "Outgoing messages are being dropped for client" in small.server.log())
     worker.close()
     reader.close()
 
