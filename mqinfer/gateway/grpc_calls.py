@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,6 +25,7 @@ from mqinfer.gateway.http import decompress
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.errors import InvalidRequest, MqinferError
 from mqinfer.web.arriving import Arriving
+from mqinfer.web.peers import name_connection
 from mqinfer.web.unsent import Unsent
 
 log = logging.getLogger("mqinfer.gateway")
@@ -43,6 +45,8 @@ _WINDOW = (  # what a call may send before its message is read: it grows with th
 )
 _CODINGS = {b"\x1f\x8b": "gzip", **dict.fromkeys((b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda"), "deflate")}
 """How compressed messages begin, and no other one does: gRPC does not say which are."""
+_port: ContextVar[int] = ContextVar("port")
+"""Where the server listens that a task belongs to: gRPC does not say to which port a call came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +55,13 @@ class GrpcCaller:
 
     Attributes:
         name: By which callers take turns.
-        peer: Address of the connection, as gRPC writes it.
+        connection: Name of the connection, as of `name_connection`.
         headers: Metadata of the call, with lower-case names.
         deadline_s: Seconds that are left until the call's deadline, or None where it has none.
     """
 
     name: str
-    peer: str
+    connection: str
     headers: Mapping[str, str]
     deadline_s: float | None
 
@@ -98,7 +102,7 @@ def _count_until_done(unsent: Unsent, caller: GrpcCaller, size: int) -> None:
     task = asyncio.current_task()
     if task is not None:
         # gRPC frees a reply in no other way than with its connection.
-        reply = unsent.begin(caller.name, size, partial(unsent.close_connection, caller.peer))
+        reply = unsent.begin(caller.name, size, partial(unsent.close_connection, caller.connection))
         task.add_done_callback(lambda _: unsent.end(reply))
 
 
@@ -118,7 +122,7 @@ async def receive(core: Core, context: Any, caller: GrpcCaller, *, is_only: bool
         Overloaded: There is no room for it, or it is late.
     """
     arriving = core.arriving
-    size, call = 0, arriving.wait(caller.peer, timed=is_only)
+    size, call = 0, arriving.wait(caller.connection, timed=is_only)
     try:
         message = await context.read()
         if message is not grpc.aio.EOF:
@@ -165,7 +169,7 @@ def admit(access: Access, right: Right, context: Any) -> GrpcCaller:
     certificate = _certificate(context) if access.asks_certificates else ""  # gRPC takes 10 us to look
     peer = context.peer()
     name = access.admit(right, headers, peer, certificate=certificate, is_grpc=True)
-    return GrpcCaller(name, peer, headers, context.time_remaining())
+    return GrpcCaller(name, name_connection(peer, _port.get()), headers, context.time_remaining())
 
 
 def _certificate(context: Any) -> str:
@@ -219,6 +223,12 @@ def make_server(handlers: Iterable[Any], settings: GatewaySettings, *, shared: b
         *_WINDOW,
     )
     return grpc.aio.server(handlers=tuple(handlers), options=options)
+
+
+async def start_server(server: Any, port: int) -> None:
+    """Start a server that listens on a port; the tasks that run its handlers know it."""
+    _port.set(port)
+    await server.start()
 
 
 def _is_own_fault(record: logging.LogRecord) -> bool:

@@ -76,7 +76,7 @@ class Arriving:
         """Count what arrives for a call until `received`; where that is too much or too late, this task is cancelled.
 
         Args:
-            connection: As gRPC names its peer.
+            connection: Its name, as of `name_connection`.
             timed: Whether the call has one message, which has its time.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Connections of this process by their peers, where a library keeps them to itself, as gRPC does; on Linux alone."""
+"""Connections of this process by their two ends, where a library keeps them to itself, as gRPC does; on Linux alone."""
 
 from __future__ import annotations
 
@@ -13,8 +13,16 @@ _BYTES_RECEIVED = 128
 """Where Linux has it in its `tcp_info`."""
 
 
+def name_connection(peer: str, port: int) -> str:
+    """Return the name of a connection: its peer, as gRPC writes it, and the port of this process that it came to.
+
+    A peer may reach several ports of a gateway from one port of its own, and behind one address may be several peers.
+    """
+    return f"{peer} to port {port}"
+
+
 def received_bytes() -> dict[str, int]:
-    """Return what each connection has received, by its peer as gRPC writes it; empty where that can't be known."""
+    """Return what each connection has received, by its name; empty where that can't be known."""
     found: dict[str, int] = {}
     for peer, connection in _connections():
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
@@ -22,10 +30,10 @@ def received_bytes() -> dict[str, int]:
     return found
 
 
-def close_connections(peers: Collection[str]) -> None:
-    """End the connections of peers, named as gRPC does; what their owner keeps for them is freed thereby."""
+def close_connections(names: Collection[str]) -> None:
+    """End connections by their names; what their owner keeps for them is freed thereby."""
     for name, connection in _connections():
-        if name in peers:
+        if name in names:
             with suppress(OSError):  # it is closed already
                 connection.shutdown(socket.SHUT_RDWR)
 
@@ -40,7 +48,8 @@ def _connections() -> Iterator[tuple[str, socket.socket]]:
             connection = socket.socket(fileno=int(path.name))
             try:
                 if connection.family in {socket.AF_INET, socket.AF_INET6} and connection.type == socket.SOCK_STREAM:
-                    yield _name(*connection.getpeername()[:2]), connection
+                    peer = _name(*connection.getpeername()[:2])
+                    yield name_connection(peer, connection.getsockname()[1]), connection
             finally:
                 connection.detach()
 

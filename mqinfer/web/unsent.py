@@ -92,15 +92,15 @@ class Unsent:
             del self._replies[reply]
             self.bytes -= reply.size
 
-    def close_connection(self, peer: str) -> None:
-        """End the connection of a peer of gRPC, together with others: to look for many takes as long as for one."""
+    def close_connection(self, name: str) -> None:
+        """End a connection of gRPC by its name, together with others: to look for many takes as long as for one."""
         if not self._closing:
             asyncio.get_running_loop().call_soon(self._close)
-        self._closing.add(peer)
+        self._closing.add(name)
 
     def _close(self) -> None:
-        peers, self._closing = self._closing, set()
-        close_connections(peers)
+        names, self._closing = self._closing, set()
+        close_connections(names)
 
     def _make_room(self) -> None:
         held: Counter[str] = Counter()

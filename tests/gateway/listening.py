@@ -13,7 +13,7 @@ import grpc
 import pytest
 from aiohttp import web
 
-from mqinfer.gateway.grpc_calls import make_server
+from mqinfer.gateway.grpc_calls import make_server, start_server
 from mqinfer.gateway.http import make_runner
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.web.arriving import Arriving
@@ -41,10 +41,10 @@ async def over_http(app: web.Application, settings: GatewaySettings) -> AsyncIte
 async def over_grpc(handlers: Sequence[Any], settings: GatewaySettings) -> AsyncIterator[str]:
     """Serve handlers of gRPC; yield their address."""
     server = make_server(list(handlers), settings)
-    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    await server.start()
+    port = server.add_insecure_port("127.0.0.1:0")
+    await start_server(server, port)
     try:
-        yield address
+        yield f"127.0.0.1:{port}"
     finally:
         await server.stop(None)
 

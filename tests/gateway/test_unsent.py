@@ -17,6 +17,7 @@ from mqinfer.gateway import http
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.grpc_calls import unary
 from mqinfer.protocol.datatypes import Array
+from mqinfer.web.peers import close_connections, name_connection, received_bytes
 from mqinfer.web.unsent import Unsent
 from tests.gateway.conftest import gateway_settings
 from tests.gateway.listening import core_that_counts, over_grpc, over_http
@@ -112,6 +113,30 @@ async def test_grpc(reason: str, caplog: pytest.LogCaptureFixture) -> None:
     assert unsent.given_up == {reason: 1}
     assert unsent.bytes == 0
     assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_connections_from_one_port_are_told_apart() -> None:
+    """A peer may reach two ports of the gateway from one of its own: each connection counts and is closed by itself."""
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    callers, accepted = list[socket.socket](), list[socket.socket]()
+    for place, server in enumerate(servers):
+        caller = socket.socket()
+        caller.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        caller.bind(callers[0].getsockname() if callers else ("127.0.0.1", 0))
+        caller.connect(server.getsockname())
+        caller.sendall(bytes(place + 1))
+        callers.append(caller)
+        accepted.append(server.accept()[0])
+    peer = f"ipv4:127.0.0.1:{callers[0].getsockname()[1]}"
+    names = [name_connection(peer, server.getsockname()[1]) for server in servers]
+    received = received_bytes()
+    assert [received[name] for name in names] == [1, 2]
+    close_connections({names[0]})
+    callers[1].sendall(b"more")
+    assert accepted[1].recv(9) == b"\0\0more"
+    assert callers[0].recv(1) == b""
+    for each in (*servers, *callers, *accepted):
+        each.close()
 
 
 async def test_a_result_that_waits_to_be_written_counts() -> None:

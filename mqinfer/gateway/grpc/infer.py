@@ -128,7 +128,7 @@ class _Stream:
 
     def _give_up(self) -> None:
         """End the stream with its connection: its client does not read, and gRPC frees a reply in no other way."""
-        self._core.unsent.close_connection(self._caller.peer)
+        self._core.unsent.close_connection(self._caller.connection)
 
     async def _reply(self, infer: _Infer, request_id: str, model: str) -> bytes:
         try:

@@ -37,7 +37,8 @@ def make_reflection(core: Core, access: Access, files: Sequence[str]) -> list[An
             caller = admit(access, Right.METADATA, context)
             while (data := await receive(core, context, caller, is_only=False)) is not grpc.aio.EOF:
                 reply = _answer(data, served)
-                with core.unsent.sending(caller.name, len(reply), partial(core.unsent.close_connection, caller.peer)):
+                give_up = partial(core.unsent.close_connection, caller.connection)
+                with core.unsent.sending(caller.name, len(reply), give_up):
                     await _write(context, reply)
         except Exception as error:  # noqa: BLE001 - the call's root; `known` logs what nobody has foreseen
             await abort(context, known(error))

@@ -15,7 +15,7 @@ from aiohttp import web
 from mqinfer.gateway.access import Access
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.grpc import make_handlers
-from mqinfer.gateway.grpc_calls import make_server
+from mqinfer.gateway.grpc_calls import make_server, start_server
 from mqinfer.gateway.http import make_runner
 from mqinfer.gateway.metrics import make_metrics_app
 from mqinfer.gateway.rest.app import make_app
@@ -111,12 +111,12 @@ class Fronts:
         where = front.place(settings)
         try:
             if settings.callers.tls:
-                server.add_secure_port(where, _grpc_credentials(settings.callers.tls))
+                port = server.add_secure_port(where, _grpc_credentials(settings.callers.tls))
             else:
-                server.add_insecure_port(where)
+                port = server.add_insecure_port(where)
         except RuntimeError as error:  # which names no cause
             raise _cannot_listen(settings, front, OSError(str(error))) from error
-        await server.start()
+        await start_server(server, port)
         self._servers.append(server)
 
 
