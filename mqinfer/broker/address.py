@@ -14,14 +14,15 @@ from mqinfer.broker.environment import Variable
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.topics import is_name
 
-Transport = Literal["tcp", "websockets", "memory"]
+Transport = Literal["tcp", "websockets", "nats", "memory"]
 
-# Scheme: transport, whether it is TLS, default port (MQTT's registered ones, and HTTP's for websockets).
+# Scheme: transport, whether it is TLS, default port (registered ones of MQTT and NATS, and HTTP's for websockets).
 _SCHEMES: Final[dict[str, tuple[Transport, bool, int]]] = {
     "mqtt": ("tcp", False, 1883),
     "mqtts": ("tcp", True, 8883),
     "ws": ("websockets", False, 80),
     "wss": ("websockets", True, 443),
+    "nats": ("nats", False, 4222),
     "memory": ("memory", False, 0),
 }
 _WARNED = timedelta(days=30)
@@ -54,7 +55,7 @@ class BrokerAddress:
         username: Of the login, if any.
         password: Of the login; never shown.
         tls: Set where the connection is encrypted.
-        transport: `tcp`, `websockets`, or `memory` for a broker within this process.
+        transport: `tcp`, `websockets`, `nats`, or `memory` for a broker within this process.
         path: The HTTP path of a websockets broker.
         standbys: Host and port of each broker that is tried, in this order, where the first one does not answer. Login,
             TLS, transport and path are the same.
@@ -109,7 +110,7 @@ class BrokerAddress:
     def __str__(self) -> str:
         if self.transport == "memory":
             return f"memory://{self.host}"
-        scheme = {"tcp": "mqtt", "websockets": "ws"}[self.transport] + ("s" if self.tls else "")
+        scheme = {"tcp": "mqtt", "websockets": "ws", "nats": "nats"}[self.transport] + ("s" if self.tls else "")
         hosts = ",".join(f"{f'[{host}]' if ':' in host else host}:{port}" for host, port in self._places)
         return f"{scheme}://{hosts}" + (self.path if self.transport == "websockets" else "")
 
@@ -123,7 +124,7 @@ class BrokerAddress:
         key_file: Path | str | None = None,
         password_file: Path | str | None = None,
     ) -> BrokerAddress:
-        """Read a URL: `mqtt://`, `mqtts://`, `ws://`, `wss://` or `memory://name`.
+        """Read a URL: `mqtt://`, `mqtts://`, `ws://`, `wss://`, `nats://` or `memory://name`.
 
         Args:
             url: With `user@` or `user:password@` if need be, both percent-encoded. For a user without a password that

@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import ConnectionHandler, Link, Message
 from mqinfer.broker.memory import MemoryBroker, MemoryLink
+from mqinfer.broker.nats.link import NatsLink
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.broker.process import abandon_in_children
 
@@ -70,7 +71,7 @@ def make_link(
         client_id: Unique among all connections to the broker.
         will: Published by the broker when the link is lost without `close`.
         on_connection: Called at each connection and each loss, on the link's thread.
-        host: As of `PahoLink`; of no effect in memory, where there is nothing to read and write.
+        host: As of `PahoLink`; of no effect in memory, where there is nothing to read and write, and with NATS.
 
     Raises:
         ConfigError: The URL has a fault, or a certificate can't be read.
@@ -80,4 +81,6 @@ def make_link(
         return MemoryLink(
             _memory_brokers.get(address.host), client_id=client_id, will=will, on_connection=on_connection
         )
+    if address.transport == "nats":
+        return NatsLink(address, client_id=client_id, will=will, on_connection=on_connection)
     return PahoLink(address, client_id=client_id, will=will, on_connection=on_connection, host=host)

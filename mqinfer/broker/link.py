@@ -1,4 +1,4 @@
-"""The contract of a link to a broker: what `PahoLink` and `MemoryLink` both do, and nothing more.
+"""The contract of a link to a broker: what `PahoLink`, `NatsLink` and `MemoryLink` all do, and nothing more.
 
 Narrow on purpose, so that another engine is one new file. `tests/broker/test_link_contract.py` runs over every link.
 """

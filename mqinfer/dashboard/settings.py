@@ -137,10 +137,8 @@ def _check_broker(settings: DashboardSettings) -> None:
     address = settings.address
     if settings.direct is not None:
         _check_direct(settings, settings.direct)
-    elif address.transport == "memory":
-        raise ConfigError(
-            "--broker memory://: that broker lives within one process, which no browser can reach; use mqtt:// or mqtts://"
-        )
+    elif address.transport not in {"tcp", "websockets"}:
+        raise ConfigError(f"--broker {address}: no browser can reach that broker; use mqtt:// or mqtts://")
     elif address.transport != "tcp":
         raise ConfigError(
             f"--broker {address}: the relay connects over TCP; use mqtt:// or mqtts://, or --direct {address} to let "

@@ -28,6 +28,7 @@ from mqinfer.protocol.errors import ConfigError
         ("ws://host/other", BrokerAddress("host", 80, transport="websockets", path="/other")),
         ("wss://host", BrokerAddress("host", 443, transport="websockets", tls=TlsOptions())),
         ("memory://bench", BrokerAddress("bench", 0, transport="memory")),
+        ("nats://host", BrokerAddress("host", 4222, transport="nats")),
         ("mqtt://a,b:1884,[::1]", BrokerAddress("a", standbys=(("b", 1884), ("::1", 1883)))),
         ("mqtt://u:p,q@a,b", BrokerAddress("a", 1883, "u", "p,q", standbys=(("b", 1883),))),
         ("ws://a,b:90/x", BrokerAddress("a", 80, transport="websockets", path="/x", standbys=(("b", 90),))),
@@ -111,7 +112,15 @@ def test_any_text_is_an_address_or_a_config_error(text: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["mqtt://host:1", "mqtts://[::1]:2", "ws://host:3/p", "wss://host:4/p", "memory://name", "mqtt://a:1,[::1]:2"],
+    [
+        "mqtt://host:1",
+        "mqtts://[::1]:2",
+        "ws://host:3/p",
+        "wss://host:4/p",
+        "memory://name",
+        "nats://host:5",
+        "mqtt://a:1,[::1]:2",
+    ],
 )
 def test_text_form(url: str) -> None:
     """The text form of an address is its URL."""

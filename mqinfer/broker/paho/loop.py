@@ -30,10 +30,10 @@ from multiprocessing.connection import wait
 from msgspec import Struct
 
 from mqinfer.broker.link import Ack, ConnectionHandler, Message
+from mqinfer.broker.outages import OUTAGES
 from mqinfer.broker.packets import Head
 from mqinfer.broker.paho.connecting import Backoff, ConnectionClosed, Identity
 from mqinfer.broker.paho.hosting import Hosting
-from mqinfer.broker.paho.outages import OUTAGES
 from mqinfer.broker.paho.session import Session
 from mqinfer.broker.paho.standby import Lookout, Returning, Turns
 from mqinfer.broker.process import abandon_in_children, end_thread_in_child

@@ -1,0 +1,194 @@
+"""What JetStream keeps for links: retained messages, and wills that the server itself publishes when they come due.
+
+Both lie in one stream that holds the last message of each subject. What is stored under `retained.` is passed on under
+`mqtt.` at the same moment, so subscribers that listen receive it as any other message. A will is a scheduled message:
+its link puts it off again and again, and where the link is gone the server publishes it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mqinfer.broker.link import Message
+from mqinfer.broker.nats.subjects import LIVE, RETAINED, WILLS, subject, token
+from mqinfer.broker.packets import encode_head
+from mqinfer.protocol.errors import BrokerUnreachable, LinkError
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+
+STREAM = "mqinfer"
+ANSWER_S = 10.0
+"""How long the server may take for an answer."""
+BEAT_S = 1.0
+"""Interval in which a link puts its will off."""
+LOST_S = 5.0
+"""A link is lost that has not put its will off for so long; longer where the answers of the server took long, since
+large messages are in front of them on a thin link."""
+_SLOW, _MOST_LOST_S = 3.0, 60.0
+_MOST_BYTES = 256 << 20
+_STREAM_MISSING, _WRONG_SEQUENCE = 10059, 10071
+_CONFIGURATION = {
+    "name": STREAM,
+    "subjects": [f"{RETAINED}.>", f"{WILLS}.>"],
+    "storage": "memory",  # as a Mosquitto without persistence: what ended with the server is published anew
+    "max_msgs_per_subject": 1,
+    "max_bytes": _MOST_BYTES,
+    "discard": "old",
+    "allow_msg_ttl": True,
+    "allow_msg_schedules": True,
+    "republish": {"src": f"{RETAINED}.>", "dest": f"{LIVE}.>"},
+}
+
+
+class Fault(msgspec.Struct):
+    """An error of JetStream.
+
+    Attributes:
+        err_code: Its number.
+        description: Its words.
+    """
+
+    err_code: int = 0
+    description: str = ""
+
+
+class Answer(msgspec.Struct):
+    """An answer of JetStream, as far as links read it.
+
+    Attributes:
+        error: Set where it refused.
+        ts: The server's time.
+        seq: Number of the message that was stored.
+        name: Of the consumer that was made.
+        num_pending: How many messages the consumer will deliver.
+    """
+
+    error: Fault | None = None
+    ts: str = ""
+    seq: int = 0
+    name: str = ""
+    num_pending: int = 0
+
+
+_DECODER = msgspec.json.Decoder(Answer)
+
+
+def read_answer(data: bytes) -> Answer:
+    """Return an answer of JetStream; one that can't be read is an error."""
+    try:
+        return _DECODER.decode(data)
+    except msgspec.MsgspecError as error:
+        return Answer(Fault(0, f"an answer that is none: {error}"))
+
+
+async def ask(client: Client, what: str, arguments: Mapping[str, Any] | None = None) -> Answer:
+    """Ask JetStream for something of the stream, or of its consumers.
+
+    Raises:
+        BrokerUnreachable: The server has no JetStream, or does not answer.
+    """
+    from nats.errors import Error, NoRespondersError
+
+    try:
+        got = await client.request(f"$JS.API.{what}", json.dumps(arguments or {}).encode(), timeout=ANSWER_S)
+    except NoRespondersError as error:
+        raise BrokerUnreachable("its JetStream is off; switch it on with: nats-server --jetstream") from error
+    except Error as error:
+        raise BrokerUnreachable(f"its JetStream does not answer: {error}") from error
+    return read_answer(got.data)
+
+
+async def find_stream(client: Client) -> Callable[[], datetime]:
+    """Find the stream, or make it; return the server's clock, for that of this machine may be wrong.
+
+    Raises:
+        BrokerUnreachable: It can't be made.
+    """
+    answer = await ask(client, f"STREAM.INFO.{STREAM}")
+    if answer.error is not None and answer.error.err_code == _STREAM_MISSING:
+        answer = await ask(client, f"STREAM.CREATE.{STREAM}", _CONFIGURATION)
+    if answer.error is not None:
+        raise BrokerUnreachable(
+            f"its JetStream can't make the stream {STREAM!r}, which needs nats-server 2.12 or later: "
+            f"{answer.error.description}"
+        )
+    then, since = datetime.fromisoformat(answer.ts), time.monotonic()
+    return lambda: then + timedelta(seconds=time.monotonic() - since)
+
+
+def time_to_live(message: Message) -> dict[str, str]:
+    """Return the headers of a message that is to be kept: until when, or that it clears its topic."""
+    if not len(message.payload) and not message.tail:
+        return {"Nats-TTL": "1s"}
+    return {} if message.expiry_s is None else {"Nats-TTL": f"{max(message.expiry_s, 1)}s"}
+
+
+class Will:
+    """The will of a link, which has to be put off in time.
+
+    Args:
+        client: The connection.
+        client_id: Of the link.
+        message: What is to be published.
+        clock: The server's.
+    """
+
+    def __init__(self, client: Client, client_id: str, message: Message, clock: Callable[[], datetime]) -> None:
+        message = message.joined()
+        self._client, self._clock = client, clock
+        self._subject = f"{WILLS}.{token(client_id)}"
+        self._target = subject(message.topic, RETAINED)
+        self._packet = bytes(encode_head(message).data) + bytes(message.payload)
+        kept = (
+            time_to_live(message) if message.retain else {"Nats-TTL": "1s"}
+        )  # what is stored at all is so for a second
+        self._kept = {f"Nats-Schedule-{name.removeprefix('Nats-')}": value for name, value in kept.items()}
+        self._sequence = 0
+        self._patience_s = LOST_S
+
+    async def publish(self) -> None:
+        """Publish it now, as a broker does when it has lost a connection."""
+        headers = {name.replace("Schedule-", ""): value for name, value in self._kept.items()}
+        await self._client.publish(self._target, self._packet, headers=headers)
+
+    async def put_off(self) -> None:
+        """Put it off once more, or for the first time.
+
+        Raises:
+            LinkError: It was published already, or the server does not answer.
+        """
+        start = time.monotonic()
+        due = self._clock() + timedelta(seconds=self._patience_s)
+        headers = {"Nats-Schedule": f"@at {due:%Y-%m-%dT%H:%M:%S.%fZ}", "Nats-Schedule-Target": self._target}
+        if self._sequence:
+            headers["Nats-Expected-Last-Subject-Sequence"] = str(self._sequence)
+        answer = await self._store(self._packet, {**headers, **self._kept}, self._patience_s)
+        if answer.error is not None:
+            was_due = answer.error.err_code == _WRONG_SEQUENCE
+            raise LinkError("its will came due" if was_due else f"its will was refused: {answer.error.description}")
+        self._sequence = answer.seq
+        self._patience_s = min(max(LOST_S, _SLOW * (time.monotonic() - start)), _MOST_LOST_S)
+
+    async def take_back(self) -> None:
+        """Take it back: the link closes.
+
+        Raises:
+            LinkError: The server does not answer.
+        """
+        await self._store(b"", {"Nats-TTL": "1s"}, ANSWER_S)
+
+    async def _store(self, packet: bytes, headers: dict[str, str], patience_s: float) -> Answer:
+        from nats.errors import Error
+
+        try:
+            got = await self._client.request(self._subject, packet, timeout=patience_s, headers=headers)
+        except Error as error:
+            raise LinkError(f"the server does not answer: {error}") from error
+        return read_answer(got.data)

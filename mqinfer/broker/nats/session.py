@@ -1,0 +1,419 @@
+"""One connection to a NATS server, from dialling to its end. All of it runs on the link's loop.
+
+Whether anybody listens is known as with a PUBACK: a publication names a subject for answers, where the server says at
+once that there are no responders; the PONG behind it says that the server has handled it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.link import Ack, Message, ReasonCode
+from mqinfer.broker.nats.jetstream import (
+    ANSWER_S,
+    BEAT_S,
+    STREAM,
+    Will,
+    ask,
+    find_stream,
+    read_answer,
+    time_to_live,
+)
+from mqinfer.broker.nats.subjects import LIVE, RETAINED, subject, subjects, token, topic
+from mqinfer.broker.packets import Head, decode_publish, decode_variable_integer
+from mqinfer.broker.process import Maker, end_thread_in_child
+from mqinfer.broker.routes import Route, Routes
+from mqinfer.protocol.errors import BadEnvelope, BrokerUnreachable, LinkError, NotAuthorized, NotConnected
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
+
+_log = logging.getLogger("mqinfer.broker")
+
+_CONNECT_S = 5
+_PING_S = 5
+"""Interval of pings; a connection without two answers is lost, in the time in which Mosquitto finds that."""
+_PONG_S = 60
+"""How long a PONG may take: large messages may be in front of it on a thin link."""
+_NO_RESPONDERS = "503"
+_DENIED = re.compile(r'permissions violation for (?:publish|subscription) to "([^"]*)"')
+
+
+class NatsOutgoing(Struct, eq=False):
+    """A message for the link's loop.
+
+    Attributes:
+        epoch: Number of its connection; it is dropped where another one has taken its place.
+        message: The message; None once it is withdrawn.
+        head: Its packet but for the payload.
+        on_ack: Called with the reason code.
+    """
+
+    epoch: int
+    message: Message | None
+    head: Head
+    on_ack: Ack
+
+    def withdraw(self) -> None:
+        """Give up the message, unless it has been passed on."""
+        self.message = None
+
+
+class _Fetch(Struct, eq=False):
+    """What is read of the messages that the stream keeps, for one subscription.
+
+    Attributes:
+        done: Set with the last one.
+        seen: Number of the newest message of each topic that came while reading: what is kept is no newer.
+    """
+
+    done: asyncio.Event
+    seen: dict[str, int]
+
+
+class NatsSession:
+    """One connection.
+
+    Args:
+        client_id: Of the link.
+        routes: Its subscriptions.
+
+    Attributes:
+        lost: The reason why the connection has ended, once it has.
+        dropped: Messages that were received and could not be read, or were too many.
+    """
+
+    def __init__(self, client_id: str, routes: Routes) -> None:
+        from nats.aio.client import Client
+
+        self.lost: asyncio.Future[LinkError] = asyncio.get_running_loop().create_future()
+        self.dropped = 0
+        self._client_id, self._routes = client_id, routes
+        self._maker = Maker(f"the connection of {client_id!r}")
+        self._client: Client = Client()
+        self._inbox = f"{self._client.new_inbox()}."
+        self._number = 0
+        self._unacked: dict[int, tuple[str, Ack]] = {}
+        self._unstored: dict[int, tuple[str, Ack]] = {}
+        self._denied: set[str] = set()
+        self._subscriptions: dict[str, list[Subscription]] = {}
+        self._will: Will | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._acknowledging = False
+
+    @property
+    def max_payload(self) -> int:
+        """The largest message that the server accepts."""
+        return self._client.max_payload
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything that was published is acknowledged."""
+        return not self._unacked and not self._unstored
+
+    async def open(self, address: BrokerAddress, will: Message | None, *, is_return: bool) -> None:
+        """Connect, put the will in place, and make all subscriptions.
+
+        Args:
+            address: The server.
+            will: Of the link.
+            is_return: Whether the link has lost a connection: its will is published first then.
+
+        Raises:
+            LinkError: The server can't be reached or refuses, or lacks JetStream.
+        """
+        await self._connect(address)
+        clock = await find_stream(self._client)
+        await self._client.subscribe(f"{self._inbox}*", cb=self._receive_ack)
+        if will is not None:
+            self._will = Will(self._client, self._client_id, will, clock)
+            if is_return:
+                await self._will.publish()
+            await self._will.put_off()
+            self.spawn(self._beat(self._will))
+        while missing := [route for route in self._routes if route.subscription not in self._subscriptions]:
+            for route in missing:
+                await self.subscribe(route)
+
+    async def _connect(self, address: BrokerAddress) -> None:
+        from nats.errors import AuthorizationError, Error
+
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        try:
+            await self._client.connect(
+                f"nats://{host}:{address.port}",
+                name=self._client_id,
+                user=address.username,
+                password=address.password,
+                allow_reconnect=False,
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,
+                connect_timeout=_CONNECT_S,
+                ping_interval=_PING_S,
+                error_cb=self._note_error,
+                closed_cb=self._note_end,
+            )
+        except AuthorizationError as error:
+            raise NotAuthorized(f"{address} refuses the login") from error
+        except (Error, OSError, TimeoutError) as error:
+            if "authorization" in str(self._client.last_error).lower():
+                raise NotAuthorized(f"{address} refuses the login") from error
+            reason = self._client.last_error or error
+            raise BrokerUnreachable(f"{address}: {str(reason) or 'no NATS server answers'}") from error
+
+    async def send(self, outgoing: NatsOutgoing) -> None:
+        """Publish a message; its reason code comes later."""
+        message = outgoing.message
+        if message is None:
+            return
+        pieces = (outgoing.head.data, message.payload, *message.tail)
+        packet = b"".join(pieces)
+        self._number += 1
+        name = subject(message.topic, RETAINED if message.retain else LIVE)
+        reply = f"{self._inbox}{self._number}" if message.qos else ""
+        if message.qos:
+            (self._unstored if message.retain else self._unacked)[self._number] = (name, outgoing.on_ack)
+        if message.retain:
+            await self._client.publish(name, packet, reply=reply, headers=time_to_live(message) or None)
+            return
+        await self._client.publish(name, packet, reply=reply)
+        if message.qos and not self._acknowledging:
+            self._acknowledging = True
+            self.spawn(self._acknowledge())
+
+    async def subscribe(self, route: Route) -> None:
+        """Make a subscription, and have what is kept delivered.
+
+        Raises:
+            NotAuthorized: The server refused it.
+        """
+        share, topic_filter = _split(route.subscription)
+        names = subjects(topic_filter)
+        await self.unsubscribe(route.subscription)
+        fetch = _Fetch(asyncio.Event(), {})
+        is_fetched = route.retained and share is None
+
+        async def receive(msg: Msg) -> None:
+            self._receive(msg, fetch if is_fetched else None)
+
+        queue = "" if share is None else token(share)
+        self._subscriptions[route.subscription] = [
+            await self._client.subscribe(name, queue=queue, cb=receive) for name in names
+        ]
+        self._denied.clear()
+        await self._client.flush(_PONG_S)
+        if any(name.lower() in self._denied for name in names):
+            raise NotAuthorized(f"the server refuses the subscription to {topic_filter!r}")
+        if is_fetched:
+            await self._fetch(route, topic_filter, fetch)
+
+    async def unsubscribe(self, name: str) -> None:
+        """Remove a subscription, and wait until nothing more can come."""
+        found = self._subscriptions.pop(name, None)
+        for each in found or ():
+            await each.unsubscribe()
+        if found:
+            await self._client.flush(_PONG_S)
+
+    async def close(self) -> None:
+        """Take the will back, and disconnect."""
+        for task in self._tasks:
+            task.cancel()
+        if self._will is not None and not self.lost.done():
+            try:
+                await self._will.take_back()
+            except LinkError as error:
+                _log.warning("link %s: its will stays: %s", self._client_id, error)
+        await self.end()
+
+    async def end(self) -> None:
+        """Disconnect, whatever state the connection is in."""
+        for task in self._tasks:
+            task.cancel()
+        await self._client.close()
+
+    def spawn(self, work: Awaitable[None]) -> None:
+        """Have something done that ends with the session; where it fails the connection is given up."""
+        task = asyncio.ensure_future(self._guard(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def until_lost(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for something to be done.
+
+        Raises:
+            LinkError: The connection is lost before.
+        """
+        task = asyncio.ensure_future(work)
+        await asyncio.wait((task, self.lost), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            task.cancel()
+            raise self.lost.result()
+        task.result()
+
+    def give_up(self, reason: LinkError) -> None:
+        """End the session for a reason, unless there is one already."""
+        if not self.lost.done():
+            self.lost.set_result(reason)
+
+    async def _guard(self, work: Awaitable[None]) -> None:
+        from nats.errors import Error
+
+        try:
+            await work
+        except LinkError as error:
+            self.give_up(error)
+        except (Error, OSError) as error:
+            self.give_up(NotConnected(f"the connection failed: {error}"))
+
+    async def _beat(self, will: Will) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            await will.put_off()
+
+    async def _acknowledge(self) -> None:
+        """Acknowledge what the server has handled, until there is nothing more."""
+        try:
+            while self._unacked:
+                last = self._number
+                await self._client.flush(_PONG_S)
+                for number in [number for number in self._unacked if number <= last]:
+                    self._call(self._unacked.pop(number)[1], ReasonCode.SUCCESS)
+        finally:
+            self._acknowledging = False
+
+    async def _receive_ack(self, msg: Msg) -> None:
+        number = int(msg.subject.rpartition(".")[2])
+        no_responders = msg.headers is not None and msg.headers.get("Status") == _NO_RESPONDERS
+        if number in self._unacked:
+            if no_responders:
+                self._call(self._unacked.pop(number)[1], ReasonCode.NO_MATCHING_SUBSCRIBERS)
+        elif number in self._unstored:
+            name, on_ack = self._unstored.pop(number)
+            fault = None if no_responders else read_answer(msg.data).error
+            if no_responders or fault is not None:
+                _log.warning("%s was not kept: %s", name, fault.description if fault else "JetStream is off")
+            self._call(on_ack, ReasonCode.UNSPECIFIED if no_responders or fault else ReasonCode.SUCCESS)
+
+    def _call(self, on_ack: Ack, code: int) -> None:
+        try:
+            on_ack(code)
+        except Exception:  # noqa: BLE001 - foreign code on the link's thread
+            _log.exception("link %s: the handler of an acknowledgement failed", self._client_id)
+
+    def _receive(self, msg: Msg, fetch: _Fetch | None) -> None:
+        if fetch is not None and not fetch.done.is_set() and msg.headers:
+            number = msg.headers.get("Nats-Sequence", "")
+            fetch.seen[msg.subject] = int(number) if number.isdecimal() else 0
+        self._deliver(msg, retain=False)
+
+    def _deliver(self, msg: Msg, *, retain: bool) -> None:
+        """Hand a message to its handler; its subject, which access rules bind, decides where it came from."""
+        try:
+            message = _read(msg)
+        except (BadEnvelope, IndexError, ValueError) as error:
+            self.dropped += 1
+            _log.warning("dropped a message on %s: %s", msg.subject, error)
+            return
+        is_kept = message.retain and len(message.payload)  # else it clears its topic, or is a will that passes
+        if is_kept or not retain:
+            self._routes.deliver(message if message.retain == retain else replace(message, retain=retain))
+        if self._maker.is_other:  # a handler forked, and this is the child
+            end_thread_in_child()
+
+    async def _fetch(self, route: Route, topic_filter: str, fetch: _Fetch) -> None:
+        """Read what is kept for a filter, and deliver it unless something newer came meanwhile."""
+        inbox = self._client.new_inbox()
+
+        async def receive(msg: Msg) -> None:
+            number, left = msg.metadata.sequence.stream, msg.metadata.num_pending
+            live = subject(topic(msg.subject))
+            is_current = route in self._routes and fetch.seen.get(live, 0) < number
+            if is_current:
+                self._deliver(msg, retain=True)
+            if left == 0:
+                fetch.done.set()
+
+        subscription = await self._client.subscribe(inbox, cb=receive)
+        try:
+            answer = await ask(
+                self._client,
+                f"CONSUMER.CREATE.{STREAM}",
+                {
+                    "stream_name": STREAM,
+                    "config": {
+                        "deliver_policy": "last_per_subject",
+                        "filter_subjects": subjects(topic_filter, RETAINED),
+                        "ack_policy": "none",
+                        "deliver_subject": inbox,
+                        "mem_storage": True,
+                        "inactive_threshold": int(ANSWER_S * 1e9),
+                    },
+                },
+            )
+            if answer.error is not None:
+                raise BrokerUnreachable(f"what is kept for {topic_filter!r} can't be read: {answer.error.description}")
+            if answer.num_pending:
+                await asyncio.wait_for(fetch.done.wait(), ANSWER_S)
+            await ask(self._client, f"CONSUMER.DELETE.{STREAM}.{answer.name}")
+        except TimeoutError:
+            _log.warning("%s: not all that is kept came within %g s", topic_filter, ANSWER_S)
+        finally:
+            fetch.done.set()
+            await subscription.unsubscribe()
+
+    async def _note_error(self, error: Exception) -> None:
+        from nats.errors import SlowConsumerError
+
+        denied = _DENIED.search(str(error))
+        if denied:
+            _log.warning("the server refuses %s", denied[1])
+            self._deny(denied[1])
+        elif isinstance(error, SlowConsumerError):
+            self.dropped += 1
+            _log.warning("dropped a message on %s: the link's handlers are too slow", error.subject)
+        else:
+            _log.debug("link %s: %s", self._client_id, error)
+
+    def _deny(self, name: str) -> None:
+        """Acknowledge what was published under a name that the server refuses; it states the name in lower case."""
+        self._denied.add(name)  # of a subscription, else without effect
+        for awaited in (self._unacked, self._unstored):
+            for number in [number for number, (sent, _) in awaited.items() if sent.lower() == name]:
+                self._call(awaited.pop(number)[1], ReasonCode.NOT_AUTHORIZED)
+
+    async def _note_end(self) -> None:
+        self.give_up(NotConnected(f"the connection ended: {self._client.last_error or 'the server closed it'}"))
+
+
+def _read(msg: Msg) -> Message:
+    """Return the message in a PUBLISH packet.
+
+    Raises:
+        BadEnvelope: It is malformed, or of another topic than its subject states.
+        IndexError: It ends too early.
+    """
+    body = memoryview(msg.data)
+    length, at = decode_variable_integer(body, 1)
+    message = decode_publish(body[0], body[at:], version5=True).message
+    if message.topic != topic(msg.subject) or length != len(body) - at:
+        raise BadEnvelope(f"a PUBLISH packet for {message.topic[:200]!r} of {length} bytes")
+    return message
+
+
+def _split(subscription: str) -> tuple[str | None, str]:
+    """Return the share group and the filter of a subscription."""
+    if not subscription.startswith("$share/"):
+        return None, subscription
+    _, share, topic_filter = subscription.split("/", 2)
+    return share, topic_filter
