@@ -34,6 +34,7 @@ large messages are in front of them on a thin link."""
 _SLOW, _MOST_LOST_S = 3.0, 60.0
 _MOST_BYTES = 256 << 20
 _STREAM_MISSING, _WRONG_SEQUENCE = 10059, 10071
+_DECODER = msgspec.json.Decoder(dict[str, Any])
 _CONFIGURATION = {
     "name": STREAM,
     "subjects": [f"{RETAINED}.>", f"{WILLS}.>"],
@@ -47,52 +48,39 @@ _CONFIGURATION = {
 }
 
 
-class Fault(msgspec.Struct):
-    """An error of JetStream.
+class Refusal(LinkError):
+    """JetStream refuses something.
 
     Attributes:
-        err_code: Its number.
-        description: Its words.
+        number: Its number for the reason.
     """
 
-    err_code: int = 0
-    description: str = ""
+    def __init__(self, words: str, number: int = 0) -> None:
+        super().__init__(words)
+        self.number = number
 
 
-class Answer(msgspec.Struct):
-    """An answer of JetStream, as far as links read it.
+def read_answer(data: bytes) -> dict[str, Any]:
+    """Return an answer of JetStream.
 
-    Attributes:
-        error: Set where it refused.
-        ts: The server's time.
-        seq: Number of the message that was stored.
-        name: Of the consumer that was made.
-        num_pending: How many messages the consumer will deliver.
+    Raises:
+        Refusal: It refused, or the answer is none.
     """
-
-    error: Fault | None = None
-    ts: str = ""
-    seq: int = 0
-    name: str = ""
-    num_pending: int = 0
-
-
-_DECODER = msgspec.json.Decoder(Answer)
-
-
-def read_answer(data: bytes) -> Answer:
-    """Return an answer of JetStream; one that can't be read is an error."""
     try:
-        return _DECODER.decode(data)
+        answer: dict[str, Any] = _DECODER.decode(data)
     except msgspec.MsgspecError as error:
-        return Answer(Fault(0, f"an answer that is none: {error}"))
+        raise Refusal(f"an answer that is none: {error}") from error
+    if fault := answer.get("error"):
+        raise Refusal(fault["description"], fault["err_code"])
+    return answer
 
 
-async def ask(client: Client, what: str, arguments: Mapping[str, Any] | None = None) -> Answer:
+async def ask(client: Client, what: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Ask JetStream for something of the stream, or of its consumers.
 
     Raises:
         BrokerUnreachable: The server has no JetStream, or does not answer.
+        Refusal: It refused.
     """
     from nats.errors import Error, NoRespondersError
 
@@ -111,15 +99,18 @@ async def find_stream(client: Client) -> Callable[[], datetime]:
     Raises:
         BrokerUnreachable: It can't be made.
     """
-    answer = await ask(client, f"STREAM.INFO.{STREAM}")
-    if answer.error is not None and answer.error.err_code == _STREAM_MISSING:
-        answer = await ask(client, f"STREAM.CREATE.{STREAM}", _CONFIGURATION)
-    if answer.error is not None:
+    try:
+        try:
+            answer = await ask(client, f"STREAM.INFO.{STREAM}")
+        except Refusal as refusal:
+            if refusal.number != _STREAM_MISSING:
+                raise
+            answer = await ask(client, f"STREAM.CREATE.{STREAM}", _CONFIGURATION)
+    except Refusal as refusal:
         raise BrokerUnreachable(
-            f"its JetStream can't make the stream {STREAM!r}, which needs nats-server 2.12 or later: "
-            f"{answer.error.description}"
-        )
-    then, since = datetime.fromisoformat(answer.ts), time.monotonic()
+            f"its JetStream can't make the stream {STREAM!r} (nats-server 2.14): {refusal}"
+        ) from None
+    then, since = datetime.fromisoformat(answer["ts"]), time.monotonic()
     return lambda: then + timedelta(seconds=time.monotonic() - since)
 
 
@@ -169,11 +160,10 @@ class Will:
         headers = {"Nats-Schedule": f"@at {due:%Y-%m-%dT%H:%M:%S.%fZ}", "Nats-Schedule-Target": self._target}
         if self._sequence:
             headers["Nats-Expected-Last-Subject-Sequence"] = str(self._sequence)
-        answer = await self._store(self._packet, {**headers, **self._kept}, self._patience_s)
-        if answer.error is not None:
-            was_due = answer.error.err_code == _WRONG_SEQUENCE
-            raise LinkError("its will came due" if was_due else f"its will was refused: {answer.error.description}")
-        self._sequence = answer.seq
+        try:
+            self._sequence = await self._store(self._packet, {**headers, **self._kept}, self._patience_s)
+        except Refusal as refusal:
+            raise LinkError("its will came due" if refusal.number == _WRONG_SEQUENCE else str(refusal)) from None
         self._patience_s = min(max(LOST_S, _SLOW * (time.monotonic() - start)), _MOST_LOST_S)
 
     async def take_back(self) -> None:
@@ -184,11 +174,11 @@ class Will:
         """
         await self._store(b"", {"Nats-TTL": "1s"}, ANSWER_S)
 
-    async def _store(self, packet: bytes, headers: dict[str, str], patience_s: float) -> Answer:
+    async def _store(self, packet: bytes, headers: dict[str, str], patience_s: float) -> int:
         from nats.errors import Error
 
         try:
             got = await self._client.request(self._subject, packet, timeout=patience_s, headers=headers)
         except Error as error:
             raise LinkError(f"the server does not answer: {error}") from error
-        return read_answer(got.data)
+        return int(read_answer(got.data)["seq"])

@@ -7,9 +7,9 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import Ack, ConnectionHandler, Message, MessageHandler, Withdraw, ignore_ack
 from mqinfer.broker.nats.loop import NatsLoop, Work
-from mqinfer.broker.nats.session import NatsOutgoing
 from mqinfer.broker.nats.subjects import RETAINED, subject, subjects
 from mqinfer.broker.packets import encode_head
+from mqinfer.broker.paho.loop import MOST_QUEUED, Outgoing
 from mqinfer.broker.process import Maker
 from mqinfer.broker.routes import Route, Routes, subscription_name
 from mqinfer.extras import check_packages
@@ -23,7 +23,6 @@ from mqinfer.protocol.errors import (
 )
 
 _ANSWER_S = 60.0
-_MOST_QUEUED = 65_535
 _HEADERS = 512
 """Room for the headers of what is kept, which count as the message does."""
 
@@ -113,9 +112,9 @@ class NatsLink:
                 f"topic {message.topic!r}: a packet of {head.size} bytes, and the server's max_payload is {limit}; "
                 "encode it smaller, or raise max_payload in the server's configuration, to 64MB at most"
             )
-        if len(loop.outbox) >= _MOST_QUEUED:
-            raise NotConnected(f"the link to {self._address} is behind by {_MOST_QUEUED} messages")
-        outgoing = NatsOutgoing(epoch, message, head, on_ack)
+        if len(loop.outbox) >= MOST_QUEUED:
+            raise NotConnected(f"the link to {self._address} is behind by {MOST_QUEUED} messages")
+        outgoing = Outgoing(epoch, message, head, on_ack)
         loop.send(outgoing)
         return outgoing.withdraw
 

@@ -15,9 +15,10 @@ from typing import Any
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import ConnectionHandler, Message
-from mqinfer.broker.nats.session import NatsOutgoing, NatsSession
+from mqinfer.broker.nats.session import NatsSession
 from mqinfer.broker.outages import OUTAGES
 from mqinfer.broker.paho.connecting import Backoff
+from mqinfer.broker.paho.loop import Outgoing
 from mqinfer.broker.process import abandon_in_children, end_thread_in_child
 from mqinfer.broker.routes import Routes
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotAuthorized, NotConnected
@@ -63,7 +64,7 @@ class NatsLoop:
         self.max_packet_size: int | None = None
         self.reason: LinkError | None = None
         self.opened: Future[None] = Future()
-        self.outbox: deque[NatsOutgoing] = deque()
+        self.outbox: deque[Outgoing] = deque()
         self._dropped = 0
         self._address, self._client_id, self._will, self._routes = address, client_id, will, routes
         self._on_connection = on_connection
@@ -72,7 +73,7 @@ class NatsLoop:
         self._close_by: float | None = None
         self._abandoned = False
         self._selector = selectors.EpollSelector()
-        self._changed = asyncio.Event()
+        self._changed, self._closing = asyncio.Event(), asyncio.Event()
         self._thread = threading.Thread(target=self._run, name=f"mqinfer-nats-{client_id}", daemon=True)
         self._loop = asyncio.SelectorEventLoop(self._selector)
         abandon_in_children(self)
@@ -105,7 +106,7 @@ class NatsLoop:
         """Return whether the caller runs on the thread."""
         return self._thread is threading.current_thread()
 
-    def send(self, outgoing: NatsOutgoing) -> None:
+    def send(self, outgoing: Outgoing) -> None:
         """Have a message sent."""
         self.outbox.append(outgoing)
         if not self._is_awake:
@@ -120,7 +121,7 @@ class NatsLoop:
         """Wait until all is acknowledged, at most `timeout` seconds, disconnect, and join the thread."""
         self._close_by = time.monotonic() + timeout
         self.connected = False
-        self._call(self._changed.set)
+        self._call(self._closing.set)
         self._thread.join()
 
     def cut(self) -> None:
@@ -142,19 +143,17 @@ class NatsLoop:
     # What follows runs on the thread.
 
     def _run(self) -> None:
-        names = ThreadPoolExecutor(1, thread_name_prefix="mqinfer-nats-names")
-        self._loop.set_default_executor(names)
+        self._loop.set_default_executor(ThreadPoolExecutor(1, thread_name_prefix="mqinfer-nats-names"))
         failure: LinkError = NotConnected("the link was closed")
         try:
-            failure = self._loop.run_until_complete(self._keep_connected()) or failure
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                failure = runner.run(self._keep_connected()) or failure
         except BaseException as error:  # noqa: BLE001 - the root of the thread; `failure` and `on_connection` report it
             if self._abandoned:
                 end_thread_in_child()
             _log.critical("the thread of the link to %s failed", self._address, exc_info=True)
             failure = BrokerUnreachable(f"the link to {self._address} failed: {error!r}")
         self.connected = False
-        names.shutdown()
-        self._loop.close()
         OUTAGES.ended(str(self._address), self, connected=False)
         if self._close_by is None:
             self.failure = failure
@@ -163,17 +162,14 @@ class NatsLoop:
         elif self.failure:
             self._report(connected=False)
 
-    def _is_closing(self) -> bool:
-        return self._close_by is not None
-
     async def _keep_connected(self) -> LinkError | None:
         """Connect again and again until closed; return what makes another attempt useless."""
-        backoff = Backoff()
-        while not self._is_closing():
+        backoff, closing = Backoff(), asyncio.ensure_future(self._closing.wait())
+        while not self._closing.is_set():
             for address in self._address.each:
                 epoch = self.epoch
-                error = await self._serve(address)
-                if self._is_closing():
+                error = await self._serve(address, closing)
+                if self._closing.is_set():
                     break
                 if isinstance(error, NotAuthorized):
                     _log.log(logging.CRITICAL if self.opened.done() else logging.DEBUG, "giving up: %s", error)
@@ -183,16 +179,10 @@ class NatsLoop:
                 if self.epoch != epoch:
                     backoff = Backoff()
                     break
-            await self._pause(backoff.next())
+            await asyncio.wait((closing,), timeout=backoff.next())
         return None
 
-    async def _pause(self, seconds: float) -> None:
-        end = self._loop.time() + seconds
-        while self._close_by is None and (left := end - self._loop.time()) > 0:
-            self._changed.clear()
-            await asyncio.wait((asyncio.ensure_future(self._changed.wait()),), timeout=left)
-
-    async def _serve(self, address: BrokerAddress) -> LinkError:
+    async def _serve(self, address: BrokerAddress, closing: asyncio.Future[Any]) -> LinkError:
         """Keep one connection from dialling to its end; return why it ended."""
         from nats.errors import Error
 
@@ -201,10 +191,7 @@ class NatsLoop:
             await session.until_lost(session.open(address, self._will, is_return=self.epoch > 0))
             self._connected(session)
             session.spawn(self._send(session))
-            while not session.lost.done() and self._close_by is None:
-                await asyncio.wait(
-                    (session.lost, asyncio.ensure_future(self._changed.wait())), return_when="FIRST_COMPLETED"
-                )
+            await asyncio.wait((session.lost, closing), return_when=asyncio.FIRST_COMPLETED)
             if not session.lost.done():
                 await self._finish(session)
             return session.lost.result() if session.lost.done() else NotConnected("the link was closed")

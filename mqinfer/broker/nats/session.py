@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from mqinfer.broker.address import BrokerAddress
@@ -21,6 +21,7 @@ from mqinfer.broker.nats.jetstream import (
     ANSWER_S,
     BEAT_S,
     STREAM,
+    Refusal,
     Will,
     ask,
     find_stream,
@@ -28,7 +29,8 @@ from mqinfer.broker.nats.jetstream import (
     time_to_live,
 )
 from mqinfer.broker.nats.subjects import LIVE, RETAINED, subject, subjects, token, topic
-from mqinfer.broker.packets import Head, decode_publish, decode_variable_integer
+from mqinfer.broker.packets import decode_publish, decode_variable_integer
+from mqinfer.broker.paho.loop import Outgoing
 from mqinfer.broker.process import Maker, end_thread_in_child
 from mqinfer.broker.routes import Route, Routes
 from mqinfer.protocol.errors import BadEnvelope, BrokerUnreachable, LinkError, NotAuthorized, NotConnected
@@ -47,38 +49,6 @@ _PONG_S = 60
 """How long a PONG may take: large messages may be in front of it on a thin link."""
 _NO_RESPONDERS = "503"
 _DENIED = re.compile(r'permissions violation for (?:publish|subscription) to "([^"]*)"')
-
-
-class NatsOutgoing(Struct, eq=False):
-    """A message for the link's loop.
-
-    Attributes:
-        epoch: Number of its connection; it is dropped where another one has taken its place.
-        message: The message; None once it is withdrawn.
-        head: Its packet but for the payload.
-        on_ack: Called with the reason code.
-    """
-
-    epoch: int
-    message: Message | None
-    head: Head
-    on_ack: Ack
-
-    def withdraw(self) -> None:
-        """Give up the message, unless it has been passed on."""
-        self.message = None
-
-
-class _Fetch(Struct, eq=False):
-    """What is read of the messages that the stream keeps, for one subscription.
-
-    Attributes:
-        done: Set with the last one.
-        seen: Number of the newest message of each topic that came while reading: what is kept is no newer.
-    """
-
-    done: asyncio.Event
-    seen: dict[str, int]
 
 
 class NatsSession:
@@ -142,8 +112,8 @@ class NatsSession:
             await self._will.put_off()
             self.spawn(self._beat(self._will))
         while missing := [route for route in self._routes if route.subscription not in self._subscriptions]:
-            for route in missing:
-                await self.subscribe(route)
+            with suppress(NotAuthorized):  # it is in the log; what else there is goes on
+                await self.subscribe(missing[0])
 
     async def _connect(self, address: BrokerAddress) -> None:
         from nats.errors import AuthorizationError, Error
@@ -171,7 +141,7 @@ class NatsSession:
             reason = self._client.last_error or error
             raise BrokerUnreachable(f"{address}: {str(reason) or 'no NATS server answers'}") from error
 
-    async def send(self, outgoing: NatsOutgoing) -> None:
+    async def send(self, outgoing: Outgoing) -> None:
         """Publish a message; its reason code comes later."""
         message = outgoing.message
         if message is None:
@@ -200,11 +170,13 @@ class NatsSession:
         share, topic_filter = _split(route.subscription)
         names = subjects(topic_filter)
         await self.unsubscribe(route.subscription)
-        fetch = _Fetch(asyncio.Event(), {})
-        is_fetched = route.retained and share is None
+        newest: dict[str, int] = {}
+        reads = route.retained and share is None
 
         async def receive(msg: Msg) -> None:
-            self._receive(msg, fetch if is_fetched else None)
+            if reads and msg.headers and (number := msg.headers.get("Nats-Sequence", "")).isdecimal():
+                newest[msg.subject] = int(number)
+            self._deliver(msg, retain=False)
 
         queue = "" if share is None else token(share)
         self._subscriptions[route.subscription] = [
@@ -214,8 +186,10 @@ class NatsSession:
         await self._client.flush(_PONG_S)
         if any(name.lower() in self._denied for name in names):
             raise NotAuthorized(f"the server refuses the subscription to {topic_filter!r}")
-        if is_fetched:
-            await self._fetch(route, topic_filter, fetch)
+        if reads:
+            await self._read_kept(route, topic_filter, newest)
+            reads = False
+            newest.clear()
 
     async def unsubscribe(self, name: str) -> None:
         """Remove a subscription, and wait until nothing more can come."""
@@ -294,28 +268,23 @@ class NatsSession:
 
     async def _receive_ack(self, msg: Msg) -> None:
         number = int(msg.subject.rpartition(".")[2])
-        no_responders = msg.headers is not None and msg.headers.get("Status") == _NO_RESPONDERS
-        if number in self._unacked:
-            if no_responders:
-                self._call(self._unacked.pop(number)[1], ReasonCode.NO_MATCHING_SUBSCRIBERS)
-        elif number in self._unstored:
+        if number in self._unstored:
             name, on_ack = self._unstored.pop(number)
-            fault = None if no_responders else read_answer(msg.data).error
-            if no_responders or fault is not None:
-                _log.warning("%s was not kept: %s", name, fault.description if fault else "JetStream is off")
-            self._call(on_ack, ReasonCode.UNSPECIFIED if no_responders or fault else ReasonCode.SUCCESS)
+            code = ReasonCode.SUCCESS
+            try:
+                read_answer(msg.data)
+            except Refusal as refusal:
+                _log.warning("%s was not kept: %s", name, refusal)
+                code = ReasonCode.UNSPECIFIED
+            self._call(on_ack, code)
+        elif number in self._unacked and msg.headers and msg.headers.get("Status") == _NO_RESPONDERS:
+            self._call(self._unacked.pop(number)[1], ReasonCode.NO_MATCHING_SUBSCRIBERS)
 
     def _call(self, on_ack: Ack, code: int) -> None:
         try:
             on_ack(code)
         except Exception:  # noqa: BLE001 - foreign code on the link's thread
             _log.exception("link %s: the handler of an acknowledgement failed", self._client_id)
-
-    def _receive(self, msg: Msg, fetch: _Fetch | None) -> None:
-        if fetch is not None and not fetch.done.is_set() and msg.headers:
-            number = msg.headers.get("Nats-Sequence", "")
-            fetch.seen[msg.subject] = int(number) if number.isdecimal() else 0
-        self._deliver(msg, retain=False)
 
     def _deliver(self, msg: Msg, *, retain: bool) -> None:
         """Hand a message to its handler; its subject, which access rules bind, decides where it came from."""
@@ -331,18 +300,23 @@ class NatsSession:
         if self._maker.is_other:  # a handler forked, and this is the child
             end_thread_in_child()
 
-    async def _fetch(self, route: Route, topic_filter: str, fetch: _Fetch) -> None:
-        """Read what is kept for a filter, and deliver it unless something newer came meanwhile."""
-        inbox = self._client.new_inbox()
+    async def _read_kept(self, route: Route, topic_filter: str, newest: Mapping[str, int]) -> None:
+        """Read what is kept for a filter, and deliver it unless something newer came meanwhile.
+
+        Args:
+            route: The subscription.
+            topic_filter: Its filter.
+            newest: Numbers of the newest messages that came, by subject.
+        """
+        inbox, done = self._client.new_inbox(), asyncio.Event()
 
         async def receive(msg: Msg) -> None:
             number, left = msg.metadata.sequence.stream, msg.metadata.num_pending
             live = subject(topic(msg.subject))
-            is_current = route in self._routes and fetch.seen.get(live, 0) < number
-            if is_current:
+            if route in self._routes and newest.get(live, 0) < number:
                 self._deliver(msg, retain=True)
             if left == 0:
-                fetch.done.set()
+                done.set()
 
         subscription = await self._client.subscribe(inbox, cb=receive)
         try:
@@ -361,15 +335,12 @@ class NatsSession:
                     },
                 },
             )
-            if answer.error is not None:
-                raise BrokerUnreachable(f"what is kept for {topic_filter!r} can't be read: {answer.error.description}")
-            if answer.num_pending:
-                await asyncio.wait_for(fetch.done.wait(), ANSWER_S)
-            await ask(self._client, f"CONSUMER.DELETE.{STREAM}.{answer.name}")
+            if answer["num_pending"]:
+                await asyncio.wait_for(done.wait(), ANSWER_S)
+            await ask(self._client, f"CONSUMER.DELETE.{STREAM}.{answer['name']}")
         except TimeoutError:
             _log.warning("%s: not all that is kept came within %g s", topic_filter, ANSWER_S)
         finally:
-            fetch.done.set()
             await subscription.unsubscribe()
 
     async def _note_error(self, error: Exception) -> None:
