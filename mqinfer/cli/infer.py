@@ -23,11 +23,11 @@ from mqinfer.edge_agent.sinks.drawing.overlay import draw_answer, encode_picture
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import CompressedImage
 from mqinfer.images.placement import Placement
-from mqinfer.images.sending import encoded_picture, offer_contract
+from mqinfer.images.sending import offer_contract, picture_file
 from mqinfer.logs import printable
 from mqinfer.protocol.card import ColourOrder, ModelCard
 from mqinfer.protocol.datatypes import Datatype
-from mqinfer.protocol.errors import BadEncoding, BadImage, ConfigError
+from mqinfer.protocol.errors import BadEncoding, ConfigError
 from mqinfer.protocol.types import EncodedTensor
 
 _PICTURES = (".jpg", ".jpeg", ".png")
@@ -183,8 +183,8 @@ def read_input(text: str) -> tuple[str, Input | bytes]:
     try:
         if file.startswith("@"):
             return name, path.read_bytes()
-        return name, encoded_picture(name, path.read_bytes()) if path.suffix.lower() in _PICTURES else _array(path)
-    except (OSError, ValueError, EOFError, BadEncoding, BadImage) as error:
+        return name, picture_file(name, path.read_bytes()) if path.suffix.lower() in _PICTURES else _array(path)
+    except (OSError, ValueError, EOFError, BadEncoding) as error:
         raise ConfigError(
             f"--input {text!r}: can't read {path}: {error}; expected FILE or NAME=FILE with an .npy array, a .jpg or "
             ".png picture, or @FILE for the bytes of any file"

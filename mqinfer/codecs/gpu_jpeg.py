@@ -78,11 +78,13 @@ class _OnGpu:
         return read_with_opencv(data, info) if picture is None else picture
 
     def decode(self, data: Buffer, info: ImageInfo) -> Array | None:
-        """Decode to [H, W, channels] in host memory; return None where nvImageCodec can't.
+        """Decode to [H, W, channels] in host memory; return None where nvImageCodec can't, or for CMYK.
 
         Raises:
             RuntimeError: It failed.
         """
+        if info.channels not in self._params:
+            return None
         with self._lock:
             stream = self._library.CodeStream(np.frombuffer(data, np.uint8))
             image = self._decoder.decode(stream, params=self._params[info.channels])

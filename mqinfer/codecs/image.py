@@ -1,4 +1,4 @@
-"""`jpeg` and `png`: pictures of 8 bits (PNG also 16), grey or RGB, through OpenCV.
+"""`jpeg` and `png`: pictures of 8 bits (PNG also 16), decoded to grey or RGB, through OpenCV.
 
 The header is read and compared with the declared shape and the limits before anything is decoded: a JPEG of 691 bytes
 once made OpenCV allocate 5 GB. ICC profiles and EXIF orientation are ignored: the pixels are returned as stored.
@@ -13,6 +13,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from struct import Struct
 
 import numpy as np
@@ -71,6 +72,11 @@ class ImageInfo:
     channels: int
     progressive: bool
     bits: int = 8
+
+    @property
+    def decoded(self) -> tuple[int, ...]:
+        """Shape of its pixels: grey or RGB, since alpha is left out and CMYK is converted."""
+        return (self.height, self.width) if self.channels == 1 else (self.height, self.width, 3)
 
 
 def probe_image(data: Buffer) -> ImageInfo:
@@ -268,12 +274,11 @@ def encoded_image(name: str, data: Buffer, parameters: Mapping[str, Scalar] | No
         A tensor of shape [1, H, W, 3], or [1, H, W] for grey.
 
     Raises:
-        BadEncoding: It is neither JPEG nor PNG, or of a kind that receivers refuse (alpha, CMYK, 12 bits).
+        BadEncoding: It is neither JPEG nor PNG, or of a kind that receivers refuse (12 bits).
     """
     info = probe_image(data)
     _check_kind(name, info)
-    shape = (1, info.height, info.width) + ((3,) if info.channels == 3 else ())
-    return EncodedTensor(name, _DATATYPES[info.bits], shape, info.format, data, parameters or {})
+    return EncodedTensor(name, _DATATYPES[info.bits], (1, *info.decoded), info.format, data, parameters or {})
 
 
 def read_with_opencv(data: Buffer, info: ImageInfo) -> Array | None:
@@ -283,7 +288,7 @@ def read_with_opencv(data: Buffer, info: ImageInfo) -> Array | None:
         MissingExtra: OpenCV is not installed.
     """
     cv2 = opencv()
-    colour = cv2.IMREAD_COLOR_RGB if info.channels == 3 else cv2.IMREAD_GRAYSCALE
+    colour = cv2.IMREAD_GRAYSCALE if info.channels == 1 else cv2.IMREAD_COLOR_RGB
     flags = colour | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION
     try:
         picture: Array | None = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
@@ -333,8 +338,7 @@ class ImageCodec:
                 f"tensor {tensor.name!r}: {info.width}x{info.height} pixels; at most {limits.image_pixels} are accepted"
             )
         picture = self.read(check_complete(tensor.data, info), info)
-        pixels = info.height * info.width * info.channels
-        if picture is None or picture.size * picture.itemsize != pixels * info.bits // 8:
+        if picture is None or picture.size * picture.itemsize != prod(info.decoded) * info.bits // 8:
             raise BadEncoding(f"tensor {tensor.name!r}: the {info.format} of {len(tensor.data)} bytes is corrupt")
         return picture.reshape(tensor.shape)
 
@@ -353,8 +357,8 @@ class ImageCodec:
         if info.format != self.format:
             raise BadEncoding(f"tensor {tensor.name!r}: encoding is {self.format}, but the bytes are {info.format}")
         _check_kind(tensor.name, info)
-        size = (info.height, info.width)
-        frames = (size, (*size, 1)) if info.channels == 1 else ((*size, 3),)
+        size = info.decoded
+        frames = (size, (*size, 1)) if len(size) == 2 else (size,)
         if tensor.shape not in (*frames, *((1, *frame) for frame in frames)):
             raise BadEncoding(
                 f"tensor {tensor.name!r}: shape {list(tensor.shape)} is declared, but the {info.format} has"
@@ -372,8 +376,8 @@ def _is_batch_of_one(shape: tuple[int, ...]) -> bool:
 
 
 def _check_kind(name: str, info: ImageInfo) -> None:
-    if info.channels not in (1, 3) or info.bits not in _DATATYPES:
+    if not 1 <= info.channels <= 4 or info.bits not in _DATATYPES:
         raise BadEncoding(
             f"tensor {name!r}: {info.format} with {info.channels} channels of {info.bits} bits is not supported;"
-            " save it as 8-bit grey or RGB, without alpha"
+            " save it as 8-bit grey or RGB"
         )

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import ModelFailed
+from mqinfer.protocol.errors import BadTensor
 from mqinfer.protocol.types import EncodedTensor, RequestedOutput
+
+_MOST_SHOWN = 4
+"""Shapes that an error names."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,18 +51,25 @@ def outputs_size(outputs: Mapping[str, Array]) -> int:
     return sum(array.nbytes for array in outputs.values())
 
 
-def joined(parts: Sequence[Mapping[str, Array]], rows: int) -> dict[str, Array]:
-    """Return the outputs of several requests, of so many rows together, joined at their first axis.
+def joined(parts: Sequence[Mapping[str, Array]], rows: Sequence[int]) -> dict[str, Array]:
+    """Return the outputs of several requests joined at their first axis.
+
+    Args:
+        parts: The outputs of each.
+        rows: How many each request had.
 
     Raises:
-        ModelFailed: They do not fit together.
+        BadTensor: An output has other rows than its request, or rows of another shape than in another request.
     """
     joined: dict[str, Array] = {}
     for name in parts[0]:
-        try:
-            joined[name] = np.concatenate([part[name] for part in parts])
-        except (KeyError, ValueError) as error:
-            raise ModelFailed(f"output {name!r} of several requests can't be joined: {error}") from error
-        if len(joined[name]) != rows:
-            raise ModelFailed(f"output {name!r} has {len(joined[name])} rows for {rows}: it can't be joined; send less")
+        arrays = [part[name] for part in parts]
+        shapes = [array.shape for array in arrays]
+        if [shape[:1] for shape in shapes] != [(each,) for each in rows] or len({shape[1:] for shape in shapes}) > 1:
+            found = " or ".join(str(list(shape)) for shape in sorted(set(shapes))[:_MOST_SHOWN])
+            raise BadTensor(
+                f"the answers to {len(parts)} requests can't be joined: output {name!r} has the shape {found}, and can "
+                "have one only where its first axis is that of the input, and the others are alike; call once for each"
+            )
+        joined[name] = np.concatenate(arrays)
     return joined

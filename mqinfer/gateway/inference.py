@@ -165,7 +165,7 @@ class Inference:
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
         results = [task.result() for task in tasks]
-        return replace(results[0], outputs=joined([result.outputs for result in results], len(results)))
+        return replace(results[0], outputs=joined([result.outputs for result in results], [1] * len(results)))
 
     async def _send(
         self, call: InferCall, version: str | None, limit_s: float, trace: TraceContext | None, span: Around | None

@@ -12,12 +12,10 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from mqinfer.codecs import encode_tensor, encoded_image
-from mqinfer.images.decode import to_rgb
-from mqinfer.images.picture import CompressedImage
 from mqinfer.images.placement import Placement, place
 from mqinfer.protocol.card import ColourOrder, ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Buffer, Datatype
-from mqinfer.protocol.errors import BadEncoding, BadImage, BadTensor, MissingExtra
+from mqinfer.protocol.errors import BadEncoding, BadTensor, MissingExtra
 from mqinfer.protocol.header import IMAGE_ENCODING
 from mqinfer.protocol.types import EncodedTensor
 
@@ -32,25 +30,12 @@ def picture_file(name: str, data: Buffer) -> EncodedTensor:
     """Return a JPEG or PNG as a tensor; nothing but its header is read.
 
     Raises:
-        BadEncoding: It is neither, or of a kind that receivers refuse (alpha, CMYK, 12 bits).
+        BadEncoding: It is neither, or of a kind that receivers refuse (12 bits).
     """
     tensor = encoded_image(name, data)
     channels = "rgb" if len(tensor.shape) == 4 else "mono"
     bits = 16 if tensor.datatype is Datatype.UINT16 else 8
     return replace(tensor, parameters={IMAGE_ENCODING: f"{channels}{bits}"})
-
-
-def encoded_picture(name: str, data: Buffer) -> EncodedTensor:
-    """Return a JPEG or PNG as a tensor; its bytes travel untouched, but those of a kind that does not travel.
-
-    Raises:
-        BadImage: It is neither, or damaged.
-    """
-    try:
-        return picture_file(name, data)
-    except BadEncoding:  # such as one with transparency
-        pixels = to_rgb(CompressedImage("", data))
-        return encode_tensor(name, pixels[np.newaxis], "png", {IMAGE_ENCODING: "rgb8"})
 
 
 def picture_tensor(
@@ -80,8 +65,8 @@ def picture_tensor(
 def _file(picture: str | PathLike[str] | bytes | bytearray | memoryview, name: str) -> EncodedTensor:
     data = Path(picture).read_bytes() if isinstance(picture, str | PathLike) else picture
     try:
-        return encoded_picture(name, data)
-    except BadImage as error:
+        return picture_file(name, data)
+    except BadEncoding as error:
         what = f"{len(data)} bytes" if data is picture else str(picture)
         raise BadTensor(f"{what}: {error}; expected a JPEG or PNG, or an array of its pixels") from error
 

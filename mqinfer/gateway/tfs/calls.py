@@ -151,7 +151,8 @@ async def infer(
             if target.spec.version is not None:
                 raise
             results = await run.all(send, arrays, parts)
-        return joined([result.outputs for result in results], rows), results[0].model_version
+        counts = [min(most, rows - part.start) for part in parts]
+        return joined([result.outputs for result in results], counts), results[0].model_version
 
     outputs, version = await core.inference.infer(run.call, send_all)
     return narrowed(signature, outputs, axes), version
