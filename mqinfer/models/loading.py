@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
@@ -47,7 +47,17 @@ class LoadedModel:
     signatures: Mapping[str, LoadedModel] = field(default_factory=dict)
 
 
-def load_model(model: ModelVersion, *, device: str = "auto", versions: Sequence[int] = ()) -> LoadedModel:
+FindRemote = Callable[[str, int | None, Collection[str]], LoadedModel]
+"""Returns a model that other workers serve, by name and version, for a step of an ensemble of these local models."""
+
+
+def load_model(
+    model: ModelVersion,
+    *,
+    device: str = "auto",
+    versions: Sequence[int] = (),
+    find_remote: FindRemote | None = None,
+) -> LoadedModel:
     """Load one version of a model.
 
     Args:
@@ -55,6 +65,7 @@ def load_model(model: ModelVersion, *, device: str = "auto", versions: Sequence[
         device: `cpu`, `cuda`, `cuda:N`, or `auto`: the device of `instance_group`, by default a GPU if the engine has
             one. Where a requested GPU is missing, that is logged and the CPU is used; the card has the real device.
         versions: All versions of the model that are served, for the card.
+        find_remote: Returns the models of an ensemble that other workers run; None where none can be asked.
 
     Raises:
         ModelNotLoadable: The message has the path, what was found, and what to do.
@@ -62,7 +73,7 @@ def load_model(model: ModelVersion, *, device: str = "auto", versions: Sequence[
         MissingExtra: The engine is not installed.
     """
     try:
-        loaded = _load(model, device, versions)
+        loaded = _load(model, device, versions, find_remote)
     except ConfigError as error:
         raise ConfigError(f"model {model.name} version {model.version}: {error}") from error
     except OSError as error:  # a file was removed meanwhile, say
@@ -89,9 +100,9 @@ def _unservable(card: ModelCard) -> str:
     return ""
 
 
-def _load(model: ModelVersion, device: str, versions: Sequence[int]) -> LoadedModel:
+def _load(model: ModelVersion, device: str, versions: Sequence[int], find_remote: FindRemote | None) -> LoadedModel:
     if model.config.ensemble_scheduling:
-        return _load_ensemble(model, device, versions)
+        return _load_ensemble(model, device, versions, find_remote)
     check_model_files(model.path)
     if platform_of(model.path, model.config.backend) == "onnx_onnxv1" and model.path.suffix.lower() != ".ort":
         check_external_data(model.path)
@@ -175,18 +186,28 @@ def _warn_of_accelerators(model: ModelVersion, engine: str) -> None:
         )
 
 
-def _load_ensemble(model: ModelVersion, device: str, versions: Sequence[int]) -> LoadedModel:
+def _load_ensemble(
+    model: ModelVersion, device: str, versions: Sequence[int], find_remote: FindRemote | None
+) -> LoadedModel:
     members: dict[tuple[str, int], LoadedModel] = {}
     with ExitStack() as unless_complete:
         for part in model.parts:
             key = part.name, part.version
-            if key not in members:
-                members[key] = _load(part, device, ())
-                unless_complete.callback(members[key].backend.close)
+            if key in members:
+                continue
+            if not part.is_remote:
+                members[key] = _load(part, device, (), find_remote)
+            elif find_remote is not None:
+                members[key] = find_remote(part.name, part.version or None, model.local_names)
+            else:
+                raise ModelNotLoadable(f"{model.name}: only a worker can ask others to run its step {part.name!r}")
+            unless_complete.callback(members[key].backend.close)
         steps = [members[part.name, part.version] for part in model.parts]
         backend, config = compose(model.config, steps, load_options(model.config, device))
         finished = _finished(backend, config)
-        loaded = LoadedModel(finished, make_card(replace(model, config=config), finished, versions), config)
+        card = make_card(replace(model, config=config), finished, versions)
+        asked = model.remote_parts.union(*(step.card.parameters.remote_steps for step in steps))
+        loaded = LoadedModel(finished, with_parameters(card, remote_steps=tuple(sorted(asked))), config)
         unless_complete.pop_all()
     return loaded
 

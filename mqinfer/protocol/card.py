@@ -150,6 +150,7 @@ class CardParameters(Struct, frozen=True, kw_only=True):
         signatures: Of a SavedModel, those that can be asked for; first the one that runs without `signature_name`.
         labels: Versions by label: `stable`, `canary`, and any others that the model's folder names.
         traffic: Per cent of the requests that name no version by version; empty where all go to the default one.
+        remote_steps: Of an ensemble, the models that it has other workers run, those that these ask for included.
     """
 
     version: str | None = None
@@ -165,6 +166,7 @@ class CardParameters(Struct, frozen=True, kw_only=True):
     signatures: tuple[Signature, ...] = ()
     labels: Mapping[str, str] = {}
     traffic: Mapping[str, int] = {}
+    remote_steps: tuple[str, ...] = ()
 
 
 class ModelCard(Struct, frozen=True, kw_only=True):
@@ -219,7 +221,7 @@ class ModelCard(Struct, frozen=True, kw_only=True):
         return self.parameters.classes
 
 
-_OPTIONAL = ("image", "images", "classes", "signatures", "labels", "traffic")
+_OPTIONAL = ("image", "images", "classes", "signatures", "labels", "traffic", "remote_steps")
 """The parameters that a card leaves out where there are none."""
 
 

@@ -46,7 +46,7 @@ _SECTION = re.compile(
 )
 _NAMES = re.compile(r"^topic readwrite \S.*/clients/(?P<name>[^/\n]+)/state$", re.MULTILINE)
 _ROOT = re.compile(r"^topic \w+ (?P<root>\S.*)/models/\+/card$", re.MULTILINE)
-_PROCESS = re.compile(r"topic read .*/(workers/[^/]+/infer/\+/\+|results/\+/[^/]+\.[0-9]+/\+)")
+_PROCESS = re.compile(r"topic read .*/(?:workers/([^/]+)/infer/\+/\+|results/\+/([^/]+\.[0-9]+)/\+)")
 _CONNECTIONS = 16
 _SWEPT = (
     "models/+/infer/+",
@@ -168,9 +168,8 @@ def _worker(name: str, root: str, own: Sequence[str]) -> Iterator[str]:
     yield f"read {root}/{CONTROL}/{name}/#"
     yield f"read {root}/{CONTROL}/{EVERY_SERVER}/#"
     yield f"write {root}/{CONTROL}/{name}/state"
-    for worker in own:  # an empty message to itself, which shows at the start whether it may read requests
-        yield f"write {root}/models/+/infer/{worker}"
-        yield f"write {root}/models/+/versions/+/infer/{worker}"
+    for worker in own:  # it asks itself at the start, to see whether it may read requests, and others for an ensemble
+        yield from _asking(worker, root)
 
 
 def _dashboard(_: str, root: str) -> Iterator[str]:
@@ -275,11 +274,12 @@ def guarded_rules(text: str, suspended: Container[str]) -> str:
 
 def most_connections(text: str) -> dict[str, int]:
     """Return how many connections and sessions each user of an access file may have: 16, and 2 for each process."""
-    most: dict[str, int] = {}
+    processes: dict[str, set[str]] = {}
     for user, line in _by_user(text):
         if user is not None:
-            most[user] = most.get(user, _CONNECTIONS) + 2 * bool(_PROCESS.fullmatch(line))
-    return most
+            found = _PROCESS.fullmatch(line)
+            processes.setdefault(user, set()).update(filter(None, found.groups() if found else ()))
+    return {user: _CONNECTIONS + 2 * len(names) for user, names in processes.items()}
 
 
 def _by_user(text: str) -> Iterator[tuple[str | None, str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from mqinfer.cloud_worker.batching.batcher import Ready
 from mqinfer.cloud_worker.batching.schedule import Schedule
@@ -21,6 +22,9 @@ from mqinfer.cloud_worker.serving.spans import Replied, WorkerSpans
 from mqinfer.models.repository.config import DynamicBatching
 from mqinfer.protocol.errors import Expired, MqinferError
 from mqinfer.value_object import value_object
+
+if TYPE_CHECKING:
+    from mqinfer.cloud_worker.serving.remote import RemoteModels
 
 log = logging.getLogger("mqinfer.cloud_worker")
 
@@ -61,6 +65,7 @@ class Processing:
         meter: LoadMeter,
         clock: Callable[[], float],
         spans: WorkerSpans | None = None,
+        remote: RemoteModels | None = None,
     ) -> None:
         self._service = service
         self._replies = replies
@@ -72,6 +77,7 @@ class Processing:
         self._meter = meter
         self._clock = clock
         self._spans = spans
+        self._remote = remote
 
     def serve(self, delivery: Delivery) -> None:
         """Read, prepare and run a request alone, and reply to it, all on the calling thread."""
@@ -104,7 +110,11 @@ class Processing:
             rows += each.prepared.rows
         completed: list[Completed] = []
         if runnable:
-            completed = self._service.run(inputs)
+            if self._remote is None:
+                completed = self._service.run(inputs)
+            else:
+                asking = [each.incoming for each in runnable]
+                completed = self._remote.serving(asking, partial(self._service.run, inputs))
             self._meter.served(self._clock() - began, len(runnable))
         for _ in late:
             error = Expired(f"the deadline passed in the queue of worker {self._name}")

@@ -40,6 +40,7 @@ from mqinfer.protocol.states import WorkerStatus
 from mqinfer.protocol.types import WorkerLoad
 
 if TYPE_CHECKING:
+    from mqinfer.cloud_worker.serving.remote import RemoteModels
     from mqinfer.telemetry.tracer import Tracer
 
 log = logging.getLogger("mqinfer.cloud_worker")
@@ -67,6 +68,7 @@ class Worker:
         clock: Callable[[], float] = time.monotonic,
         running: RunningRequests | None = None,
         tracer: Tracer | None = None,
+        remote: RemoteModels | None = None,
     ) -> None:
         """Set up; `start` connects.
 
@@ -81,6 +83,7 @@ class Worker:
             clock: In seconds.
             running: Where the requests are recorded that its threads work on, for its server.
             tracer: Makes spans of the requests; None for none.
+            remote: Asks other workers for steps of the model; None where it has none such.
         """
         self._running = running or RunningRequests()
         self._model = model
@@ -92,7 +95,8 @@ class Worker:
         self._service = InferenceService(model, options.limits, self._meter.ran, self._meter.count)
         self._schedule = Schedule(model.config.dynamic_batching, self._service.max_rows)
         self._max_queued = self._schedule.max_queued
-        self._inline_s = 0.0 if self._schedule.gathers else options.inline_s
+        self._remote = remote
+        self._inline_s = 0.0 if self._schedule.gathers or remote else options.inline_s
         self._inline = 0  # requests that are being served on the link's thread: 0 or 1
         self._inline_since = math.inf
         self._came = 0.0  # when the last request came; 0 once its memory is returned
@@ -109,6 +113,7 @@ class Worker:
             self._meter,
             clock,
             None if tracer is None else WorkerSpans(tracer, options.topics),
+            remote,
         )
         self.pipeline: Pipeline[Delivery, PreparedRequest] = Pipeline(
             Batcher(self._schedule.policy),
@@ -397,6 +402,8 @@ class Worker:
             self._meter.drop(error.code, f"an unreadable cancellation on {message.topic}: {error}")
             return
         self._cancelled.add(client, cancellation.ids, cancellation.outcome)
+        if self._remote is not None:
+            self._remote.cancel(client, cancellation.ids)
 
     def _publish(self, message: Message) -> None:
         self._link.publish(message, self._on_ack)

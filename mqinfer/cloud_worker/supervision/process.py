@@ -39,14 +39,17 @@ from mqinfer.protocol.control import ModelStatistics
 from mqinfer.protocol.errors import (
     BrokerUnreachable,
     LinkError,
+    ModelNotFound,
     MqinferError,
     NameTaken,
     NotAuthorized,
     NotConnected,
+    Unanswered,
 )
 from mqinfer.telemetry.exporting import make_tracer
 
 if TYPE_CHECKING:
+    from mqinfer.cloud_worker.serving.remote import RemoteModels
     from mqinfer.telemetry.tracer import Tracer
 
 log = logging.getLogger("mqinfer.cloud_worker")
@@ -163,7 +166,13 @@ def _load(
 ) -> tuple[Callable[[], Worker], WarmedUp]:
     """Load a model and warm it up; return a function that starts a worker for it, and what the warm-up found."""
     version = spec.found or Repository(spec.repository).find(spec.model, spec.version)
-    model = load_model(version, device=spec.device, versions=spec.versions or (version.version,))
+    remote = _remote_models(spec) if version.remote_parts else None
+    model = load_model(
+        version,
+        device=spec.device,
+        versions=spec.versions or (version.version,),
+        find_remote=None if remote is None else remote.find,
+    )
     stated = model.config.model_warmup
     warmed_up = warm_up(model.backend, model.card, stated.count, stated.samples)
 
@@ -182,12 +191,20 @@ def _load(
             incarnation=spec.incarnation,
             running=running,
             tracer=tracer,
+            remote=remote,
         )
         worker.start()
         log.debug("%s runs on %s with %s", options.name, model.backend.device, model.backend.engine)
         return worker
 
     return start, warmed_up
+
+
+def _remote_models(spec: ProcessSpec) -> RemoteModels:
+    from mqinfer.cloud_worker.serving.remote import RemoteModels
+
+    longest = spec.run_timeout and 0.8 * spec.run_timeout  # it ends as expired before the process counts as hung
+    return RemoteModels(spec.broker, spec.options.name, spec.options.topics.root, longest)
 
 
 def run_process(
@@ -284,11 +301,11 @@ def _await_broker(start: Callable[[], Worker], pipe: Connection, waker: Waker, s
 
 
 def _may_pass(error: MqinferError) -> bool:
-    """Return whether the same start may succeed later: the connection was lost, or memory was short."""
+    """Return whether the same start may succeed later: no connection, no worker of a step yet, or too little memory."""
     if isinstance(error, LinkError):
         return not isinstance(error, NotAuthorized)
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, MemoryError):
+    while cause is not None and not isinstance(cause, MemoryError | ModelNotFound | Unanswered):
         if any(words in str(cause) for words in _OUT_OF_MEMORY):
             return True
         cause = cause.__cause__

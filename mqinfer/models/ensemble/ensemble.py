@@ -2,13 +2,15 @@
 
 An ensemble has no file of its own: its configuration lists models of the repository as its steps. All of them are
 loaded into the ensemble's process, also if they are served by themselves; only those run that the requested outputs
-need.
+need. A step may also be a model that other workers serve: its back end asks them, and other requests run meanwhile.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Protocol
 
@@ -27,6 +29,8 @@ from mqinfer.protocol.errors import ConfigError, ModelFailed, MqinferError
 from mqinfer.value_object import value_object
 
 PLATFORM = "ensemble"
+REMOTE = "remote"
+"""Platform of a model that other workers run; it has no other name on the wire."""
 
 
 class Member(Protocol):
@@ -39,6 +43,9 @@ class Member(Protocol):
     @property
     def card(self) -> ModelCard:
         """Its card."""
+
+
+_NO_TURN = nullcontext()
 
 
 @value_object()
@@ -69,7 +76,9 @@ class EnsembleBackend:
         self._backends = {number: each.backend for number, each in members.items()}
         self._counts = {number: StepCounts(each.card) for number, each in members.items()}
         inner = {id(each): each for each in self._backends.values()}.values()
-        self.counts = [*self._counts.values(), *(counts for each in inner for counts in step_counts(each))]
+        local = {number for number, each in self._backends.items() if each.platform != REMOTE}
+        self.counts = [self._counts[number] for number in sorted(local)]
+        self.counts += [counts for each in inner for counts in step_counts(each)]
         self.inputs = with_configured_shapes(graph.inputs, options.inputs)
         self.outputs = with_configured_shapes(graph.outputs, options.outputs)
         parts = list(self._backends.values())
@@ -77,6 +86,11 @@ class EnsembleBackend:
         self.device = " + ".join(dict.fromkeys(part.device for part in parts))
         self.precision = " + ".join(dict.fromkeys(part.precision for part in parts))
         self.concurrency = min(part.concurrency for part in parts)
+        self._turns: dict[int, threading.Semaphore] = {}
+        if len(local) < len(parts):  # whoever waits for another worker does not keep the others from running
+            self.concurrency = max(part.concurrency for part in parts)
+            turns = {id(each): threading.Semaphore(each.concurrency) for each in inner}
+            self._turns = {number: turns[id(self._backends[number])] for number in local}
 
     def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
         """Run the steps that the outputs need; each tensor is released after its last use.
@@ -99,7 +113,8 @@ class EnsembleBackend:
         feeds = {name: tensors[tensor] for name, tensor in step.input_map.items()}
         counts, started = self._counts[stage.node.number], time.perf_counter_ns()
         try:
-            results = self._backends[stage.node.number].infer(feeds, stage.outputs)
+            with self._turns.get(stage.node.number, _NO_TURN):
+                results = self._backends[stage.node.number].infer(feeds, stage.outputs)
         except MqinferError as error:
             counts.failed(time.perf_counter_ns() - started)
             raise type(error)(f"{stage.node}: {error}") from error

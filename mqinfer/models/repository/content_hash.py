@@ -16,11 +16,14 @@ def content_hash(model: ModelVersion) -> str:
     """Return the hash of all files that determine a model's results, without its configuration files.
 
     A single file's hash is its own; other files in the folder (an ONNX model's external data) are included. The hash of
-    an ensemble includes the content of its models and the maps of their tensors.
+    an ensemble includes the content of its models, of those that other workers run the names, and the maps of their
+    tensors.
     """
     if model.config.ensemble_scheduling:
         wiring = zip(model.config.ensemble_scheduling, model.parts, strict=True)
         return _text_hash("".join(f"{content_hash(part)} {_maps(step)}\n" for step, part in wiring))
+    if model.is_remote:
+        return _text_hash(f"{model.name} {model.version}, run by other workers")
     folder = model.path.parent
     beside = [each for each in folder.iterdir() if each.name not in CONFIG_FILES] if model.path.is_file() else []
     return model_hash(folder if len(beside) > 1 else model.path, without=CONFIG_FILES)

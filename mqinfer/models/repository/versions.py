@@ -35,6 +35,8 @@ class ModelVersion:
         is_default: Whether requests without a version get this one: the stable one, else the highest one served.
         parts: The models of an ensemble, one for each step.
         traffic: Labels of the model's versions, and the canary's share.
+        is_remote: Whether this is a step that other workers run: nothing of it is in this repository, and version 0
+            stands for the default one.
     """
 
     name: str
@@ -44,6 +46,20 @@ class ModelVersion:
     is_default: bool = True
     parts: tuple[ModelVersion, ...] = ()
     traffic: Traffic = field(default_factory=Traffic)
+    is_remote: bool = False
+
+    @property
+    def remote_parts(self) -> frozenset[str]:
+        """The models that other workers run for this one, for its parts, or theirs."""
+        return frozenset(
+            name for part in self.parts for name in ((part.name,) if part.is_remote else part.remote_parts)
+        )
+
+    @property
+    def local_names(self) -> frozenset[str]:
+        """This model and those that its process loads as parts of it."""
+        own = frozenset() if self.is_remote else frozenset((self.name,))
+        return own.union(*(part.local_names for part in self.parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +233,7 @@ class Repository:
 
     def _ensemble(self, model: ModelVersion, above: tuple[str, ...]) -> ModelVersion:
         within = (*above, model.name)
+        remote = _remote_steps(model)
         parts: list[ModelVersion] = []
         for number, step in enumerate(model.config.ensemble_scheduling, 1):
             if len(within) > _DEEPEST or sum(map(_steps, parts)) + number > _MOST_STEPS:
@@ -224,7 +241,8 @@ class Repository:
                     f"{model.name}: more than {_MOST_STEPS} steps, or ensembles nested more than {_DEEPEST} deep"
                 )
             try:
-                parts.append(self._part(step, within))
+                is_remote = step.model_name in remote
+                parts.append(_remote_part(step, model.path) if is_remote else self._part(step, within))
             except (MqinferError, OSError) as error:
                 raise ModelNotLoadable(f"{model.name}: step {number}, model {step.model_name!r}: {error}") from error
         return replace(model, parts=tuple(parts))
@@ -249,6 +267,20 @@ class Repository:
         for inner in path.rglob("*") if path.is_dir() else ():
             check_inside(inner, self._path)
         return path
+
+
+def _remote_steps(model: ModelVersion) -> frozenset[str]:
+    """Return the models of an ensemble's steps that other workers run."""
+    text = str(model.config.parameters.get("remote_steps", ""))
+    names = frozenset(filter(None, map(str.strip, text.split(","))))
+    unknown = names.difference(step.model_name for step in model.config.ensemble_scheduling)
+    if unknown:
+        raise ConfigError(f"{model.name}: parameters.remote_steps names {', '.join(sorted(unknown))}: no step has it")
+    return names
+
+
+def _remote_part(step: EnsembleStep, path: Path) -> ModelVersion:
+    return ModelVersion(check_name("model", step.model_name), max(0, step.model_version), path, is_remote=True)
 
 
 def _steps(model: ModelVersion) -> int:

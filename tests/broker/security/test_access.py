@@ -104,7 +104,16 @@ OF_SUB_NAMES = {f"sub-name's {name}" for name in (*ASKING - {"lane request"}, "w
 
 WRITES = {
     "car-1": {"preview", "sub-name's preview"} | ASKING | OF_SUB_NAMES,
-    "w": {"card", "state of w.0", "state of server w", "w.1's request", "process's request", *REPLIES},
+    "w": {
+        "card",
+        "state of w.0",
+        "state of server w",
+        "w.1's request",
+        "w.1's request to itself",
+        "process's request",
+        "process's way to a lane",
+        *REPLIES,
+    },
     "dash": set[str](),
     "op": {"order to w", "order to v", "order to all", *OF_MODELS, *QUESTIONS, *ASKING},
     "gw": {"process's request", "process's way to a lane", "process's index", *OF_MODELS, *QUESTIONS, *ASKING},
@@ -123,6 +132,7 @@ READS = {
         *REQUESTS,
         *LANES,
         "w.1's request to itself",
+        "process's result",
         *CANCELLATIONS,
         "card",
         *ALL_STATES,
