@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Protocol
@@ -75,22 +75,18 @@ class EnsembleBackend:
         self._graph = graph
         self._backends = {number: each.backend for number, each in members.items()}
         self._counts = {number: StepCounts(each.card) for number, each in members.items()}
-        inner = {id(each): each for each in self._backends.values()}.values()
-        local = {number for number, each in self._backends.items() if each.platform != REMOTE}
-        self.counts = [self._counts[number] for number in sorted(local)]
-        self.counts += [counts for each in inner for counts in step_counts(each)]
+        local = _local(self._backends)
+        self.counts = [self._counts[number] for number in local]
+        self.counts += [counts for each in _once(local.values()) for counts in step_counts(each)]
         self.inputs = with_configured_shapes(graph.inputs, options.inputs)
         self.outputs = with_configured_shapes(graph.outputs, options.outputs)
         parts = list(self._backends.values())
-        self.engine = " + ".join(dict.fromkeys(part.engine for part in parts))
-        self.device = " + ".join(dict.fromkeys(part.device for part in parts))
-        self.precision = " + ".join(dict.fromkeys(part.precision for part in parts))
-        self.concurrency = min(part.concurrency for part in parts)
-        self._turns: dict[int, threading.Semaphore] = {}
-        if len(local) < len(parts):  # whoever waits for another worker does not keep the others from running
-            self.concurrency = max(part.concurrency for part in parts)
-            turns = {id(each): threading.Semaphore(each.concurrency) for each in inner}
-            self._turns = {number: turns[id(self._backends[number])] for number in local}
+        self.engine = _joined(parts, "engine")
+        self.device = _joined(parts, "device")
+        self.precision = _joined(parts, "precision")
+        is_spread = len(local) < len(parts)  # then whoever waits for another worker does not keep others from running
+        self.concurrency = (max if is_spread else min)(part.concurrency for part in parts)
+        self._turns = _turns(local) if is_spread else {}
 
     def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
         """Run the steps that the outputs need; each tensor is released after its last use.
@@ -124,9 +120,29 @@ class EnsembleBackend:
 
     def close(self) -> None:
         """Close every model, each once."""
-        for backend in {id(each): each for each in self._backends.values()}.values():
+        for backend in _once(self._backends.values()):
             backend.close()
         self._backends.clear()
+
+
+def _local(backends: Mapping[int, Backend]) -> dict[int, Backend]:
+    """Return the back ends that run here, by step."""
+    return {number: each for number, each in backends.items() if each.platform != REMOTE}
+
+
+def _joined(parts: Iterable[Backend], attribute: str) -> str:
+    return " + ".join(dict.fromkeys(getattr(part, attribute) for part in parts))
+
+
+def _once(backends: Iterable[Backend]) -> list[Backend]:
+    """Return each back end once, though it may run several steps."""
+    return list({id(each): each for each in backends}.values())
+
+
+def _turns(backends: Mapping[int, Backend]) -> dict[int, threading.Semaphore]:
+    """Return by step what keeps its back end from more runs at a time than it takes."""
+    turns = {id(each): threading.Semaphore(each.concurrency) for each in backends.values()}
+    return {number: turns[id(each)] for number, each in backends.items()}
 
 
 def step_counts(backend: Backend) -> Sequence[StepCounts]:
