@@ -11,7 +11,7 @@ import logging
 import math
 import re
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from http import HTTPStatus
 from io import BytesIO
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import unquote
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import orjson
@@ -45,6 +46,8 @@ _OFFLOAD_BYTES = 64 << 10
 """What is larger is decoded and compressed by the pool's threads; a hand-over takes longer than less than that."""
 _PART_BYTES, _PART_ITEMS, _NUMBER_BYTES = 256 << 10, 1024, 8
 """Bytes of content, about, and items of a list that are written as JSON in one piece, and the bytes of a number."""
+_LARGE_BYTES = 1 << 20
+"""JSON of larger outputs is written while it is sent, in pieces of about as much."""
 _CONTAINERS = {str, list, dict, np.ndarray}
 _THREADS = 2
 _WBITS = {"gzip": 31, "deflate": 15}
@@ -88,6 +91,19 @@ class Endpoint:
     methods: Mapping[str, Callable[[AdmittedCall], Awaitable[web.Response]]]
 
 
+@dataclass(frozen=True, slots=True)
+class LargeJson:
+    """JSON of a large result, of which as much is written as its caller takes.
+
+    Attributes:
+        pieces: Its pieces, in order.
+        size: Bytes of the result, which is held until the last one.
+    """
+
+    pieces: Iterator[bytes]
+    size: int
+
+
 class Bodies:
     """Reads bodies within bounds, and has threads for what would hold up the loop."""
 
@@ -96,6 +112,7 @@ class Bodies:
         self._limit = settings.bounds.http_max_input_size
         self._patience_s = settings.bounds.timeout
         self._pool = ThreadPoolExecutor(_THREADS, "mqinfer-gateway-http")
+        self._held: WeakKeyDictionary[web.Response, int] = WeakKeyDictionary()  # sizes of what `LargeJson` is made of
 
     @asynccontextmanager
     async def read(self, call: AdmittedCall) -> AsyncIterator[Buffer]:
@@ -130,16 +147,30 @@ class Bodies:
         finally:
             self._arriving.give(call.caller, taken)
 
-    async def reply(self, request: web.Request, body: bytes, headers: Mapping[str, str] | None = None) -> web.Response:
+    async def reply(
+        self, request: web.Request, body: bytes | LargeJson, headers: Mapping[str, str] | None = None
+    ) -> web.Response:
         """Return a reply, of JSON unless the headers state another type, in the coding that the caller prefers."""
         headers = {"Content-Type": "application/json", **(headers or {})}
         coding = accepted_coding(request.headers.get("Accept-Encoding", ""))
         if coding != "identity":
-            body = await self.run(len(body), compress, body, coding)
             headers["Content-Encoding"] = coding
+        if isinstance(body, LargeJson):
+            pieces = compress(body.pieces, coding)
+            if request.version >= HttpVersion11:
+                reply = web.Response(body=self._one_by_one(pieces, body.size), headers=headers)
+                self._held[reply] = body.size
+                return reply
+            body = await self.run(body.size, b"".join, pieces)
+        elif coding != "identity":
+            body = await self.run(len(body), b"".join, compress([body], coding))
         headers["Content-Length"] = str(len(body))
         content = BytesIO(body) if len(body) > _OFFLOAD_BYTES else body  # in pieces: else a transport copies all of it
         return web.Response(body=content, headers=headers)
+
+    async def _one_by_one(self, pieces: Iterator[bytes], size: int) -> AsyncIterator[bytes]:
+        while piece := await self.run(size, next, pieces, b""):
+            yield piece
 
     async def send(self, request: web.Request, caller: str, reply: web.Response) -> None:
         """Send a reply, within a time; the connection of a caller that doesn't take it is closed."""
@@ -148,9 +179,14 @@ class Bodies:
             return
         reply.headers["Server"] = "mqinfer"  # in place of Python's and aiohttp's versions
         transport.set_write_buffer_limits(0)  # sent is what the system has, not what waits here
-        with self._unsent.sending(caller, reply.content_length or 0, transport.abort), suppress(ConnectionError):
+        size = self._held.get(reply, reply.content_length or 0)
+        with self._unsent.sending(caller, size, transport.abort), suppress(ConnectionError):
             await reply.prepare(request)
-            await reply.write_eof()
+            try:
+                await reply.write_eof()
+            except MemoryError:  # in the midst of JSON
+                self._unsent.given_up["memory"] += 1
+                transport.abort()
 
     async def write(self, call: AdmittedCall, outputs: Mapping[str, Array], function: Callable[[], _R]) -> _R:
         """Return what a function makes of a result's outputs; large ones that wait for it count as replies do."""
@@ -214,10 +250,14 @@ def decompress(body: Buffer, coding: str, limit: int) -> bytes:
     return found
 
 
-def compress(body: bytes, coding: str) -> bytes:
-    """Return a compressed body."""
+def compress(pieces: Iterable[bytes], coding: str) -> Iterator[bytes]:
+    """Yield the pieces of a body in a coding."""
+    if coding == "identity":
+        yield from pieces
+        return
     stream = zlib.compressobj(zlib.Z_BEST_SPEED, wbits=_WBITS[coding])
-    return stream.compress(body) + stream.flush()
+    yield from filter(None, map(stream.compress, pieces))
+    yield stream.flush()
 
 
 def accepted_coding(header: str) -> str:
@@ -252,6 +292,29 @@ def dump_json(content: Any) -> bytes:
         MemoryError: There is no memory for it.
     """
     return b"".join(_parts_of(content))
+
+
+def large_json(content: Any, outputs: Mapping[str, Array]) -> bytes | LargeJson:
+    """Return JSON of a result's outputs; that of large ones is written while it is sent.
+
+    Raises:
+        MemoryError: There is no memory for it.
+    """
+    size = outputs_size(outputs)
+    return LargeJson(_pieces(_parts_of(content)), size) if size > _LARGE_BYTES else dump_json(content)
+
+
+def _pieces(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield parts together, where they are small."""
+    held, size = list[bytes](), 0
+    for part in parts:
+        held.append(part)
+        size += len(part)
+        if size > _LARGE_BYTES:
+            yield b"".join(held)
+            held, size = [], 0
+    if held:
+        yield b"".join(held)
 
 
 def _parts_of(value: Any) -> Iterator[bytes]:

@@ -17,7 +17,8 @@ from hypothesis.extra import numpy as st_numpy
 from mqinfer.errors import InvalidRequest, LimitExceeded
 from mqinfer.gateway.tfs import json_tensors
 from mqinfer.gateway.tfs.examples import examples_from_json
-from mqinfer.gateway.tfs.json_tensors import one_large, parse, read_predict, to_binary, write_json, write_predictions
+from mqinfer.gateway.tfs.json_tensors import one_large, parse, read_predict, to_binary, write_json
+from mqinfer.gateway.tfs.json_tensors import write_predictions as write_large_predictions
 from mqinfer.gateway.tfs.messages import tfs_class
 from mqinfer.protocol.card import SignatureTensor
 from mqinfer.protocol.datatypes import Array, Datatype, datatype_of, dtype_of
@@ -41,6 +42,13 @@ def arrays(draw: st.DrawFn, least: int = 0) -> Array:
 def spec(name: str, array: Array) -> SignatureTensor:
     """Return the input of a signature that an array is."""
     return SignatureTensor(name, datatype_of(array.dtype), None)
+
+
+def write_predictions(outputs: dict[str, Array], *, rows: bool) -> bytes:
+    """Return the JSON of outputs, none of which is large."""
+    written = write_large_predictions(outputs, rows=rows)
+    assert isinstance(written, bytes)
+    return written
 
 
 def assert_same(found: Array, expected: Array) -> None:

@@ -6,12 +6,14 @@ import asyncio
 import logging
 import re
 import socket
+from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 
 import grpc
 import numpy as np
 import pytest
-from aiohttp import ClientConnectionError, ClientSession, web
+from aiohttp import ClientConnectionError, ClientSession, HttpVersion10, web
 
 from mqinfer.gateway import http
 from mqinfer.gateway.access import Access, Right
@@ -137,6 +139,43 @@ def test_connections_from_one_port_are_told_apart() -> None:
     assert callers[0].recv(1) == b""
     for each in (*servers, *callers, *accepted):
         each.close()
+
+
+async def test_json_is_written_as_it_is_taken() -> None:
+    """Of a large result as much is written as its caller takes: all for one who reads, or whose HTTP has no pieces."""
+    unsent, pieces = Unsent(LOG, 1 << 30, 60.0), Counter[str]()
+    rows = {"y": np.zeros(LARGE, np.uint8)}
+    whole = http.dump_json(rows)
+
+    async def answer(call: http.AdmittedCall) -> web.Response:
+        written = http.large_json(rows, rows)
+        assert isinstance(written, http.LargeJson)
+        return await bodies.reply(call.request, http.LargeJson(counted(call.parts[0], written), written.size))
+
+    def counted(path: str, written: http.LargeJson) -> Iterator[bytes]:
+        for piece in written.pieces:
+            pieces[path] += 1
+            yield piece
+
+    settings = gateway_settings()
+    bodies = http.Bodies(settings, core_that_counts(unsent))
+    route = http.Endpoint(re.compile("/(.*)"), Right.HEALTH, {"GET": answer})
+    async with (
+        over_http(http.make_application([route], Access(), bodies), settings) as address,
+        ClientSession(url := f"http://{address[0]}:{address[1]}") as session,
+    ):
+        with socket.create_connection(address) as caller:
+            caller.sendall(b"GET /unread HTTP/1.1\r\nHost: x\r\n\r\n")
+            await until(lambda: pieces["unread"])
+            for coding in ("identity", "gzip"):
+                async with session.get(f"/{coding}", headers={"Accept-Encoding": coding}) as reply:
+                    assert await reply.read() == whole
+            assert unsent.bytes == LARGE
+        await until(lambda: not unsent.bytes)
+        async with ClientSession(url, version=HttpVersion10) as old, old.get("/old") as reply:
+            assert reply.content_length
+            assert await reply.read() == whole
+    assert 0 < pieces["unread"] < pieces["identity"] == pieces["gzip"] == pieces["old"]
 
 
 async def test_a_result_that_waits_to_be_written_counts() -> None:

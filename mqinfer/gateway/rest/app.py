@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,7 +17,16 @@ from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.calls import InferCall, outputs_size
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import Unsupported
-from mqinfer.gateway.http import AdmittedCall, Bodies, Endpoint, dump_json, json_reply, make_application
+from mqinfer.gateway.http import (
+    AdmittedCall,
+    Bodies,
+    Endpoint,
+    LargeJson,
+    dump_json,
+    json_reply,
+    large_json,
+    make_application,
+)
 from mqinfer.gateway.messages import to_record
 from mqinfer.gateway.protocol_answers import (
     NO_NAMED_REPOSITORY,
@@ -248,7 +257,7 @@ async def _log_settings(_: AdmittedCall) -> web.Response:
     return json_reply(log_settings())
 
 
-def _write_reply(request: RestRequest, result: InferResult) -> tuple[bytes, int | None]:
+def _write_reply(request: RestRequest, result: InferResult) -> tuple[bytes | LargeJson, int | None]:
     """Return the body of a reply, and the length of its JSON where the bytes of binary outputs follow.
 
     Raises:
@@ -261,13 +270,14 @@ def _write_reply(request: RestRequest, result: InferResult) -> tuple[bytes, int 
     ]
     body: dict[str, Any] = {"id": request.id} if request.id else {}
     body |= {"model_name": result.model_name, "model_version": result.model_version, "outputs": outputs}
-    is_small = outputs_size(result.outputs) <= _SMALL_BYTES and not any(map(_is_text, result.outputs.values()))
-    head = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY) if is_small else dump_json(body)
+    if not tail and not _is_small(result.outputs):
+        return large_json(body, result.outputs), None
+    head = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY) if _is_small(result.outputs) else dump_json(body)
     return (b"".join((head, *tail)), len(head)) if tail else (head, None)
 
 
-def _is_text(array: Array) -> bool:
-    return array.dtype.kind == "O"
+def _is_small(outputs: Mapping[str, Array]) -> bool:
+    return outputs_size(outputs) <= _SMALL_BYTES and all(each.dtype.kind != "O" for each in outputs.values())
 
 
 def _output(name: str, array: Array, tail: list[Buffer] | None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mqinfer.gateway.http import check_nesting, dump_json
+from mqinfer.gateway.http import LargeJson, check_nesting, dump_json, large_json
 from mqinfer.protocol.card import SignatureTensor
 from mqinfer.protocol.datatypes import Array, Datatype, array_bytes, dtype_of, to_bytes
 from mqinfer.protocol.errors import BadEnvelope, BadTensor, LimitExceeded
@@ -277,7 +277,7 @@ def _refusal(value: Any, datatype: Datatype) -> BadTensor:
     return BadTensor(f"JSON Value: {shown(value)} Type: {kind} is not of expected type: {dtype_name(datatype)}")
 
 
-def write_predictions(outputs: Mapping[str, Array], *, rows: bool) -> bytes:
+def write_predictions(outputs: Mapping[str, Array], *, rows: bool) -> bytes | LargeJson:
     """Return the body of a reply; one output stands alone, several have names.
 
     Args:
@@ -293,7 +293,8 @@ def write_predictions(outputs: Mapping[str, Array], *, rows: bool) -> bytes:
         (values,) = values.values()
     elif rows:
         values = [{name: each[place] for name, each in values.items()} for place in range(count)]
-    return write_json({"predictions" if rows else "outputs": values})
+    content = {"predictions" if rows else "outputs": values}
+    return write_json(content) if _has_bare(content) else large_json(content, outputs)
 
 
 def _row_count(outputs: Mapping[str, Array]) -> int:

@@ -23,6 +23,7 @@ from mqinfer.gateway.http import (
     AdmittedCall,
     Bodies,
     Endpoint,
+    LargeJson,
     json_reply,
     make_application,
 )
@@ -152,7 +153,7 @@ class _Front:
             reply = await run(spec, body, InferCall(caller=call.caller, deadline_s=deadline, **call.trace))
         return await self.bodies.reply(call.request, reply)
 
-    async def _predict(self, admitted: AdmittedCall, spec: Spec, body: Buffer, call: InferCall) -> bytes:
+    async def _predict(self, admitted: AdmittedCall, spec: Spec, body: Buffer, call: InferCall) -> bytes | LargeJson:
         own = await find(self._core, spec)
         target, (inputs, rows) = await self.bodies.run(len(body), _read, body, own, _predict_inputs)
         outputs, _ = await infer(self._core, target, inputs, call)
