@@ -12,7 +12,10 @@ from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mqinfer.lab.optimize.samples import Sample
+    from mqinfer.models.repository import ModelVersion
 
 _REPORTS = "reports"
 
@@ -54,6 +57,13 @@ def optimize(
         bool, typer.Option("--promote", help="Add the best result to the repository as the model's next version.")
     ] = False,
     report: Annotated[Path | None, typer.Option(help="Folder for the report; MODEL/reports by default.")] = None,
+    cut: Annotated[
+        str | None,
+        typer.Option(
+            help="Cut it in two instead, at these tensors, separated by commas, or auto: MODEL-head, MODEL-tail, and "
+            "MODEL-parts, an ensemble of both."
+        ),
+    ] = None,
 ) -> None:
     """Make faster versions of a model, measure what they lose, and drop those that lose too much."""
     from mqinfer.lab.optimize.optimising import OptimizeOptions
@@ -74,6 +84,9 @@ def optimize(
     original = Repository(repository).find(model, version)
     given = _samples(calibrate, topic, truth, samples, frames)
     console = plain_console(stderr=True)
+    if cut is not None:
+        _cut(original, cut, given, console.print)
+        return
     found = run(original, options, given, calibrate or str(samples), progress=console.print)
     print_grid(as_grid(found), table_console())
     for path in write_report(found, report or repository / model / _REPORTS):
@@ -82,6 +95,19 @@ def optimize(
         typer.echo(f"kept {each.folder}")
     if not found.kept:
         raise typer.Exit(1)
+
+
+def _cut(original: ModelVersion, where: str, samples: tuple[Sample, ...], progress: Callable[[str], None]) -> None:
+    from mqinfer.lab.optimize.cutting import cut
+
+    found = cut(original, where.split(","), samples, progress)
+    typer.echo(f"cut at {', '.join(found.tensors)}: {found.crossing} bytes a row cross")
+    for name, weights in zip(found.models, found.weights, strict=False):
+        typer.echo(f"{name}: {weights / 1e6:.1f} MB of weights")
+    same = (
+        f"differs by {found.difference:.2g} of the largest value" if found.difference else "answers the same to the bit"
+    )
+    typer.echo(f"{found.models[2]}, the ensemble of both, {same}")
 
 
 def _samples(
