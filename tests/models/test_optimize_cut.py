@@ -93,8 +93,8 @@ def test_the_parts_answer_as_the_whole(net: Path, at: str, unique: Callable[[str
 @pytest.mark.parametrize(
     ("at", "words"),
     [
-        ("nowhere", "no node of the model makes this tensor; auto finds a place"),
-        ("x", "no node of the model makes this tensor"),
+        ("nowhere", "no node of the model makes a tensor 'nowhere'; auto finds a place"),
+        ("x", "no node of the model makes a tensor 'x'"),
         ("branch", "these cross there, too: early"),
         ("late", "nothing lies behind it"),
     ],

@@ -164,22 +164,27 @@ class _Graph:
         Raises:
             ConfigError: No node makes one of the tensors, something else crosses there, too, or nothing lies behind it.
         """
-        for name in tensors:
-            if name not in self._made:
-                raise ConfigError(f"--cut {name}: no node of the model makes this tensor; {AUTO} finds a place")
         first = self._behind(tensors, ())
         later = [name for name in self.outputs if self._made.get(name) not in first]
         second = self._behind(later, tensors)
-        both = first & second
-        if both or not second:
-            also = {name for number in both for name in self._nodes[number].output if self._is_taken(name, second)}
-            what = f"these cross there, too: {', '.join(sorted(also)[:5])}" if both else "nothing lies behind it"
-            raise ConfigError(f"--cut {','.join(tensors)}: {what}; {AUTO} finds a place")
+        self._check(tensors, first, second)
         ends = [name for name in self.outputs if name not in later and name not in tensors]
         return (
             _Part(frozenset(first), tuple(self._given(first)), (*tensors, *ends)),
             _Part(frozenset(second), (*tensors, *self._given(second)), tuple(later)),
         )
+
+    def _check(self, tensors: Sequence[str], first: Collection[int], second: Collection[int]) -> None:
+        """Refuse a cut whose sides, given by their nodes, are none."""
+        where, both = f"--cut {','.join(tensors)}", {*first}.intersection(second)
+        unknown = [name for name in tensors if name not in self._made]
+        if unknown:
+            raise ConfigError(f"{where}: no node of the model makes a tensor {unknown[0]!r}; {AUTO} finds a place")
+        if both:
+            also = {name for number in both for name in self._nodes[number].output if self._is_taken(name, second)}
+            raise ConfigError(f"{where}: these cross there, too: {', '.join(sorted(also)[:5])}; {AUTO} finds a place")
+        if not second:
+            raise ConfigError(f"{where}: nothing lies behind it; {AUTO} finds a place")
 
     def _behind(self, wanted: Iterable[str], known: Collection[str]) -> set[int]:
         """Return the nodes that tensors need, where some others are known."""
