@@ -22,6 +22,7 @@ from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
 from mqinfer.broker.memory import MemoryBroker, MemoryLink
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.broker.nats.jetstream import HEADERS
 from mqinfer.broker.nats.link import NatsLink
 from mqinfer.broker.packets import encode_head
 from mqinfer.broker.paho.link import PahoLink
@@ -102,7 +103,7 @@ KINDS = ("tcp", "websockets", "tcp, hosted", "websockets, hosted")
 @pytest.fixture(scope="module")
 def nats_url() -> Iterator[str]:
     """URL of a nats-server whose `max_payload` is small enough to be tried out."""
-    with NatsServer(MAX_PACKET) as server:
+    with NatsServer(MAX_PACKET + HEADERS) as server:
         yield server.url
 
 

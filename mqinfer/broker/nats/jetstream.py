@@ -31,6 +31,8 @@ BEAT_S = 1.0
 LOST_S = 5.0
 """A link is lost that has not put its will off for so long; longer where the answers of the server took long, since
 large messages are in front of them on a thin link."""
+HEADERS = 512
+"""Room for the headers of what is kept."""
 _SLOW, _MOST_LOST_S = 3.0, 60.0
 _MOST_BYTES = 256 << 20
 _STREAM_MISSING, _WRONG_SEQUENCE = 10059, 10071
@@ -87,9 +89,9 @@ async def ask(client: Client, what: str, arguments: Mapping[str, Any] | None = N
     try:
         got = await client.request(f"$JS.API.{what}", json.dumps(arguments or {}).encode(), timeout=ANSWER_S)
     except NoRespondersError as error:
-        raise BrokerUnreachable("its JetStream is off; switch it on with: nats-server --jetstream") from error
+        raise BrokerUnreachable("the server's JetStream is off; switch it on with: nats-server --jetstream") from error
     except Error as error:
-        raise BrokerUnreachable(f"its JetStream does not answer: {error}") from error
+        raise BrokerUnreachable(f"the server's JetStream does not answer: {error}") from error
     return read_answer(got.data)
 
 
@@ -107,9 +109,7 @@ async def find_stream(client: Client) -> Callable[[], datetime]:
                 raise
             answer = await ask(client, f"STREAM.CREATE.{STREAM}", _CONFIGURATION)
     except Refusal as refusal:
-        raise BrokerUnreachable(
-            f"its JetStream can't make the stream {STREAM!r} (nats-server 2.14): {refusal}"
-        ) from None
+        raise BrokerUnreachable(f"the server's JetStream can't make {STREAM!r} (2.14 can): {refusal}") from None
     then, since = datetime.fromisoformat(answer["ts"]), time.monotonic()
     return lambda: then + timedelta(seconds=time.monotonic() - since)
 

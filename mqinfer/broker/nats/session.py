@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Coroutine, Mapping
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ from mqinfer.broker.link import Ack, Message, ReasonCode
 from mqinfer.broker.nats.jetstream import (
     ANSWER_S,
     BEAT_S,
+    HEADERS,
     STREAM,
     Refusal,
     Will,
@@ -29,10 +32,10 @@ from mqinfer.broker.nats.jetstream import (
     time_to_live,
 )
 from mqinfer.broker.nats.subjects import LIVE, RETAINED, subject, subjects, token, topic
-from mqinfer.broker.packets import decode_publish, decode_variable_integer
-from mqinfer.broker.paho.loop import Outgoing
+from mqinfer.broker.packets import Head, decode_publish, decode_variable_integer
 from mqinfer.broker.process import Maker, end_thread_in_child
 from mqinfer.broker.routes import Route, Routes
+from mqinfer.broker.threaded.outbox import Outbox
 from mqinfer.protocol.errors import BadEnvelope, BrokerUnreachable, LinkError, NotAuthorized, NotConnected
 
 if TYPE_CHECKING:
@@ -47,6 +50,8 @@ _PING_S = 5
 """Interval of pings; a connection without two answers is lost, in the time in which Mosquitto finds that."""
 _PONG_S = 60
 """How long a PONG may take: large messages may be in front of it on a thin link."""
+_MOST_PENDING = 2 << 20
+"""Bytes that may wait for the socket before the next message is passed on."""
 _NO_RESPONDERS = "503"
 _DENIED = re.compile(r'permissions violation for (?:publish|subscription) to "([^"]*)"')
 
@@ -57,18 +62,20 @@ class NatsSession:
     Args:
         client_id: Of the link.
         routes: Its subscriptions.
+        outbox: Its outbox, which counts what is dropped.
+        on_room: Called when more may be sent.
 
     Attributes:
+        accepted: Whether it can be asked for something.
         lost: The reason why the connection has ended, once it has.
-        dropped: Messages that were received and could not be read, or were too many.
     """
 
-    def __init__(self, client_id: str, routes: Routes) -> None:
+    def __init__(self, client_id: str, routes: Routes, outbox: Outbox, on_room: Callable[[], None]) -> None:
         from nats.aio.client import Client
 
         self.lost: asyncio.Future[LinkError] = asyncio.get_running_loop().create_future()
-        self.dropped = 0
-        self._client_id, self._routes = client_id, routes
+        self.accepted = False
+        self._client_id, self._routes, self._outbox, self._on_room = client_id, routes, outbox, on_room
         self._maker = Maker(f"the connection of {client_id!r}")
         self._client: Client = Client()
         self._inbox = f"{self._client.new_inbox()}."
@@ -83,8 +90,18 @@ class NatsSession:
 
     @property
     def max_payload(self) -> int:
-        """The largest message that the server accepts."""
-        return self._client.max_payload
+        """The largest message that the server accepts, less the room for headers, which it counts too."""
+        return self._client.max_payload - HEADERS
+
+    @property
+    def alive(self) -> bool:
+        """Whether the connection has not ended."""
+        return not self.lost.done()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more message may be sent now."""
+        return self._client.pending_data_size < _MOST_PENDING
 
     @property
     def settled(self) -> bool:
@@ -110,10 +127,11 @@ class NatsSession:
             if is_return:
                 await self._will.publish()
             await self._will.put_off()
-            self.spawn(self._beat(self._will))
+            self._spawn(self._beat(self._will))
         while missing := [route for route in self._routes if route.subscription not in self._subscriptions]:
             with suppress(NotAuthorized):  # it is in the log; what else there is goes on
-                await self.subscribe(missing[0])
+                await self._subscribe(missing[0])
+        self.accepted = True
 
     async def _connect(self, address: BrokerAddress) -> None:
         from nats.errors import AuthorizationError, Error
@@ -129,6 +147,7 @@ class NatsSession:
                 max_reconnect_attempts=1,
                 reconnect_time_wait=0,
                 connect_timeout=_CONNECT_S,
+                pending_size=sys.maxsize,  # `has_room` bounds it, so that nothing waits while it is published
                 ping_interval=_PING_S,
                 error_cb=self._note_error,
                 closed_cb=self._note_end,
@@ -141,35 +160,37 @@ class NatsSession:
             reason = self._client.last_error or error
             raise BrokerUnreachable(f"{address}: {str(reason) or 'no NATS server answers'}") from error
 
-    async def send(self, outgoing: Outgoing) -> None:
+    def send(self, message: Message, head: Head, on_ack: Ack) -> None:
         """Publish a message; its reason code comes later."""
-        message = outgoing.message
-        if message is None:
-            return
-        pieces = (outgoing.head.data, message.payload, *message.tail)
-        packet = b"".join(pieces)
+        packet = b"".join((head.data, message.payload, *message.tail))
         self._number += 1
         name = subject(message.topic, RETAINED if message.retain else LIVE)
         reply = f"{self._inbox}{self._number}" if message.qos else ""
         if message.qos:
-            (self._unstored if message.retain else self._unacked)[self._number] = (name, outgoing.on_ack)
-        if message.retain:
-            await self._client.publish(name, packet, reply=reply, headers=time_to_live(message) or None)
-            return
-        await self._client.publish(name, packet, reply=reply)
-        if message.qos and not self._acknowledging:
+            (self._unstored if message.retain else self._unacked)[self._number] = (name, on_ack)
+        headers = time_to_live(message) if message.retain else None
+        _run_at_once(self._client.publish(name, packet, reply=reply, headers=headers or None))
+        if not self._acknowledging:
             self._acknowledging = True
-            self.spawn(self._acknowledge())
+            self._spawn(self._acknowledge())
 
-    async def subscribe(self, route: Route) -> None:
-        """Make a subscription, and have what is kept delivered.
+    def subscribe(self, route: Route, answer: Future[None]) -> None:
+        """Make a subscription, and have what is kept delivered; the answer says whether the server refused it."""
+        self._spawn(self._reply(self._subscribe(route), answer))
 
-        Raises:
-            NotAuthorized: The server refused it.
-        """
+    def unsubscribe(self, name: str, answer: Future[None]) -> None:
+        """Remove a subscription; the answer says that nothing more can come."""
+        self._spawn(self._reply(self._unsubscribe(name), answer))
+
+    def cut(self, answer: Future[None]) -> None:
+        """Break the connection."""
+        self.give_up(NotConnected("the connection was cut"))
+        answer.set_result(None)
+
+    async def _subscribe(self, route: Route) -> None:
         share, topic_filter = _split(route.subscription)
         names = subjects(topic_filter)
-        await self.unsubscribe(route.subscription)
+        await self._unsubscribe(route.subscription)
         newest: dict[str, int] = {}
         reads = route.retained and share is None
 
@@ -191,16 +212,15 @@ class NatsSession:
             reads = False
             newest.clear()
 
-    async def unsubscribe(self, name: str) -> None:
-        """Remove a subscription, and wait until nothing more can come."""
+    async def _unsubscribe(self, name: str) -> None:
         found = self._subscriptions.pop(name, None)
         for each in found or ():
             await each.unsubscribe()
         if found:
             await self._client.flush(_PONG_S)
 
-    async def close(self) -> None:
-        """Take the will back, and disconnect."""
+    async def end(self) -> None:
+        """Disconnect, and take the will back unless the connection is lost."""
         for task in self._tasks:
             task.cancel()
         if self._will is not None and not self.lost.done():
@@ -208,15 +228,9 @@ class NatsSession:
                 await self._will.take_back()
             except LinkError as error:
                 _log.warning("link %s: its will stays: %s", self._client_id, error)
-        await self.end()
-
-    async def end(self) -> None:
-        """Disconnect, whatever state the connection is in."""
-        for task in self._tasks:
-            task.cancel()
         await self._client.close()
 
-    def spawn(self, work: Awaitable[None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Have something done that ends with the session; where it fails the connection is given up."""
         task = asyncio.ensure_future(self._guard(work))
         self._tasks.add(task)
@@ -240,7 +254,16 @@ class NatsSession:
         if not self.lost.done():
             self.lost.set_result(reason)
 
-    async def _guard(self, work: Awaitable[None]) -> None:
+    async def _reply(self, work: Coroutine[Any, Any, None], answer: Future[None]) -> None:
+        try:
+            await work
+        except NotAuthorized as error:
+            answer.set_exception(error)
+        finally:
+            if not answer.done():  # where it failed the next connection goes by the table of routes
+                answer.set_result(None)
+
+    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
         from nats.errors import Error
 
         try:
@@ -258,11 +281,13 @@ class NatsSession:
     async def _acknowledge(self) -> None:
         """Acknowledge what the server has handled, until there is nothing more."""
         try:
-            while self._unacked:
+            last = 0
+            while last < self._number:
                 last = self._number
                 await self._client.flush(_PONG_S)
                 for number in [number for number in self._unacked if number <= last]:
                     self._call(self._unacked.pop(number)[1], ReasonCode.SUCCESS)
+                self._on_room()
         finally:
             self._acknowledging = False
 
@@ -291,7 +316,7 @@ class NatsSession:
         try:
             message = _read(msg)
         except (BadEnvelope, IndexError, ValueError) as error:
-            self.dropped += 1
+            self._outbox.dropped += 1
             _log.warning("dropped a message on %s: %s", msg.subject, error)
             return
         is_kept = message.retain and len(message.payload)  # else it clears its topic, or is a will that passes
@@ -351,7 +376,7 @@ class NatsSession:
             _log.warning("the server refuses %s", denied[1])
             self._deny(denied[1])
         elif isinstance(error, SlowConsumerError):
-            self.dropped += 1
+            self._outbox.dropped += 1
             _log.warning("dropped a message on %s: the link's handlers are too slow", error.subject)
         else:
             _log.debug("link %s: %s", self._client_id, error)
@@ -365,6 +390,20 @@ class NatsSession:
 
     async def _note_end(self) -> None:
         self.give_up(NotConnected(f"the connection ended: {self._client.last_error or 'the server closed it'}"))
+
+
+def _run_at_once(work: Coroutine[Any, Any, None]) -> None:
+    """Run what waits for nothing.
+
+    Raises:
+        RuntimeError: It does.
+    """
+    try:
+        work.send(None)
+    except StopIteration:
+        return
+    work.close()
+    raise RuntimeError("nats-py waits while it publishes")
 
 
 def _read(msg: Msg) -> Message:

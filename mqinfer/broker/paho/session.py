@@ -185,6 +185,12 @@ class Session:
         if sock is not None:
             sock.close()
 
+    def cut(self, answer: Future[None]) -> None:
+        """Break the connection without a DISCONNECT; reading finds it broken."""
+        with socket.fromfd(self.fileno(), socket.AF_INET, socket.SOCK_STREAM) as same:
+            same.shutdown(socket.SHUT_RDWR)
+        answer.set_result(None)
+
     def _wait_for(self, identifier: int | None, name: str, answer: Future[None]) -> None:
         if identifier is None:  # the connection has just gone
             answer.set_result(None)
@@ -254,10 +260,3 @@ class Session:
 def _unasked(packet: str, identifier: int) -> MalformedPacket:
     """Return what ends a connection whose broker answers what was not sent: what was sent would never be answered."""
     return MalformedPacket(f"a {packet} for packet identifier {identifier}, which nothing here waits for")
-
-
-def cut(session: Session, done: Future[None]) -> None:
-    """Break a session's connection without a DISCONNECT; reading finds it broken."""
-    with socket.fromfd(session.fileno(), socket.AF_INET, socket.SOCK_STREAM) as same:
-        same.shutdown(socket.SHUT_RDWR)
-    done.set_result(None)

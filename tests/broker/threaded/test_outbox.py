@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from mqinfer.broker.link import Ack, Message, ignore_ack
 from mqinfer.broker.packets import Head, encode_head
-from mqinfer.broker.paho.loop import Outbox, Outgoing, Question
-from mqinfer.broker.paho.session import Session
+from mqinfer.broker.threaded.outbox import LinkSession, Outbox, Outgoing, Question
 from mqinfer.protocol.errors import NotAuthorized
 
 
@@ -47,9 +46,9 @@ class Connection:
         self.answer = answer
 
 
-def session(connection: Connection) -> Session:
+def session(connection: Connection) -> LinkSession:
     """Pass for a session."""
-    return cast("Session", connection)
+    return cast("LinkSession", connection)
 
 
 def outgoing(number: int, epoch: int = 1) -> Outgoing:

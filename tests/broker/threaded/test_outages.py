@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from mqinfer.broker.outages import Outages
+from mqinfer.broker.threaded.outages import Outages
 from mqinfer.protocol.errors import BrokerUnreachable
 from tests.clock import Clock
 

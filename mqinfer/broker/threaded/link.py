@@ -1,0 +1,193 @@
+"""A link whose connection a thread of its own keeps, to which all other threads pass their messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Protocol
+
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.link import Ack, Message, MessageHandler, Withdraw, ignore_ack
+from mqinfer.broker.malloc import keep_freed_memory
+from mqinfer.broker.packets import encode_head
+from mqinfer.broker.process import Maker
+from mqinfer.broker.routes import Route, Routes, subscription_name
+from mqinfer.broker.threaded.outbox import MOST_QUEUED, Outbox, Outgoing, Question
+from mqinfer.protocol.errors import (
+    BrokerUnreachable,
+    ConfigError,
+    LinkError,
+    MessageTooLarge,
+    NotAuthorized,
+    NotConnected,
+)
+from mqinfer.protocol.limits import DEFAULT_LIMITS
+
+_ANSWER_S = 60.0
+"""How long a SUBACK may take: large messages may be in front of it on a thin link. The session finds a dead connection
+itself, long before."""
+
+
+class LinkThread(Protocol):
+    """The thread of one link, from `open` to `close`. Any thread may call any method."""
+
+    connected: bool
+    close_by: float | None
+    epoch: int
+    failure: LinkError | None
+    max_packet_size: int | None
+    opened: Future[None]
+    outbox: Outbox
+    version5: bool
+
+    def start(self, timeout: float) -> None:
+        """Start; the first connection may take `timeout` seconds."""
+
+    def is_alive(self) -> bool:
+        """Return whether it runs."""
+
+    def is_current(self) -> bool:
+        """Return whether the caller runs on it."""
+
+    def send(self, outgoing: Outgoing) -> None:
+        """Have a message sent."""
+
+    def ask(self, question: Question) -> Future[None]:
+        """Ask the broker for something; return where the answer will be."""
+
+    def close(self, timeout: float) -> None:
+        """Wait until all is acknowledged, at most `timeout` seconds, disconnect, and join the thread."""
+
+
+class ThreadedLink:
+    """What `PahoLink` and `NatsLink` have in common.
+
+    Args:
+        address: The broker.
+        client_id: Unique among all connections to the broker.
+        make_loop: Returns the thread, which has not begun, for the subscriptions.
+        limit: How the broker states the largest packet, and what to raise where it is too small.
+    """
+
+    def __init__(
+        self, address: BrokerAddress, client_id: str, make_loop: Callable[[Routes], LinkThread], limit: tuple[str, str]
+    ) -> None:
+        self._address = address
+        self._maker = Maker(f"the link {client_id!r} to {address}")
+        self._make_loop = make_loop
+        self._limit = limit
+        self._routes = Routes()
+        self._dropped = 0
+        self._loop: LinkThread | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether a publication would be sent now."""
+        return self._loop is not None and self._loop.connected
+
+    @property
+    def failure(self) -> LinkError | None:
+        """Why the link gave up for good, before it was closed: refused, taken over, or a defect on its thread."""
+        return None if self._loop is None else self._loop.failure
+
+    @property
+    def max_packet_size(self) -> int | None:
+        """The broker's Maximum Packet Size in bytes, or this side's if smaller; None while unknown."""
+        return None if self._loop is None else self._loop.max_packet_size
+
+    @property
+    def dropped(self) -> int:
+        """Count the messages that were queued when the connection was lost, and were dropped."""
+        return self._dropped + (self._loop.outbox.dropped if self._loop else 0)
+
+    def open(self, timeout: float = 10.0) -> None:
+        """Connect, and wait until the broker has accepted; errors as of `Link`."""
+        self._maker.check()
+        if self._loop is not None and self._loop.is_alive():
+            return
+        self.close(0.0)  # joins a thread that gave up
+        keep_freed_memory()
+        if self._loop is not None:
+            self._dropped += self._loop.outbox.dropped
+        self._loop = loop = self._make_loop(self._routes)
+        loop.start(timeout)
+        try:
+            loop.opened.result(timeout)
+        except FutureTimeoutError as error:
+            self.close(0.0)
+            raise BrokerUnreachable(f"no broker answers at {self._address} within {timeout:g} s") from error
+        except LinkError:
+            self.close(0.0)
+            raise
+
+    def publish(self, message: Message, on_ack: Ack = ignore_ack) -> Withdraw:
+        """Send a message, as of `Link`; it is `NotConnected` too where 65,535 messages are queued already."""
+        loop = self._loop
+        epoch = loop.epoch if loop is not None else 0  # before the look at `connected`
+        if loop is None or not loop.connected or loop.close_by is not None:
+            self._maker.check()
+            raise NotConnected(f"the link to {self._address} is down; nothing was sent")
+        if len(loop.outbox) >= MOST_QUEUED:
+            raise NotConnected(f"the link to {self._address} is behind by {MOST_QUEUED} messages")
+        head = encode_head(message, version5=loop.version5)
+        limit = loop.max_packet_size
+        if limit is not None and head.size > limit:
+            raise MessageTooLarge(
+                f"topic {message.topic!r}: a packet of {head.size} bytes, and the {self._limit[0]} is {limit}; "
+                f"encode it smaller, or raise {self._limit[1]}, to {DEFAULT_LIMITS.packet_bytes} at most"
+            )
+        outgoing = Outgoing(epoch, message, head, on_ack)
+        loop.send(outgoing)
+        return outgoing.withdraw
+
+    def subscribe(
+        self, topic_filter: str, handler: MessageHandler, *, share: str | None = None, retained: bool = True
+    ) -> None:
+        """Receive the messages of a filter, as of `Link`; `BadTopic` where it has a wildcard out of place."""
+        self._maker.check()
+        route = Route.make(topic_filter, share, handler, retained=retained)
+        self._routes.put(route)
+        try:
+            self._ask(lambda session, answer: session.subscribe(route, answer))
+        except NotAuthorized:
+            self._routes.remove(route.subscription)
+            raise
+
+    def unsubscribe(self, topic_filter: str, *, share: str | None = None) -> None:
+        """Stop receiving; messages that the broker has already sent may still come until this returns."""
+        self._maker.check()
+        name = subscription_name(topic_filter, share)
+        self._ask(lambda session, answer: session.unsubscribe(name, answer))
+        self._routes.remove(name)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Wait until all that was published is acknowledged, at most `timeout` seconds, then disconnect cleanly."""
+        self._maker.check()
+        if self._loop is not None:
+            if self._loop.is_current():
+                raise ConfigError("a handler can't close its own link")
+            self._loop.close(timeout)
+
+    def cut(self) -> None:
+        """Break the connection as a cut cable would; the link reconnects by itself. For fault injection."""
+        self._maker.check()
+        if self._loop is not None:
+            self._loop.ask(lambda session, answer: session.cut(answer))
+
+    def _ask(self, question: Question) -> None:
+        """Ask the broker on the link's thread, and wait for the answer while there is a connection.
+
+        Without one there is nothing to ask: the next connection goes by the table of routes.
+        """
+        loop = self._loop
+        if loop is None:
+            return
+        answer = loop.ask(question)
+        if not loop.connected or loop.is_current():
+            return
+        try:
+            answer.result(_ANSWER_S)
+        except FutureTimeoutError as error:
+            if loop.connected:
+                raise BrokerUnreachable(f"{self._address} has not answered within {_ANSWER_S:g} s") from error
