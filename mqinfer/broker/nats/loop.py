@@ -19,8 +19,8 @@ from mqinfer.broker.nats.session import NatsSession
 from mqinfer.broker.paho.connecting import Backoff
 from mqinfer.broker.process import abandon_in_children, end_thread_in_child
 from mqinfer.broker.routes import Routes
+from mqinfer.broker.threaded.link import Outbox, Outgoing, Question
 from mqinfer.broker.threaded.outages import OUTAGES
-from mqinfer.broker.threaded.outbox import Outbox, Outgoing, Question
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotAuthorized, NotConnected
 
 _log = logging.getLogger("mqinfer.broker")

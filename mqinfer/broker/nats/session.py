@@ -35,7 +35,7 @@ from mqinfer.broker.nats.subjects import LIVE, RETAINED, subject, subjects, toke
 from mqinfer.broker.packets import Head, decode_publish, decode_variable_integer
 from mqinfer.broker.process import Maker, end_thread_in_child
 from mqinfer.broker.routes import Route, Routes
-from mqinfer.broker.threaded.outbox import Outbox
+from mqinfer.broker.threaded.link import Outbox
 from mqinfer.protocol.errors import BadEnvelope, BrokerUnreachable, LinkError, NotAuthorized, NotConnected
 
 if TYPE_CHECKING:

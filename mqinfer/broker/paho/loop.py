@@ -32,8 +32,8 @@ from mqinfer.broker.paho.session import Session
 from mqinfer.broker.paho.standby import Lookout, Returning, Turns
 from mqinfer.broker.process import abandon_in_children, end_thread_in_child
 from mqinfer.broker.routes import Routes
+from mqinfer.broker.threaded.link import Outbox, Outgoing, Question
 from mqinfer.broker.threaded.outages import OUTAGES
-from mqinfer.broker.threaded.outbox import Outbox, Outgoing, Question
 from mqinfer.broker.waker import Waker
 from mqinfer.logs import is_logged
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotAuthorized, NotConnected

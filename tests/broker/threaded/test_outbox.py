@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from mqinfer.broker.link import Ack, Message, ignore_ack
 from mqinfer.broker.packets import Head, encode_head
-from mqinfer.broker.threaded.outbox import LinkSession, Outbox, Outgoing, Question
+from mqinfer.broker.threaded.link import LinkSession, Outbox, Outgoing, Question
 from mqinfer.protocol.errors import NotAuthorized
 
 
