@@ -110,16 +110,12 @@ class Rosbag:
         if not (connections and self.message_count):
             return None
         begin, end = self._reader.start_time, self._reader.end_time
-        end = end if stop is None else min(stop, end)
-        length, start = 1_000_000_000, end
-        while start > begin:
-            start = max(begin, end - length)
+        for start, before in growing_spans(begin, end if stop is None else min(stop, end)):
             found = None
-            for found in self.messages(connections, start, end):  # noqa: B007 - the last one is looked for
+            for found in self.messages(connections, start, before):  # noqa: B007 - the last one is looked for
                 pass
             if found:
                 return found
-            length *= 8
         return None
 
     def messages(
@@ -198,6 +194,15 @@ class Rosbag:
     def close(self) -> None:
         """Close the bag; messages that were read stay valid."""
         self._resources.close()
+
+
+def growing_spans(begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield ever longer spans of time that have this end, in nanoseconds; the last one has this beginning."""
+    length, start = 1_000_000_000, end
+    while start > begin:
+        start = max(begin, end - length)
+        yield start, end
+        length *= 8
 
 
 def _image(message: Any) -> RawImage | CompressedImage:

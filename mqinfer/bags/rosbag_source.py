@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqinfer.bags.calibration import CAMERA_INFO, info_topic
-from mqinfer.bags.description import camera_connections, describe_topic
+from mqinfer.bags.description import camera_connections, describe_topics
 from mqinfer.bags.frame import WHOLE, Frame, StreamInfo, TimeRange
 from mqinfer.bags.rosbag import IMAGE_TYPES, Rosbag, message_type
 from mqinfer.images.decode import is_depth
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mqinfer.bags")
 _MOST_TOPICS = 1000
+_MOST_NAMED = 50
+"""Topics that an error names."""
 _STAMP_END = 12
 """A header's stamp ends here: behind the sequence number in ROS 1, behind the four bytes of CDR in ROS 2."""
 
@@ -62,7 +64,7 @@ class RosbagSource:
         failed: list[SourceError] = []
         for name in sorted({each.topic for each in self._connections}):
             try:
-                streams.append(describe_topic(self._bag, name))
+                streams += describe_topics(self._bag, name)
             except SourceError as error:  # the bag is damaged here: reading it reports that, behind what comes before
                 failed.append(error)
                 streams.append(StreamInfo(name, IMAGE_TYPES[0], "", 0, 0, None, None))
@@ -148,12 +150,19 @@ def _choose(bag: Rosbag, wanted: Sequence[str]) -> list[Connection]:
     images = [each for each in bag.connections if message_type(each) in IMAGE_TYPES]
     names = sorted({each.topic for each in images})
     if not images:
-        held = ", ".join(f"{each.topic} ({each.msgtype})" for each in bag.connections) or "none"
+        held = _some(f"{each.topic} ({each.msgtype})" for each in bag.connections) or "none"
         raise SourceError(f"{bag.path}: this bag has no image topic; its topics: {held}")
     if missing := sorted(set(wanted) - set(names)):
-        raise SourceError(f"{bag.path}: no image topic {', '.join(missing)}; its image topics are {', '.join(names)}")
+        raise SourceError(f"{bag.path}: no image topic {', '.join(missing)}; its image topics are {_some(names)}")
     _check_count(bag, len(wanted or names))
     return [each for each in images if not wanted or each.topic in wanted]
+
+
+def _some(names: Iterable[str]) -> str:
+    """Return names as an error lists them: of many the first."""
+    held = list(names)
+    more = len(held) - _MOST_NAMED
+    return ", ".join(held[:_MOST_NAMED] + [f"and {more} more"] * (more > 0))
 
 
 def _check_count(bag: Rosbag, topics: int) -> None:

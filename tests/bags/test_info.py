@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from rich.console import Console
 
 from mqinfer.bags.frame import StreamInfo
 from mqinfer.bags.info import describe, headline, table
+from mqinfer.bags.rosbag import Rosbag
 from mqinfer.images.picture import CompressedImage
 from mqinfer.protocol.errors import SourceError
 
@@ -41,6 +42,27 @@ def test_bag(write_bag: Write, drive: Drive, kind: str) -> None:
     assert (chatter.message_type, chatter.encoding, chatter.width) == ("std_msgs/msg/String", "", 0)
     assert (chatter.count, chatter.is_image) == (2, False)
     assert chatter.rate == pytest.approx(1 / 11)
+
+
+@pytest.mark.parametrize("kind", ["ros1", "mcap", "sqlite3"])
+def test_many_topics(write_bag: Write, recorded: type[Any], monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """However many topics there are, a bag is gone through a few times, and each has its own first and last message."""
+    starts = list[int | None]()
+
+    def messages(bag: Rosbag, connections: Any, start: int | None = None, stop: int | None = None) -> Iterator[Any]:
+        starts.append(start)
+        return whole(bag, connections, start, stop)
+
+    whole = Rosbag.messages
+    monkeypatch.setattr(Rosbag, "messages", messages)
+    picture = CompressedImage("png", b"")
+    written = [(10**9 * (topic + turn * (200 + topic)), f"/{topic:03}") for turn in range(2) for topic in range(200)]
+    drive = [recorded(topic, 10**10 + at, at, picture) for at, topic in sorted(written)]
+    bag = write_bag(drive, kind)
+    streams = describe(str(bag)).streams
+    assert [(each.source, each.count) for each in streams] == [(f"/{topic:03}", 2) for topic in range(200)]
+    assert [each.rate for each in streams] == pytest.approx([1 / (200 + topic) for topic in range(200)])
+    assert len(starts) < 50
 
 
 def test_sizes_of_compressed_images(tmp_path: Path, write_ros2: Write, recorded: type[Any]) -> None:
