@@ -20,6 +20,7 @@ from benchmarks.noscope import NoScopeOptions, run_noscope
 from benchmarks.path import PathOptions, measure_path
 from benchmarks.relay import measure_relay
 from benchmarks.report import print_report, write_report
+from benchmarks.scale import ScaleOptions, measure_scale, measure_states, scale_grid
 from mqinfer.bench.workloads import WORKLOADS, load_workloads
 from mqinfer.cli.exit_codes import exit_code, print_error
 from mqinfer.cli.options import table_console
@@ -32,6 +33,7 @@ from mqinfer.protocol.errors import ConfigError, MqinferError
 __all__ = ["app", "main"]
 
 _PATH = PathOptions()
+_SCALE = ScaleOptions()
 _SOAK = SoakOptions()
 _NOSCOPE = NoScopeOptions()
 
@@ -102,6 +104,24 @@ def relay(
 ) -> None:
     """Measure how many large results pass the dashboard's relay, one after another."""
     typer.echo(measure_relay(count, size))
+
+
+@app.command()
+def scale(
+    vehicles: Annotated[str, typer.Option(help="Numbers of vehicles, separated by commas.")] = "10,100,300,1000",
+    rate: Annotated[float, typer.Option(help="Requests a second of each vehicle.", min=0.01)] = _SCALE.rate,
+    size: Annotated[int, typer.Option(help="Bytes of a request.", min=8)] = _SCALE.size,
+    seconds: Annotated[float, typer.Option(help="Length of each step, in seconds.", min=1)] = _SCALE.seconds,
+    broker: Annotated[str | None, typer.Option(help="A broker that runs; a Mosquitto of its own by default.")] = None,
+    pid: Annotated[int | None, typer.Option(help="Process of that broker.")] = None,
+    states: Annotated[int, typer.Option(help="Also measure so many retained states.", min=0)] = 0,
+) -> None:
+    """Measure how many vehicles one broker carries: delays, and processor time and memory of the broker."""
+    counts = [int(each) for each in vehicles.split(",")]
+    options, console = ScaleOptions(counts, rate, size, seconds, broker, pid), table_console()
+    print_grid(scale_grid(options, measure_scale(options, lambda line: console.print(line, style="dim"))), console)
+    if states:
+        typer.echo(measure_states(states))
 
 
 @app.command()

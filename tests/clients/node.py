@@ -46,7 +46,8 @@ def program(folder: Path, name: str, source: str) -> Path:
 def node(path: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Run a program, whose output the test reads; it is ended with the test, whatever it does."""
     command = [find_program("node"), str(path), *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
     try:
         yield process
     finally:

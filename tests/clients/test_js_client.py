@@ -149,7 +149,7 @@ def test_a_thousand_answers_while_worker_and_broker_are_killed(
 def test_a_standby_takes_over_and_gives_back(
     programs: Path, write_echo: Callable[..., Path], unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """Over websockets, each of 2,000 requests gets its own result: the first of two brokers is killed and returns."""
+    """Over websockets, each of many requests gets its own result: the first of two brokers is killed and returns."""
     root = unique("test")
     with ExitStack() as stack:
         ports = free_port(), free_port()
@@ -159,7 +159,7 @@ def test_a_standby_takes_over_and_gives_back(
         both = f"{first.url},127.0.0.1:{standby.port}"
         stack.enter_context(worker(both, root, write_echo("echo", delay_ms=4), unique("w"), tmp_path / "log"))
         url = f"ws://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}"
-        process = stack.enter_context(node(programs / "test" / "live" / "many.js", url, root, "2000"))
+        process = stack.enter_context(node(programs / "test" / "live" / "many.js", url, root, "0"))
         lines_until(process, "100")
         first.kill()
         lines_until(process, "300")
@@ -168,12 +168,12 @@ def test_a_standby_takes_over_and_gives_back(
         link = make_link(first.url, client_id=unique("watcher"))
         stack.callback(link.close)
         link.open()
-        link.subscribe(f"{root}/models/echo/infer/many", lambda _: came_back.set())
+        link.subscribe(f"{root}/+/+/infer/#", lambda _: came_back.set())
         assert came_back.wait(PATIENCE_S)
         out, errors = process.communicate(timeout=300)
     assert errors == ""
     counters = json.loads(out.splitlines()[-1])
-    assert (counters["answered"], counters["requests"], counters["outcomes"]["ok"]) == (2000, 2000, 2000)
+    assert counters["answered"] == counters["requests"] == counters["outcomes"]["ok"] == counters["submitted"] > 300
     assert (counters["pending"], counters["malformed"], counters["mismatched"]) == (0, 0, 0)
 
 

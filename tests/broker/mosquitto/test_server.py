@@ -6,17 +6,23 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
+from contextlib import ExitStack
 from importlib.resources import files
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer, find_mosquitto, keepalive_warning
+from mqinfer.broker.paho.link import PahoLink
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MissingExtra
 from tests.broker.attempts import options
-from tests.patience import wait_until
+from tests.patience import PATIENCE_S, wait_until
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[3]
@@ -155,6 +161,24 @@ def test_a_free_port_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
         with MosquittoServer() as server:
             assert ports == []
             assert server.port
+
+
+@pytest.mark.broker
+def test_a_newcomer_gets_all_that_is_retained() -> None:
+    """However many states a site has: more than may be unacknowledged, none is dropped."""
+    count, came, link_of = 5000, threading.Semaphore(0), BrokerAddress.parse
+    with MosquittoServer() as server, ExitStack() as stack:
+        sender, newcomer = (PahoLink(link_of(server.url), client_id=name) for name in ("sender", "newcomer"))
+        for link in (sender, newcomer):
+            link.open()
+            stack.callback(link.close)
+        for number in range(count):
+            sender.publish(Message(f"clients/car-{number}/state", b"ready", retain=True), lambda _: came.release())
+        for _ in range(count):
+            assert came.acquire(timeout=PATIENCE_S)
+        states = SimpleQueue[str]()
+        newcomer.subscribe("clients/+/state", lambda message: states.put(message.topic))
+        assert len({states.get(timeout=PATIENCE_S) for _ in range(count)}) == count
 
 
 @pytest.mark.broker

@@ -1,0 +1,339 @@
+"""How far one broker carries: simulated vehicles, more at each step, and what each step costs the broker.
+
+A vehicle is a whole client: a connection, a state of its own, the states of all workers, lanes. Hundreds share one
+process and one asyncio loop, and a worker answers with a few bytes, so that the broker has as much to do as possible.
+Requests have their times in advance, and a delay counts from there: what waits behind another one is late, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from msgspec.json import Decoder
+
+from benchmarks.processes import Program
+from benchmarks.processor_time import seconds_of
+from mqinfer.broker import make_link
+from mqinfer.broker.link import Message
+from mqinfer.broker.mosquitto.configuration import render
+from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.client import AsyncClient, ClientOptions
+from mqinfer.lab.profiling.memory import resident_bytes
+from mqinfer.lab.reports import Grid
+from mqinfer.protocol.errors import ConfigError, MqinferError
+
+__all__ = ["ScaleOptions", "Step", "measure_scale", "measure_states", "scale_grid", "serve", "vehicles"]
+
+_MODEL = "first_bytes"
+_TIMEOUT_S = 10.0
+_AT_ONCE = 16
+"""Vehicles that connect at the same time."""
+_PATIENCE_S = 120.0
+_EACH = 250
+"""Vehicles of one process: each has a timer's thread, and with many more they keep each other from running."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleOptions:
+    """What is tried.
+
+    Attributes:
+        vehicles: Numbers of vehicles, ascending.
+        rate: Requests a second of each.
+        size: Bytes of a request.
+        seconds: Length of each step.
+        url: Of a broker that runs already; None for a Mosquitto of its own.
+        pid: Of its process, for its processor time and memory.
+    """
+
+    vehicles: Sequence[int] = (10, 100, 300, 1000)
+    rate: float = 1.0
+    size: int = 1000
+    seconds: float = 10.0
+    url: str | None = None
+    pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What so many vehicles got, and what it cost.
+
+    Attributes:
+        vehicles: How many.
+        sent: Requests a second.
+        answered: Results a second.
+        failed: Requests without a result.
+        p50: Median delay from the request's own time to its result, in seconds.
+        p99: Of a hundred the slowest but one.
+        broker_us: Processor time of the broker for a request, in microseconds.
+        broker_share: Share of a processor that the broker took.
+        broker_bytes: Resident memory of the broker.
+        vehicles_us: Processor time of the vehicles for a request, in microseconds.
+        worker_us: Processor time of the worker for a request, in microseconds.
+    """
+
+    vehicles: int
+    sent: float
+    answered: float
+    failed: int
+    p50: float
+    p99: float
+    broker_us: float
+    broker_share: float
+    broker_bytes: int
+    vehicles_us: float
+    worker_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What a process of vehicles reports of one step."""
+
+    sent: int
+    failed: int
+    delays: list[float]
+    seconds: float
+    spent: float
+
+
+_TURNS = Decoder(_Turn)
+
+
+def measure_scale(options: ScaleOptions, progress: Callable[[str], None] = lambda _: None) -> list[Step]:
+    """Measure each number of vehicles, one after the other.
+
+    Raises:
+        ConfigError: A broker of another kind is named without its process.
+    """
+    if options.url is not None and options.pid is None:
+        raise ConfigError("--broker: its processor time can't be measured without --pid, that of its process")
+    with _broker(options) as (url, pid), TemporaryDirectory(prefix="mqinfer-scale-") as folder, ExitStack() as stack:
+        _write_model(Path(folder))
+        worker = Program(serve, url, folder)
+        stack.callback(worker.close)
+        steps: list[Step] = []
+        for count in options.vehicles:
+            with ExitStack() as fleets:
+                asked = _fleets(fleets, url, count, options)
+                steps.append(_step(options, count, asked, (pid, worker.pid)))
+            progress(f"{count} vehicles: {steps[-1].answered:.0f} results/s, p99 {1000 * steps[-1].p99:.1f} ms")
+        return steps
+
+
+@contextmanager
+def _broker(options: ScaleOptions) -> Iterator[tuple[str, int]]:
+    if options.url is not None and options.pid is not None:
+        yield options.url, options.pid
+        return
+    with MosquittoServer(configuration=_for_many) as server:
+        yield server.url, server.pid
+
+
+def _for_many(port: int) -> str:
+    """Return Mosquitto's configuration, with more connections than most sites have."""
+    return render(port).replace("\nmax_connections 1000\n", "\nmax_connections 100000\n")
+
+
+def _fleets(stack: ExitStack, url: str, count: int, options: ScaleOptions) -> Callable[[float], list[_Turn]]:
+    """Start the vehicles; return what has all of them drive for so many seconds."""
+    programs: list[Program] = []
+    for first in range(0, count, _EACH):
+        programs.append(Program(vehicles, url, first, min(_EACH, count - first), options.size))
+        stack.callback(programs[-1].close)
+    pool = stack.enter_context(ThreadPoolExecutor(len(programs), "scale"))
+
+    def drive(seconds: float) -> list[_Turn]:
+        asked = [pool.submit(each.ask, f"{options.rate} {seconds}") for each in programs]
+        return [_TURNS.decode(each.result()) for each in asked]
+
+    return drive
+
+
+def _step(options: ScaleOptions, count: int, drive: Callable[[float], list[_Turn]], pids: tuple[int, int]) -> Step:
+    drive(1)  # each connection once, and the worker's estimates
+    before = [seconds_of(pid) for pid in pids]
+    turns = drive(options.seconds)
+    broker, worker = (seconds_of(pid) - spent for pid, spent in zip(pids, before, strict=True))
+    delays, seconds = [delay for turn in turns for delay in turn.delays], max(turn.seconds for turn in turns)
+    done = max(1, len(delays))
+    p50, p99 = np.quantile(delays or [float("nan")], (0.5, 0.99)).tolist()
+    return Step(
+        vehicles=count,
+        sent=sum(turn.sent for turn in turns) / seconds,
+        answered=len(delays) / seconds,
+        failed=sum(turn.failed for turn in turns),
+        p50=p50,
+        p99=p99,
+        broker_us=1e6 * broker / done,
+        broker_share=broker / seconds,
+        broker_bytes=resident_bytes(pids[0]),
+        vehicles_us=1e6 * sum(turn.spent for turn in turns) / done,
+        worker_us=1e6 * worker / done,
+    )
+
+
+def _write_model(repository: Path) -> None:
+    """Write a model that takes any number of bytes and returns the first eight."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    ends = [
+        helper.make_tensor_value_info("bytes", TensorProto.UINT8, ["n", "size"]),
+        helper.make_tensor_value_info("first", TensorProto.UINT8, ["n", 8]),
+    ]
+    bounds = {"starts": [0], "ends": [8], "axes": [1]}
+    given = [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in bounds.items()]
+    node = helper.make_node("Slice", ["bytes", *bounds], ["first"])
+    graph = helper.make_graph([node], _MODEL, ends[:1], ends[1:], given)
+    path = repository / _MODEL / "1" / "model.onnx"
+    path.parent.mkdir(parents=True)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    path.write_bytes(model.SerializeToString())
+
+
+def serve(url: str, repository: str) -> None:
+    """Run a worker of the model in this process: print a line when it is ready, and serve until standard input ends."""
+    from mqinfer.broker.address import BrokerAddress
+    from mqinfer.cloud_worker.serving.options import WorkerOptions
+    from mqinfer.cloud_worker.supervision.process import ProcessSpec
+    from mqinfer.cloud_worker.supervision.process import serve as start
+
+    options = WorkerOptions("scale", capacity=4096)
+    worker = start(ProcessSpec(Path(repository), _MODEL, 1, BrokerAddress.parse(url), options, device="cpu"))
+    print("ready", flush=True)
+    sys.stdin.read()
+    worker.stop()
+
+
+def vehicles(url: str, first: str, count: str, size: str) -> None:
+    """Connect vehicles, print a line, and take a turn for each line `RATE SECONDS` on standard input."""
+    numbers = range(int(first), int(first) + int(count))
+    asyncio.run(_vehicles(url, numbers, np.zeros((1, int(size)), np.uint8)))
+
+
+async def _vehicles(url: str, numbers: range, content: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> None:
+    gate = asyncio.Semaphore(_AT_ONCE)
+    options = ClientOptions(timeout=_TIMEOUT_S, max_pending=1024)
+    async with AsyncExitStack() as stack:
+
+        async def connect(number: int) -> AsyncClient:
+            client = AsyncClient(
+                url,
+                name=f"car-{number}",
+                options=options,
+                announce="scale",
+                in_loop=url.startswith("mqtt"),
+                connect_timeout=_PATIENCE_S,
+            )
+            async with gate:
+                return await stack.enter_async_context(client)
+
+        fleet = await asyncio.gather(*map(connect, numbers))
+        await fleet[0].card(_MODEL, _PATIENCE_S)
+        print("ready", flush=True)
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            rate, seconds = map(float, line.split())
+            print(json.dumps(await _turn(fleet, content, rate, seconds)), flush=True)
+
+
+async def _turn(fleet: Sequence[AsyncClient], content: object, rate: float, seconds: float) -> dict[str, object]:
+    loop, delays, failed = asyncio.get_running_loop(), list[float](), Counter[str]()
+    spent, begin = time.process_time(), loop.time() + 0.1
+
+    async def drive(client: AsyncClient, first: float) -> None:
+        for number in range(max(1, round(rate * seconds))):
+            due = begin + first + number / rate
+            await asyncio.sleep(due - loop.time())
+            try:
+                await client.infer(_MODEL, {"bytes": content})  # type: ignore[dict-item] # an array
+            except MqinferError as error:
+                failed[error.code] += 1
+            else:
+                delays.append(loop.time() - due)
+
+    await asyncio.gather(*(drive(each, number / len(fleet) / rate) for number, each in enumerate(fleet)))
+    return {
+        "sent": len(delays) + failed.total(),
+        "failed": failed.total(),
+        "delays": delays,
+        "seconds": loop.time() - begin,
+        "spent": time.process_time() - spent,
+    }
+
+
+def measure_states(count: int) -> str:
+    """Return in words how long a newcomer waits for what a broker retains, and what that takes of the broker."""
+    state = json.dumps({"boot": 1, "status": "ready", "text": "x" * 300}).encode()
+    with MosquittoServer() as server:
+        link = make_link(server.url, client_id="scale-states")
+        link.open()
+        before = resident_bytes(server.pid)
+        for number in range(count):
+            link.publish(Message(f"scale/clients/car-{number}/state", state, retain=True))
+        link.publish(Message("scale/clients/last/state", state, retain=True))
+        waits = [_newcomer(server.url, count + 1) for _ in range(3)]
+        link.close()
+        each = (resident_bytes(server.pid) - before) / count
+    return f"{count} retained states of {len(state)} bytes: {min(waits):.2f} s for a newcomer, {each:.0f} bytes each"
+
+
+def _newcomer(url: str, count: int) -> float:
+    import threading
+
+    came, left = threading.Event(), [count]
+
+    def take(_: Message) -> None:
+        left[0] -= 1
+        if not left[0]:
+            came.set()
+
+    link = make_link(url, client_id="scale-newcomer")
+    link.open()
+    begin = time.perf_counter()
+    link.subscribe("scale/clients/+/state", take)
+    came.wait(_PATIENCE_S)
+    link.close()
+    return time.perf_counter() - begin
+
+
+def scale_grid(options: ScaleOptions, steps: Sequence[Step]) -> Grid:
+    """Return the table of a measurement."""
+    rows = [
+        (
+            step.vehicles,
+            step.answered,
+            step.failed,
+            1000 * step.p50,
+            1000 * step.p99,
+            step.broker_us,
+            100 * step.broker_share,
+            step.broker_bytes / 2**20,
+            step.vehicles_us,
+            step.worker_us,
+        )
+        for step in steps
+    ]
+    headings = (
+        "vehicles",
+        "results/s",
+        "failed",
+        "p50 ms",
+        "p99 ms",
+        "broker us",
+        "broker %",
+        "broker MiB",
+        "vehicles us",
+        "worker us",
+    )
+    title = f"{options.rate:g} requests/s of {options.size} bytes from each vehicle; processor time for a request"
+    return Grid(title, headings, rows, words=0)
