@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -27,6 +28,7 @@ from mqinfer.broker.mosquitto.server import find_mosquitto
 
 __all__ = [
     "DOCUMENTS",
+    "NEWCOMERS",
     "PARTS",
     "ROOT",
     "SCRIPTS",
@@ -41,8 +43,10 @@ __all__ = [
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = {str(path.relative_to(ROOT)): path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}
 
+NEWCOMERS = ["README.md", "docs/tutorial.md"]
+"""Documents that install all that they use: they are run once, where nothing is installed."""
 PARTS = 4
-"""The documents are run by so many test files, each of which a process of its own may take."""
+"""The other documents are run by so many test files, each of which a process of its own may take."""
 SCRIPTS = {"sh", "python"}
 """Languages whose blocks are run."""
 _BLOCK = re.compile(
@@ -101,7 +105,8 @@ def part_of(number: int) -> list[ParameterSet]:
 
     The reference is marked as long.
     """
-    lines = {document: sum(block.text.count("\n") for block in running(document)) for document in DOCUMENTS}
+    others = [document for document in DOCUMENTS if document not in NEWCOMERS]
+    lines = {document: sum(block.text.count("\n") for block in running(document)) for document in others}
     found = sorted((document for document in lines if lines[document]), key=lambda each: -lines[each])[number::PARTS]
     return [pytest.param(each, marks=[pytest.mark.full] * ("reference" in each)) for each in found]
 
@@ -115,12 +120,22 @@ def run_document(document: str) -> None:
 
 
 def run_as_newcomer(document: str) -> str:
-    """Run a document in a fresh clone without an environment: also the lines that install packages."""
+    """Run a document in a fresh clone without an environment: also the lines that install packages.
+
+    The clone has what is not committed yet, too.
+    """
     find_mosquitto()
     with TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         clone = Path(folder) / "mqinfer"
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+        listed = ["git", "ls-files", "-z", "--modified", "--others", "--exclude-standard"]
+        changed = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        for name in filter(None, changed.split("\0")):
+            (clone / name).unlink(missing_ok=True)
+            if (ROOT / name).is_file():
+                (clone / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / name, clone / name)
         return run(running(document), Path(folder), clone=clone)
 
 
@@ -197,6 +212,7 @@ def _of_a_newcomer() -> dict[str, str]:
         "PATH": ":".join([python, *path, "/usr/sbin"]),
         "PIP_CONSTRAINT": str(ROOT / "constraints.txt"),
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_COMPILE": "0",  # modules are compiled when they are first imported: few are of all that is installed
         "PIP_QUIET": "1",
     }
 

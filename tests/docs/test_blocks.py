@@ -17,7 +17,7 @@ from mqinfer.judging.settings import read_settings
 from mqinfer.models.repository.config_files import read_layer
 from mqinfer.protocol.states import read_worker_state
 from mqinfer.protocol.topics import Topics
-from tests.docs.blocks import DOCUMENTS, PARTS, SCRIPTS, Block, blocks, part_of, run_as_newcomer, running
+from tests.docs.blocks import DOCUMENTS, NEWCOMERS, PARTS, SCRIPTS, Block, blocks, part_of, run_as_newcomer, running
 
 BLOCKS = [block for document in DOCUMENTS for block in blocks(document)]
 HERE = Path(__file__).parent
@@ -28,8 +28,6 @@ ELSEWHERE = {
 }
 IN_SHELL = re.compile(r"(?:^|[;&|(=] *|bin/)mqinfer ([^;&#|)\n]*)", re.MULTILINE)
 IN_A_SENTENCE = re.compile(r"(?<!`)`mqinfer ([^`]*)`(?!`)")
-NEWCOMERS = ["README.md", "docs/tutorial.md"]
-"""Documents that install all that they use."""
 NOT_RUN = 12
 """Blocks that no test can run: measurements of minutes, root's own commands, and the suite itself."""
 
@@ -106,17 +104,18 @@ def test_json(block: Block) -> None:
 
 
 def test_each_document_is_run() -> None:
-    """By one of the files `test_run_….py`."""
-    run = [str(parameters.values[0]) for part in range(PARTS) for parameters in part_of(part)]
+    """By one of the files `test_run_….py`, or below."""
+    run = NEWCOMERS + [str(parameters.values[0]) for part in range(PARTS) for parameters in part_of(part)]
     assert sorted(run) == sorted(document for document in DOCUMENTS if running(document))
     assert sorted(path.name for path in HERE.glob("test_run_*.py")) == [f"test_run_{part}.py" for part in range(PARTS)]
 
 
+@pytest.mark.broker
 @pytest.mark.slow
 @pytest.mark.timeout(2000)
 @pytest.mark.parametrize("document", NEWCOMERS)
 def test_in_a_clean_environment(document: str, record_property: Callable[[str, object], None]) -> None:
-    """What a newcomer reads first, in a fresh clone with exactly its own install lines; needs the package registry."""
+    """What a newcomer reads first, with exactly its own install lines and no others; needs the package registry."""
     printed = run_as_newcomer(document)
     assert "does not provide the extra" not in printed
     record_property("steps", re.findall("^== .*", printed, re.MULTILINE))  # with how long each took
