@@ -31,7 +31,7 @@ from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client import AsyncClient, ClientOptions
 from mqinfer.lab.profiling.memory import resident_bytes
 from mqinfer.lab.reports import Grid
-from mqinfer.protocol.errors import ConfigError, MqinferError
+from mqinfer.protocol.errors import ConfigError, ModelFailed, MqinferError
 
 __all__ = ["ScaleOptions", "Step", "measure_scale", "measure_states", "scale_grid", "serve", "vehicles"]
 
@@ -301,8 +301,10 @@ def _newcomer(url: str, count: int) -> float:
     link.open()
     begin = time.perf_counter()
     link.subscribe("scale/clients/+/state", take)
-    came.wait(_PATIENCE_S)
+    has_come = came.wait(_PATIENCE_S)
     link.close()
+    if not has_come:
+        raise ModelFailed(f"{left[0]} of {count} retained states did not come to a newcomer")
     return time.perf_counter() - begin
 
 
