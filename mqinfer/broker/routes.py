@@ -74,12 +74,14 @@ def _expression(level: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A subscription: the filter as the broker receives it, the handler of what matches, and whether retained come."""
+    """A subscription: the filter as the broker receives it, the handler of what matches, and what it is made of."""
 
     subscription: str
     pattern: re.Pattern[str]
     handler: MessageHandler
-    retained: bool = True
+    topic_filter: str
+    share: str | None
+    retained: bool
 
     @classmethod
     def make(cls, topic_filter: str, share: str | None, handler: MessageHandler, *, retained: bool = True) -> Route:
@@ -88,7 +90,8 @@ class Route:
         Raises:
             BadTopic: The filter has a wildcard out of place.
         """
-        return cls(subscription_name(topic_filter, share), compile_filter(topic_filter), handler, retained)
+        name, pattern = subscription_name(topic_filter, share), compile_filter(topic_filter)
+        return cls(name, pattern, handler, topic_filter, share, retained)
 
 
 class Routes:

@@ -237,6 +237,17 @@ def test_order_is_kept(links: Links, unique: Unique) -> None:
     assert inbox.payloads(500) == [b"%d" % number for number in range(500)]
 
 
+def test_order_is_kept_with_what_is_retained(links: Links, unique: Unique) -> None:
+    """What is retained and what is not arrive in the order in which one link published them."""
+    inbox, root = Inbox(), unique("root")
+    links.open().subscribe(f"{root}/#", inbox)
+    sender = links.open()
+    for number in range(100):
+        sender.publish(Message(f"{root}/state", b"%d" % (2 * number), retain=True))
+        sender.publish(Message(f"{root}/request", b"%d" % (2 * number + 1)))
+    assert inbox.payloads(200) == [b"%d" % number for number in range(200)]
+
+
 def test_retained(links: Links, unique: Unique) -> None:
     """A retained message waits for later subscribers and says that it is old; an empty one clears it."""
     topic = unique(TOPIC)

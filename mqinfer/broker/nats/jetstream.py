@@ -35,7 +35,7 @@ HEADERS = 512
 """Room for the headers of what is kept."""
 _SLOW, _MOST_LOST_S = 3.0, 60.0
 _MOST_BYTES = 256 << 20
-_STREAM_MISSING, _WRONG_SEQUENCE = 10059, 10071
+_OTHERWISE_MADE, _WRONG_SEQUENCE = 10058, 10071
 _DECODER = msgspec.json.Decoder(dict[str, Any])
 _CONFIGURATION = {
     "name": STREAM,
@@ -78,7 +78,12 @@ def read_answer(data: bytes) -> dict[str, Any]:
 
 
 async def ask(client: Client, what: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Ask JetStream for something of the stream, or of its consumers.
+    """Ask JetStream for something of the stream, or of its consumers; errors as of `_request`."""
+    return await _request(client, f"$JS.API.{what}", json.dumps(arguments or {}).encode())
+
+
+async def _request(client: Client, name: str, data: bytes, patience_s: float = ANSWER_S, **more: Any) -> dict[str, Any]:
+    """Send JetStream something, and wait for its answer.
 
     Raises:
         BrokerUnreachable: The server has no JetStream, or does not answer.
@@ -87,12 +92,11 @@ async def ask(client: Client, what: str, arguments: Mapping[str, Any] | None = N
     from nats.errors import Error, NoRespondersError
 
     try:
-        got = await client.request(f"$JS.API.{what}", json.dumps(arguments or {}).encode(), timeout=ANSWER_S)
+        return read_answer((await client.request(name, data, timeout=patience_s, **more)).data)
     except NoRespondersError as error:
         raise BrokerUnreachable("the server's JetStream is off; switch it on with: nats-server --jetstream") from error
     except Error as error:
         raise BrokerUnreachable(f"the server's JetStream does not answer: {error}") from error
-    return read_answer(got.data)
 
 
 async def find_stream(client: Client) -> Callable[[], datetime]:
@@ -102,14 +106,11 @@ async def find_stream(client: Client) -> Callable[[], datetime]:
         BrokerUnreachable: It can't be made.
     """
     try:
-        try:
-            answer = await ask(client, f"STREAM.INFO.{STREAM}")
-        except Refusal as refusal:
-            if refusal.number != _STREAM_MISSING:
-                raise
-            answer = await ask(client, f"STREAM.CREATE.{STREAM}", _CONFIGURATION)
+        answer = await ask(client, f"STREAM.CREATE.{STREAM}", _CONFIGURATION)
     except Refusal as refusal:
-        raise BrokerUnreachable(f"the server's JetStream can't make {STREAM!r} (2.14 can): {refusal}") from None
+        if refusal.number != _OTHERWISE_MADE:
+            raise BrokerUnreachable(f"the server's JetStream can't make {STREAM!r} (2.14 can): {refusal}") from None
+        answer = await ask(client, f"STREAM.INFO.{STREAM}")
     then, since = datetime.fromisoformat(answer["ts"]), time.monotonic()
     return lambda: then + timedelta(seconds=time.monotonic() - since)
 
@@ -137,17 +138,13 @@ class Will:
         self._subject = f"{WILLS}.{token(client_id)}"
         self._target = subject(message.topic, RETAINED)
         self._packet = bytes(encode_head(message).data) + bytes(message.payload)
-        kept = (
-            time_to_live(message) if message.retain else {"Nats-TTL": "1s"}
-        )  # what is stored at all is so for a second
-        self._kept = {f"Nats-Schedule-{name.removeprefix('Nats-')}": value for name, value in kept.items()}
-        self._sequence = 0
+        self._kept = time_to_live(message) if message.retain else {"Nats-TTL": "1s"}  # the shortest that there is
+        self._sequence = ""
         self._patience_s = LOST_S
 
     async def publish(self) -> None:
         """Publish it now, as a broker does when it has lost a connection."""
-        headers = {name.replace("Schedule-", ""): value for name, value in self._kept.items()}
-        await self._client.publish(self._target, self._packet, headers=headers)
+        await self._client.publish(self._target, self._packet, headers=self._kept or None)
 
     async def put_off(self) -> None:
         """Put it off once more, or for the first time.
@@ -158,12 +155,15 @@ class Will:
         start = time.monotonic()
         due = self._clock() + timedelta(seconds=self._patience_s)
         headers = {"Nats-Schedule": f"@at {due:%Y-%m-%dT%H:%M:%S.%fZ}", "Nats-Schedule-Target": self._target}
+        if self._kept:
+            headers["Nats-Schedule-TTL"] = self._kept["Nats-TTL"]
         if self._sequence:
-            headers["Nats-Expected-Last-Subject-Sequence"] = str(self._sequence)
+            headers["Nats-Expected-Last-Subject-Sequence"] = self._sequence
         try:
-            self._sequence = await self._store(self._packet, {**headers, **self._kept}, self._patience_s)
+            answer = await _request(self._client, self._subject, self._packet, self._patience_s, headers=headers)
         except Refusal as refusal:
             raise LinkError("its will came due" if refusal.number == _WRONG_SEQUENCE else str(refusal)) from None
+        self._sequence = str(answer["seq"])
         self._patience_s = min(max(LOST_S, _SLOW * (time.monotonic() - start)), _MOST_LOST_S)
 
     async def take_back(self) -> None:
@@ -172,13 +172,4 @@ class Will:
         Raises:
             LinkError: The server does not answer.
         """
-        await self._store(b"", {"Nats-TTL": "1s"}, ANSWER_S)
-
-    async def _store(self, packet: bytes, headers: dict[str, str], patience_s: float) -> int:
-        from nats.errors import Error
-
-        try:
-            got = await self._client.request(self._subject, packet, timeout=patience_s, headers=headers)
-        except Error as error:
-            raise LinkError(f"the server does not answer: {error}") from error
-        return int(read_answer(got.data)["seq"])
+        await _request(self._client, self._subject, b"", headers={"Nats-TTL": "1s"})

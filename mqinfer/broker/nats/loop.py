@@ -120,6 +120,7 @@ class NatsLoop:
 
     def _run(self) -> None:
         self._loop.set_default_executor(ThreadPoolExecutor(1, thread_name_prefix="mqinfer-nats-names"))
+        self._loop.set_exception_handler(lambda _, what: _log.debug("nats-py: %s", what))
         failure: LinkError = NotConnected("the link was closed")
         try:
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -165,6 +166,12 @@ class NatsLoop:
         from nats.errors import Error
 
         session = self._make_session()
+
+        def leave(_: object) -> None:
+            if not session.accepted:
+                session.give_up(NotConnected("the link was closed"))
+
+        closing.add_done_callback(leave)
         try:
             await session.until_lost(session.open(address, self._will, is_return=self.epoch > 0))
             self._connected(session)
@@ -179,6 +186,8 @@ class NatsLoop:
         finally:
             if not self._abandoned:
                 await self._disconnected(session)
+                for task in asyncio.all_tasks() - {asyncio.current_task(), closing}:  # nats-py forgets some
+                    task.cancel()
         return session.lost.result() if session.lost.done() else NotConnected("the link was closed")
 
     def _connected(self, session: NatsSession) -> None:

@@ -100,13 +100,13 @@ class NatsSession:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more message may be sent now."""
-        return self._client.pending_data_size < _MOST_PENDING
+        """Whether one more message may be sent now; none overtakes what is to be kept, which takes another way."""
+        return self._client.pending_data_size < _MOST_PENDING and not self._unstored
 
     @property
     def settled(self) -> bool:
         """Whether everything that was published is acknowledged."""
-        return not self._unacked and not self._unstored
+        return not self._unacked
 
     async def open(self, address: BrokerAddress, will: Message | None, *, is_return: bool) -> None:
         """Connect, put the will in place, and make all subscriptions.
@@ -127,7 +127,7 @@ class NatsSession:
             if is_return:
                 await self._will.publish()
             await self._will.put_off()
-            self._spawn(self._beat(self._will))
+        self._spawn(self._beat())
         while missing := [route for route in self._routes if route.subscription not in self._subscriptions]:
             with suppress(NotAuthorized):  # it is in the log; what else there is goes on
                 await self._subscribe(missing[0])
@@ -169,6 +169,8 @@ class NatsSession:
         if message.qos:
             (self._unstored if message.retain else self._unacked)[self._number] = (name, on_ack)
         headers = time_to_live(message) if message.retain else None
+        if message.retain and message.qos:
+            asyncio.get_running_loop().call_later(ANSWER_S, self._expect_stored, self._number)
         _run_at_once(self._client.publish(name, packet, reply=reply, headers=headers or None))
         if not self._acknowledging:
             self._acknowledging = True
@@ -188,27 +190,26 @@ class NatsSession:
         answer.set_result(None)
 
     async def _subscribe(self, route: Route) -> None:
-        share, topic_filter = _split(route.subscription)
-        names = subjects(topic_filter)
+        names = subjects(route.topic_filter)
         await self._unsubscribe(route.subscription)
         newest: dict[str, int] = {}
-        reads = route.retained and share is None
+        reads = route.retained and route.share is None
 
         async def receive(msg: Msg) -> None:
             if reads and msg.headers and (number := msg.headers.get("Nats-Sequence", "")).isdecimal():
                 newest[msg.subject] = int(number)
             self._deliver(msg, retain=False)
 
-        queue = "" if share is None else token(share)
+        queue = "" if route.share is None else token(route.share)
         self._subscriptions[route.subscription] = [
             await self._client.subscribe(name, queue=queue, cb=receive) for name in names
         ]
         self._denied.clear()
         await self._client.flush(_PONG_S)
         if any(name.lower() in self._denied for name in names):
-            raise NotAuthorized(f"the server refuses the subscription to {topic_filter!r}")
+            raise NotAuthorized(f"the server refuses the subscription to {route.topic_filter!r}")
         if reads:
-            await self._read_kept(route, topic_filter, newest)
+            await self._read_kept(route, newest)
             reads = False
             newest.clear()
 
@@ -220,9 +221,7 @@ class NatsSession:
             await self._client.flush(_PONG_S)
 
     async def end(self) -> None:
-        """Disconnect, and take the will back unless the connection is lost."""
-        for task in self._tasks:
-            task.cancel()
+        """Disconnect, and take the will back unless the connection is lost. Its tasks are the loop's to end."""
         if self._will is not None and not self.lost.done():
             try:
                 await self._will.take_back()
@@ -233,7 +232,7 @@ class NatsSession:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Have something done that ends with the session; where it fails the connection is given up."""
         task = asyncio.ensure_future(self._guard(work))
-        self._tasks.add(task)
+        self._tasks.add(task)  # a loop keeps none alive
         task.add_done_callback(self._tasks.discard)
 
     async def until_lost(self, work: Coroutine[Any, Any, None]) -> None:
@@ -245,7 +244,6 @@ class NatsSession:
         task = asyncio.ensure_future(work)
         await asyncio.wait((task, self.lost), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            task.cancel()
             raise self.lost.result()
         task.result()
 
@@ -273,10 +271,13 @@ class NatsSession:
         except (Error, OSError) as error:
             self.give_up(NotConnected(f"the connection failed: {error}"))
 
-    async def _beat(self, will: Will) -> None:
+    async def _beat(self) -> None:
         while True:
             await asyncio.sleep(BEAT_S)
-            await will.put_off()
+            if self._client.is_closed:
+                self.give_up(NotConnected("the connection ended"))
+            if self._will is not None:
+                await self._will.put_off()
 
     async def _acknowledge(self) -> None:
         """Acknowledge what the server has handled, until there is nothing more."""
@@ -302,8 +303,13 @@ class NatsSession:
                 _log.warning("%s was not kept: %s", name, refusal)
                 code = ReasonCode.UNSPECIFIED
             self._call(on_ack, code)
+            self._on_room()
         elif number in self._unacked and msg.headers and msg.headers.get("Status") == _NO_RESPONDERS:
             self._call(self._unacked.pop(number)[1], ReasonCode.NO_MATCHING_SUBSCRIBERS)
+
+    def _expect_stored(self, number: int) -> None:
+        if number in self._unstored:
+            self.give_up(BrokerUnreachable(f"the server's JetStream has not answered within {ANSWER_S:g} s"))
 
     def _call(self, on_ack: Ack, code: int) -> None:
         try:
@@ -325,14 +331,8 @@ class NatsSession:
         if self._maker.is_other:  # a handler forked, and this is the child
             end_thread_in_child()
 
-    async def _read_kept(self, route: Route, topic_filter: str, newest: Mapping[str, int]) -> None:
-        """Read what is kept for a filter, and deliver it unless something newer came meanwhile.
-
-        Args:
-            route: The subscription.
-            topic_filter: Its filter.
-            newest: Numbers of the newest messages that came, by subject.
-        """
+    async def _read_kept(self, route: Route, newest: Mapping[str, int]) -> None:
+        """Deliver what is kept, unless a newer message came meanwhile, whose number is known by its subject."""
         inbox, done = self._client.new_inbox(), asyncio.Event()
 
         async def receive(msg: Msg) -> None:
@@ -352,7 +352,7 @@ class NatsSession:
                     "stream_name": STREAM,
                     "config": {
                         "deliver_policy": "last_per_subject",
-                        "filter_subjects": subjects(topic_filter, RETAINED),
+                        "filter_subjects": subjects(route.topic_filter, RETAINED),
                         "ack_policy": "none",
                         "deliver_subject": inbox,
                         "mem_storage": True,
@@ -364,7 +364,7 @@ class NatsSession:
                 await asyncio.wait_for(done.wait(), ANSWER_S)
             await ask(self._client, f"CONSUMER.DELETE.{STREAM}.{answer['name']}")
         except TimeoutError:
-            _log.warning("%s: not all that is kept came within %g s", topic_filter, ANSWER_S)
+            _log.warning("%s: not all that is kept came within %g s", route.topic_filter, ANSWER_S)
         finally:
             await subscription.unsubscribe()
 
@@ -378,8 +378,8 @@ class NatsSession:
         elif isinstance(error, SlowConsumerError):
             self._outbox.dropped += 1
             _log.warning("dropped a message on %s: the link's handlers are too slow", error.subject)
-        else:
-            _log.debug("link %s: %s", self._client_id, error)
+        elif self.accepted:  # nats-py does not report the end of each connection that it closes
+            self.give_up(NotConnected(f"the connection failed: {error}"))
 
     def _deny(self, name: str) -> None:
         """Acknowledge what was published under a name that the server refuses; it states the name in lower case."""
@@ -387,6 +387,7 @@ class NatsSession:
         for awaited in (self._unacked, self._unstored):
             for number in [number for number, (sent, _) in awaited.items() if sent.lower() == name]:
                 self._call(awaited.pop(number)[1], ReasonCode.NOT_AUTHORIZED)
+        self._on_room()
 
     async def _note_end(self) -> None:
         self.give_up(NotConnected(f"the connection ended: {self._client.last_error or 'the server closed it'}"))
@@ -419,11 +420,3 @@ def _read(msg: Msg) -> Message:
     if message.topic != topic(msg.subject) or length != len(body) - at:
         raise BadEnvelope(f"a PUBLISH packet for {message.topic[:200]!r} of {length} bytes")
     return message
-
-
-def _split(subscription: str) -> tuple[str | None, str]:
-    """Return the share group and the filter of a subscription."""
-    if not subscription.startswith("$share/"):
-        return None, subscription
-    _, share, topic_filter = subscription.split("/", 2)
-    return share, topic_filter
