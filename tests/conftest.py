@@ -90,6 +90,12 @@ def broker_url(mosquitto: MosquittoServer) -> str:
 
 
 @pytest.fixture
+def url(unique: Callable[[str], str]) -> str:
+    """URL of an in-memory broker of this test's own."""
+    return f"memory://{unique('broker')}"
+
+
+@pytest.fixture
 def unique() -> Callable[[str], str]:
     """Return a name that no other test uses: `unique("worker")` returns `worker-4711-3`."""
 

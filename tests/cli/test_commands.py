@@ -155,12 +155,6 @@ def test_a_wrong_input_is_a_wrong_option(tmp_path: Path, text: str, words: str, 
     assert "Traceback" not in message
 
 
-@pytest.fixture
-def url(unique: Callable[[str], str]) -> str:
-    """URL of an in-memory broker of this test's own."""
-    return f"memory://{unique('broker')}"
-
-
 @pytest.fixture(scope="session")
 def drive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small synthetic drive."""

@@ -40,12 +40,6 @@ def _check_books(counters: Counters) -> None:
 
 
 @pytest.fixture
-def url(unique: Callable[[str], str]) -> str:
-    """URL of an in-memory broker of this test's own."""
-    return f"memory://{unique('broker')}"
-
-
-@pytest.fixture
 def make_client(unique: Callable[[str], str]) -> Iterator[Callable[..., Client]]:
     """Connect clients; at the end they are closed, and each request must have had exactly one outcome."""
     clients: list[Client] = []

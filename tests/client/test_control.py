@@ -64,12 +64,6 @@ StartServer = Callable[[str], FakeServer]
 
 
 @pytest.fixture
-def url(unique: Callable[[str], str]) -> str:
-    """Return the address of a broker of this test's own."""
-    return f"memory://{unique('broker')}"
-
-
-@pytest.fixture
 def start(url: str) -> Iterator[StartServer]:
     """Start servers on that broker."""
     with ExitStack() as stack:

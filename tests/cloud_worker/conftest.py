@@ -95,12 +95,6 @@ def gated_worker(
     return start
 
 
-@pytest.fixture
-def url(unique: Callable[[str], str]) -> str:
-    """URL of an in-memory broker of this test's own."""
-    return f"memory://{unique('broker')}"
-
-
 class Bare:
     """A client of the bare protocol: publishes what it is told and collects what comes back."""
 

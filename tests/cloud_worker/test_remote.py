@@ -46,12 +46,6 @@ Serve = Callable[[Path, str], Worker]
 
 
 @pytest.fixture
-def url(unique: Callable[[str], str]) -> str:
-    """URL of an in-memory broker of this test's own."""
-    return f"memory://{unique('broker')}"
-
-
-@pytest.fixture
 def served(url: str, unique: Callable[[str], str]) -> Iterator[Serve]:
     """Start a worker for one model of a repository: `served(repository, "net")`."""
     with ExitStack() as stack:

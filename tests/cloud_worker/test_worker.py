@@ -27,7 +27,7 @@ from mqinfer.protocol.envelope import encode_request
 from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Capture, InferRequest
-from tests.patience import PATIENT, wait_until
+from tests.patience import PATIENCE_S, PATIENT, wait_until
 
 GatedWorker = Callable[..., tuple[Worker, Any]]
 Serve = Callable[..., Worker]
@@ -206,7 +206,7 @@ def test_a_request_that_comes_twice_runs_once(gated_worker: GatedWorker, bare: A
     backend.gate.clear()
     message = bare.binary()
     bare.link.publish(message)
-    assert backend.entered.acquire(timeout=10)
+    assert backend.entered.acquire(timeout=PATIENCE_S)
     bare.link.publish(message)
     bare.link.publish(bare.binary("cd" * 16))
     wait_until(lambda: worker.statistics().counters.get("duplicates") == 1)
@@ -241,7 +241,7 @@ def test_a_busy_worker_refuses_at_once_and_the_client_tries_again(
     backend.gate.clear()
     with Client(url, name=unique("client")) as client:
         running = client.submit("echo", {"x": X})
-        assert backend.entered.acquire(timeout=10)
+        assert backend.entered.acquire(timeout=PATIENCE_S)
         reply = bare.ask(bare.binary())
         assert reply.outcome is Outcome.REJECTED
         assert reply.id == "ab" * 16
@@ -320,9 +320,9 @@ def test_a_flood_leaves_room_for_another_client(
     flood = [f"{number:032x}" for number in range(6)]
     for request_id in flood:
         bare.link.publish(bare.binary(request_id))
-    assert backend.entered.acquire(timeout=10)
-    wait_until(lambda: worker.depth == 6)
-    with Client(url, name=unique("client")) as client:
+    assert backend.entered.acquire(timeout=PATIENCE_S)
+    wait_until(lambda: worker.pipeline.prepared == 5)  # what a thread is at work on is nobody's to take out
+    with Client(url, name=unique("client"), options=PATIENT) as client:
         mine = client.submit("echo", {"x": X}, timeout=30)
         refused = bare.read()
         assert (refused.outcome, refused.id) == (Outcome.REJECTED, flood[-1])

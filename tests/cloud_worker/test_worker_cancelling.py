@@ -24,7 +24,7 @@ from mqinfer.protocol.control import Cancellation
 from mqinfer.protocol.errors import Superseded
 from mqinfer.protocol.states import WorkerState
 from mqinfer.protocol.topics import Topics
-from tests.patience import wait_until
+from tests.patience import PATIENCE_S, wait_until
 
 GatedWorker = Callable[..., tuple[Worker, Any]]
 Serve = Callable[..., Worker]
@@ -103,7 +103,7 @@ def test_a_request_that_waits_for_a_thread(
     decoding = HeldDecoding(monkeypatch)
     for request_id in (ONE, TWO):
         bare.link.publish(bare.binary(request_id))
-        assert decoding.entered.acquire(timeout=10)
+        assert decoding.entered.acquire(timeout=PATIENCE_S)
     bare.link.publish(bare.binary(THREE))
     wait_until(lambda: worker.depth == 3)
     cancel(worker, THREE, outcome=outcome)
@@ -122,7 +122,7 @@ def test_a_request_that_is_being_prepared(
     worker, backend = gated_worker()
     decoding = HeldDecoding(monkeypatch)
     bare.link.publish(bare.binary(ONE))
-    assert decoding.entered.acquire(timeout=10)
+    assert decoding.entered.acquire(timeout=PATIENCE_S)
     cancel(worker, ONE, outcome=outcome)
     decoding.gate.set()
     wait_until(lambda: worker.depth == 0)

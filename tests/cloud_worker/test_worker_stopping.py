@@ -19,7 +19,7 @@ from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.errors import BrokerUnreachable
 from tests.cloud_worker.conftest import TOPICS
-from tests.patience import wait_until
+from tests.patience import PATIENCE_S, wait_until
 
 GatedWorker = Callable[..., tuple[Worker, Any]]
 Serve = Callable[..., Worker]
@@ -32,7 +32,7 @@ def test_draining_replies_to_everything_accepted(gated_worker: GatedWorker, bare
     backend.gate.clear()
     for number in range(5):
         bare.link.publish(bare.binary(f"{number:032x}"))
-    assert backend.entered.acquire(timeout=10)
+    assert backend.entered.acquire(timeout=PATIENCE_S)
     wait_until(lambda: worker.depth == 5)
     stopper = threading.Thread(target=worker.stop)
     stopper.start()
@@ -75,7 +75,7 @@ def test_what_can_not_be_drained_in_time_is_turned_away(
     backend.gate.clear()
     for number in range(4):
         bare.link.publish(bare.binary(f"{number:032x}"))
-    assert backend.entered.acquire(timeout=10)
+    assert backend.entered.acquire(timeout=PATIENCE_S)
     wait_until(lambda: worker.depth == 4)
     with caplog.at_level(logging.CRITICAL, "mqinfer"):
         stopper = threading.Thread(target=worker.stop, args=(0.0,))

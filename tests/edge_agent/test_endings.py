@@ -16,7 +16,6 @@ from mqinfer import Outcome
 from mqinfer.bags import sources
 from mqinfer.bags.frame import Frame, FrameSource, StreamInfo
 from mqinfer.client.connection import Unconnected, connect
-from mqinfer.client.options import ClientOptions
 from mqinfer.client.requester import Requester
 from mqinfer.client.window import Policy
 from mqinfer.edge_agent import session
@@ -43,21 +42,10 @@ def drive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def url(unique: Callable[[str], str]) -> str:
-    """URL of an in-memory broker of this test's own."""
-    return f"memory://{unique('broker')}"
-
-
-@pytest.fixture
-def requester(url: str, serve: Serve, write_echo: WriteEcho, unique: Callable[[str], str]) -> Iterator[Requester]:
+def requester(edge: Callable[..., Requester], write_echo: WriteEcho) -> Requester:
     """A client of two echo models, one with smaller pictures."""
     write_echo("small", ("image", "UINT8", [-1, 16, 24, 3]))
-    repository = write_echo("echo", PICTURE)
-    serve(url, repository, "echo")
-    serve(url, repository, "small")
-    made = connect(url, unique("edge"), options=ClientOptions(patience=0.05))
-    yield made
-    made.close()
+    return edge(write_echo("echo", PICTURE), "echo", "small", patience=0.05)
 
 
 class Recorded:

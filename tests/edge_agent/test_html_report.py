@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from io import StringIO
@@ -17,7 +17,6 @@ import pytest
 from rich.console import Console
 
 from mqinfer.bags.frame import Frame
-from mqinfer.client.connection import connect
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.times import FrameTimes
@@ -341,18 +340,10 @@ def test_a_report_that_cannot_be_written_is_refused_before_the_run(
 
 
 @pytest.fixture
-def requester(
-    serve: Callable[..., object], write_echo: Callable[..., Path], unique: Callable[[str], str]
-) -> Iterator[Requester]:
+def requester(edge: Callable[..., Requester], write_echo: Callable[..., Path]) -> Requester:
     """A client of two echo models over an in-memory broker."""
-    url = f"memory://{unique('broker')}"
     write_echo("small", ("image", "UINT8", [-1, 16, 24, 3]))
-    repository = write_echo("echo", ("image", "UINT8", [-1, 32, 48, 3]))
-    for model in ("echo", "small"):
-        serve(url, repository, model)
-    made = connect(url, unique("edge"))
-    yield made
-    made.close()
+    return edge(write_echo("echo", ("image", "UINT8", [-1, 32, 48, 3])), "echo", "small")
 
 
 def test_a_run_of_two_models_is_reported_with_their_real_engines(requester: Requester, tmp_path: Path) -> None:

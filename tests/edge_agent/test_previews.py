@@ -17,8 +17,6 @@ from mqinfer.bags.frame import Frame
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
 from mqinfer.broker.memory import MemoryLink
-from mqinfer.client.connection import connect
-from mqinfer.client.options import ClientOptions
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.codecs import decode_tensor, encode_tensor
@@ -308,15 +306,17 @@ def test_the_rate_of_a_stream_is_that_since_the_state_before() -> None:
 
 
 def test_every_preview_that_is_due_is_published_or_counted(
-    serve: Callable[..., object], write_echo: Callable[..., Path], unique: Callable[[str], str], tmp_path: Path
+    url: str,
+    edge: Callable[..., Requester],
+    write_echo: Callable[..., Path],
+    unique: Callable[[str], str],
+    tmp_path: Path,
 ) -> None:
     """Also where the connection is lost and the frames go to the disk: those have none later."""
-    url, heard = f"memory://{unique('broker')}", list[Message]()
-    serve(url, write_echo("echo", ("image", "UINT8", [-1, 120, 192, 3])))
+    requester, heard = edge(write_echo("echo", ("image", "UINT8", [-1, 120, 192, 3])), window=4), list[Message]()
     dashboard = make_link(url, client_id=unique("dash"))
     dashboard.open()
     dashboard.subscribe(Topics().previews.filter(), heard.append)
-    requester = connect(url, unique("edge"), options=ClientOptions(window=4))
     link, statistics = requester.link, ReplayStatistics()
     assert isinstance(link, MemoryLink)
 

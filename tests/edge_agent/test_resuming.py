@@ -2,7 +2,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mqinfer.client.connection import connect
 from mqinfer.client.requester import Requester
 from mqinfer.client.window import Policy
 from mqinfer.edge_agent import model_run
@@ -38,18 +37,10 @@ def drives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def requester(
-    serve: Callable[..., Any], write_echo: Callable[..., Path], unique: Callable[[str], str]
-) -> Iterator[Any]:
+def requester(edge: Callable[..., Requester], write_echo: Callable[..., Path]) -> Requester:
     """A client of two echo models."""
-    url = f"memory://{unique('broker')}"
     write_echo("other", ECHO)
-    repository = write_echo("echo", ECHO)
-    serve(url, repository)
-    serve(url, repository, "other")
-    made = connect(url, unique("edge"))
-    yield made
-    made.close()
+    return edge(write_echo("echo", ECHO), "echo", "other")
 
 
 @pytest.fixture

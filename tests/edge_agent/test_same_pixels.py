@@ -1,5 +1,5 @@
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from mqinfer.bags.sources import open_source
-from mqinfer.client.connection import connect
 from mqinfer.client.requester import Requester
 from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.images.decode import to_rgb
@@ -22,13 +21,9 @@ FRAMES = 8
 
 
 @pytest.fixture
-def requester(serve: Callable[..., Any], tmp_path: Path, unique: Callable[[str], str]) -> Iterator[Requester]:
+def requester(edge: Callable[..., Requester], tmp_path: Path) -> Requester:
     """A client of an ONNX model that makes masks."""
-    url = f"memory://{unique('broker')}"
-    serve(url, write_segmenter(tmp_path / "models"), "mask")
-    made = connect(url, unique("edge"))
-    yield made
-    made.close()
+    return edge(write_segmenter(tmp_path / "models"), "mask")
 
 
 def write_video(path: Path, pictures: list[np.ndarray]) -> Path:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -52,21 +52,9 @@ def drive(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture
-def url(unique: Callable[[str], str]) -> str:
-    """URL of an in-memory broker of this test's own."""
-    return f"memory://{unique('broker')}"
-
-
-@pytest.fixture
-def requester(url: str, serve: Serve, write_echo: WriteEcho, unique: Callable[[str], str]) -> Iterator[Requester]:
+def requester(edge: Callable[..., Requester], write_echo: WriteEcho) -> Requester:
     """A client of an echo model that takes pictures."""
-    serve(url, write_echo("echo", ("image", "UINT8", [-1, 32, 48, 3])))
-    made = connect(url, unique("edge"))
-    yield made
-    made.close()
-    counters = made.counters()
-    assert counters.submitted == sum(counters.outcomes.values())
-    assert counters.pending == 0
+    return edge(write_echo("echo", ("image", "UINT8", [-1, 32, 48, 3])))
 
 
 def settings_for(source: Path | str, **changes: object) -> ReplaySettings:

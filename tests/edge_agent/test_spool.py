@@ -19,8 +19,6 @@ import pytest
 from mqinfer import InferResult, Outcome
 from mqinfer.bags.frame import Frame
 from mqinfer.broker.memory import MemoryLink
-from mqinfer.client.connection import connect
-from mqinfer.client.options import ClientOptions
 from mqinfer.client.requester import Requester
 from mqinfer.client.window import Policy
 from mqinfer.codecs import decode_tensor, encode_tensor
@@ -247,17 +245,9 @@ def test_what_a_killed_process_had_not_finished_is_removed(tmp_path: Path) -> No
 
 
 @pytest.fixture
-def requester(
-    serve: Callable[..., object], write_echo: Callable[..., Path], unique: Callable[[str], str]
-) -> Iterator[Requester]:
+def requester(edge: Callable[..., Requester], write_echo: Callable[..., Path]) -> Requester:
     """A client of one worker over an in-memory broker."""
-    url = f"memory://{unique('broker')}"
-    serve(url, write_echo("echo", ("image", "UINT8", [-1, HEIGHT, WIDTH, 3])))
-    made = connect(url, unique("edge"), options=ClientOptions(window=4))
-    yield made
-    made.close()
-    counters = made.counters()
-    assert counters.submitted == sum(counters.outcomes.values())
+    return edge(write_echo("echo", ("image", "UINT8", [-1, HEIGHT, WIDTH, 3])), window=4)
 
 
 def frames(count: int, at: dict[int, Callable[[], object]]) -> Iterator[Frame]:

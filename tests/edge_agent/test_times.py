@@ -55,14 +55,9 @@ def clocks_at(now_ms: int, wall_ms: int) -> Clocks:
 
 
 @pytest.fixture
-def requester(
-    serve: Callable[..., Worker], write_echo: Callable[..., Path], unique: Callable[[str], str]
-) -> Iterator[Requester]:
+def requester(edge: Callable[..., Requester], write_echo: Callable[..., Path]) -> Requester:
     """A client of an echo model over an in-memory broker."""
-    url = f"memory://{unique('broker')}"
-    serve(url, write_echo("echo", ("image", "UINT8", [-1, 12, 16, 3])))
-    with closing(connect(url, unique("edge"))) as made:
-        yield made
+    return edge(write_echo("echo", ("image", "UINT8", [-1, 12, 16, 3])))
 
 
 def test_each_moment_of_a_frame_belongs_to_one_stage() -> None:

@@ -132,7 +132,7 @@ async def test_a_models_own_bound_on_its_queue_sheds_at_once(hold: Any) -> None:
         running = asyncio.create_task(held.core.infer(call()))
         await held.entered()
         waiting = asyncio.create_task(held.core.infer(call()))
-        await until(lambda: held.worker.depth == 2)
+        await until(lambda: held.worker.pipeline.prepared == 1)  # what a thread is at work on is not in the queue
         with pytest.raises(Rejected, match=r"^Exceeds maximum queue size: .*1 requests are queued at worker") as found:
             await held.core.infer(call())
         assert status_of(found.value).http == 503
