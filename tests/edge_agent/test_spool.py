@@ -446,11 +446,13 @@ def test_a_frame_that_is_damaged_while_it_waits_has_its_outcome(requester: Reque
     assert sum("damaged in the spool" in said for said in notes.said) == 3
 
 
+NUMBERS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EINTR, errno.EROFS)
 NOT_NOW = [
-    *(OSError(each, os.strerror(each)) for each in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EINTR)),
+    *(OSError(each, os.strerror(each)) for each in NUMBERS),
     PermissionError(errno.EACCES, os.strerror(errno.EACCES)),
     MemoryError(),
 ]
+FULL = [OSError(each, os.strerror(each)) for each in (errno.ENOSPC, errno.EDQUOT)]
 
 
 def fails(monkeypatch: pytest.MonkeyPatch, suffix: str, error: Exception, when: Callable[[Path], bool]) -> None:
@@ -518,7 +520,7 @@ def test_a_name_that_is_no_file_is_not_opened(tmp_path: Path) -> None:
         assert (pictures_in(spool), spool.damaged) == ([7], 0)
 
 
-@pytest.mark.parametrize("error", NOT_NOW, ids=repr)
+@pytest.mark.parametrize("error", [*NOT_NOW, *FULL], ids=repr)
 def test_frames_wait_while_the_disk_gives_none(
     requester: Requester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -531,6 +533,39 @@ def test_frames_wait_while_the_disk_gives_none(
         assert (len(spool), spool.damaged) == (0, 0)
     assert snapshot.outcomes[Outcome.OK] == 40
     assert [number for number, _, _ in notes.seen] == list(range(40))
+
+
+@pytest.mark.parametrize("policy", [Policy.ALL, Policy.LATEST])
+@pytest.mark.parametrize("error", [NOT_NOW[-3], FULL[0]], ids=repr)
+def test_a_disk_that_takes_none_fills_no_memory(
+    requester: Requester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, policy: Policy
+) -> None:
+    """A disk that is full of others' files, or read-only, holds the reader at a bound; then all frames are sent."""
+    link, taken, refused, held = link_of(requester), list[int](), list[int](), list[int]()
+
+    def watched() -> Iterator[Frame]:
+        for frame in frames(200, {0: link.drop}):
+            taken.append(frame.sequence)
+            yield frame
+
+    def refuse(_: Path) -> bool:
+        refused.append(len(taken))
+        return True
+
+    def restore() -> None:
+        wait_until(lambda: len(refused) > 100 and refused[-100] == len(taken))
+        held.append(len(taken))
+        link.restore()
+
+    fails(monkeypatch, ".new", error, refuse)
+    monkeypatch.setattr(backlog, "FULL_CHECK_S", 0.01)
+    waiting = threading.Thread(target=restore)
+    waiting.start()
+    with closing(Spool(tmp_path)) as spool:
+        _, snapshot = replay(requester, spool, watched(), policy=policy)
+    waiting.join()
+    assert held[0] < 100
+    assert snapshot.outcomes[Outcome.OK] == 200
 
 
 def test_with_latest_no_frame_makes_room_where_there_is_room(
