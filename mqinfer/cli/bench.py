@@ -10,8 +10,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from mqinfer.bench.batching import BatchingOptions, measure_batching, report_batching
-from mqinfer.bench.encodings.measure import EncodingsOptions, measure_encodings
-from mqinfer.bench.encodings.report import report_encodings
+from mqinfer.bench.encodings.measure import EncodingsOptions, measure_encodings, report_encodings
 from mqinfer.bench.segmentation import measure_segmentation, report_segmentation
 from mqinfer.bench.site_load import SiteLoad, measure_load, random_inputs, report_load
 from mqinfer.bench.workloads import WORKLOADS

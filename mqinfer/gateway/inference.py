@@ -16,7 +16,7 @@ from mqinfer.gateway.calls import InferCall, joined, outputs_size
 from mqinfer.gateway.checks import CardChecks, in_words
 from mqinfer.gateway.errors import Overloaded, TimeoutExpired
 from mqinfer.gateway.pictures import split_pictures
-from mqinfer.metrics.times import Times
+from mqinfer.metrics.inference import Times
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Datatype, nbytes
 from mqinfer.protocol.errors import BadTensor, Cancelled, Expired, MqinferError, NoWorker, Rejected

@@ -15,10 +15,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from mqinfer.edge_agent.output_files import set_aside
+from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.extras import check_packages, import_extra
 from mqinfer.logs import printable
-from mqinfer.protocol.errors import ConfigError
 
 Cell = str | float | None
 """A word, a figure, or nothing."""
@@ -171,11 +170,9 @@ def write_files(directory: Path, texts: Mapping[str, str]) -> tuple[Path, ...]:
         ConfigError: The folder can't be created or written.
     """
     paths = tuple(directory / name for name in texts)
-    try:
+    with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
         for path in paths:
             set_aside(path)
             path.write_text(texts[path.name], encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write to {directory}: {error.strerror or error}; choose another folder") from error
     return paths

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.control import ModelStatistics
-from mqinfer.protocol.types import Outcome
+from mqinfer.protocol.types import Outcome, Timings
 
 _STAGES = {
     "success": ("request", "Time of successful requests, from receipt to reply."),
@@ -21,6 +21,8 @@ _DROPPED, _SKIPPED = "dropped_", "skipped_"
 """What precedes a reason in the name of a counter; what was cancelled before it ran is skipped, and gets no reply."""
 _LARGEST_BATCH = 10
 """Power of two of the last bound of batch sizes."""
+_BITS = 65
+_PARTS = ("total", "client_queue", "transmission", "server_queue", "compute_input", "compute_infer", "compute_output")
 
 
 def add_inference(samples: Samples, models: Mapping[tuple[str, str], ModelStatistics], *, triton: bool = False) -> None:
@@ -104,3 +106,42 @@ def _triton(found: ModelStatistics) -> dict[str, tuple[str, int]]:
         "pending_request_count": ("Instantaneous number of pending requests awaiting execution", found.depth),
         **{name: (f"Cumulative inference {name}, in microseconds", value) for name, value in durations.items()},
     }
+
+
+class Times:
+    """Times of one model's successful requests, by powers of two, which costs one addition a time.
+
+    One thread adds; any may read.
+    """
+
+    __slots__ = ("_counts", "_totals")
+
+    def __init__(self) -> None:
+        self._counts = [[0] * _BITS for _ in _PARTS]
+        self._totals = [0] * len(_PARTS)
+
+    def add(self, timings: Timings) -> None:
+        """Count the times of a request."""
+        found = (
+            timings.total,
+            timings.client_queue,
+            timings.transmission,
+            timings.server_queue,
+            timings.decode + timings.preprocess,
+            timings.inference,
+            timings.postprocess + timings.encode,
+        )
+        totals = self._totals
+        for index, nanoseconds in enumerate(found):
+            self._counts[index][nanoseconds.bit_length()] += 1
+            totals[index] += nanoseconds
+
+    def add_to(self, samples: Samples, prefix: str, model: str) -> None:
+        """Add the histograms of a scrape."""
+        for stage, counts, total in zip(_PARTS, self._counts, self._totals, strict=True):
+            if stage == "total":
+                text = "Time of successful requests, from the gateway to the worker and back."
+                samples.durations(f"{prefix}_request_duration", text, counts, total, model=model)
+            else:
+                text = "Time of successful requests by stage."
+                samples.durations(f"{prefix}_stage_duration", text, counts, total, model=model, stage=stage)

@@ -1,7 +1,8 @@
-"""Measure each encoding of the frames of a recording, with one model, in one run."""
+"""Measure each encoding of the frames of a recording, with one model, in one run, and report what was measured."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -31,6 +32,8 @@ from mqinfer.edge_agent.preparing.choices import check_encoding, choose_encoding
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.images.decode import to_mosaic
 from mqinfer.lab.machine import describe_machine
+from mqinfer.lab.report_files import Panel, Report
+from mqinfer.lab.reports import Cell, Grid, machine_sentence
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.card import BAYER, ColourOrder, ImageContract, ModelCard
 from mqinfer.protocol.errors import ConfigError, SourceError
@@ -41,6 +44,14 @@ _LEVELS = {"jpeg": ("jpeg:90", "jpeg:75", "jpeg:50")}
 """What is measured of an encoding; others are measured at the level that they have where none is stated."""
 _MOSAICS = (BAYER, f"{BAYER}:lz4")
 _NANOSECONDS = 1e9
+_USUAL = "jpeg:90"
+"""The default of `--encoding`: what the thin link is compared with."""
+_HEADINGS = ("encoding", "kB a frame", "edge CPU ms", "worker CPU ms", "PSNR dB", "answers changed, %", "p50 ms")
+_PANELS = (
+    Panel("kB a frame", ["kB a frame"], is_log=True),
+    Panel("processor time a frame, ms", ["edge CPU ms", "worker CPU ms"]),
+    Panel("end to end, p50 in ms", ["p50 ms"]),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,3 +202,31 @@ def _encodings(options: EncodingsOptions, card: ModelCard, frame: Frame) -> Sequ
         except ConfigError:  # the worker, or this installation, does not have it
             continue
     return possible
+
+
+def report_encodings(measured: EncodingsMeasurement) -> Report:
+    """Return the report, with one row for each encoding."""
+    headings = list(_HEADINGS)
+    has_link = any(each.link_rate is not None for each in measured.figures)
+    usual = next((each.link_rate for each in measured.figures if each.encoding == _USUAL), None)
+    if has_link:
+        headings += ["results/s over the link", f"times {_USUAL}"]
+    rows = [_row(each) + (_link(each, usual) if has_link else []) for each in measured.figures]
+    title = ", ".join(f"{key} {value}" for key, value in measured.subject.items() if value)
+    return Report(Grid(title, headings, rows, words=1), _PANELS, machine_sentence(measured.machine), measured)
+
+
+def _row(each: EncodingFigures) -> list[Cell]:
+    return [
+        each.encoding,
+        each.alone.frame_bytes / 1e3,
+        each.alone.edge_ms,
+        each.alone.worker_ms,
+        math.inf if each.alone.psnr_db is None else each.alone.psnr_db,
+        each.changed * 100,
+        each.p50_ms,
+    ]
+
+
+def _link(each: EncodingFigures, usual: float | None) -> list[Cell]:
+    return [each.link_rate, each.link_rate / usual if usual and each.link_rate is not None else None]

@@ -10,6 +10,7 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
+from mqinfer.edge_agent.output_files import writing
 from mqinfer.protocol.errors import ConfigError
 
 Pixels = npt.NDArray[np.uint8]
@@ -77,11 +78,8 @@ def write_scores(path: Path, scores: Scores) -> None:
     arrays["reference"] = scores.reference
     if scores.small is not None:
         arrays["small"] = scores.small
-    try:
-        with path.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}; choose another place") from error
+    with writing(path), path.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
 def read_scores(path: Path) -> Scores:

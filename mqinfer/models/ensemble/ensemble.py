@@ -19,11 +19,11 @@ from msgspec import structs
 from mqinfer.models.backend import Backend
 from mqinfer.models.card import max_batch_size
 from mqinfer.models.ensemble.graph import EnsembleNode, Graph, make_graph
-from mqinfer.models.ensemble.step_counts import StepCounts
 from mqinfer.models.load_options import LoadOptions, with_configured_shapes
 from mqinfer.models.postprocess.stage import network_of
 from mqinfer.models.repository.config import EnsembleStep, ModelConfig, TensorConfig
 from mqinfer.protocol.card import ClassInfo, ImageContract, ModelCard
+from mqinfer.protocol.control import BatchStatistics, Duration, ModelStatistics, StageTimes
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError, ModelFailed, MqinferError
 from mqinfer.value_object import value_object
@@ -46,6 +46,7 @@ class Member(Protocol):
 
 
 _NO_TURN = nullcontext()
+_NO_TIME = Duration(1)
 
 
 @value_object()
@@ -55,6 +56,36 @@ class _Stage:
     node: EnsembleNode
     outputs: tuple[str, ...]
     last_used: frozenset[str]
+
+
+class StepCounts:
+    """What one model of an ensemble has run as a step, for its statistics; each run is one request. Thread-safe.
+
+    Args:
+        card: Of the model.
+
+    Attributes:
+        card: The same.
+        sums: What was counted.
+    """
+
+    def __init__(self, card: ModelCard) -> None:
+        self.card, self.sums = card, ModelStatistics()
+        self._lock = threading.Lock()
+
+    def ran(self, rows: int, ns: int) -> None:
+        """Count a run of so many rows and nanoseconds."""
+        run, now = Duration(1, ns), time.time_ns() // 1_000_000
+        stages = StageTimes(run, Duration(), _NO_TIME, _NO_TIME, run, _NO_TIME)
+        self._add(ModelStatistics(now, rows, 1, stages, {rows: BatchStatistics(_NO_TIME, run, _NO_TIME)}))
+
+    def failed(self, ns: int) -> None:
+        """Count a run that failed after so many nanoseconds."""
+        self._add(ModelStatistics(stages=StageTimes(fail=Duration(1, ns))))
+
+    def _add(self, run: ModelStatistics) -> None:
+        with self._lock:
+            self.sums += run
 
 
 class EnsembleBackend:
