@@ -15,7 +15,9 @@ import pytest
 
 from mqinfer.models.repository import Repository
 from mqinfer.models.repository.manifest import MANIFEST, MOST_BYTES, read_manifest
-from mqinfer.models.repository.shared import Remote, SharedRepository, pull, push
+from mqinfer.models.repository.publishing import push, withdraw
+from mqinfer.models.repository.remote import Remote
+from mqinfer.models.repository.shared import SharedRepository, pull
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable, MqinferError
 
 CONTENT = bytes(range(256)) * 3000
@@ -294,3 +296,23 @@ def test_wrong_addresses(url: str) -> None:
     with pytest.raises(MqinferError) as refused:
         Remote(url)
     assert "secret" not in str(refused.value)
+
+
+def test_a_version_that_is_withdrawn(remote: Path, tmp_path: Path) -> None:
+    """It leaves manifest, address and copy, the configuration with the last one; what is not there is refused."""
+    shared = SharedRepository(Remote(remote.as_uri()), tmp_path / "copy")
+    shared.fetch()
+    shared.install()
+    withdraw(remote.as_uri(), "net", 1)
+    shared.fetch()
+    shared.install()
+    assert [(each.name, each.version) for each in Repository(tmp_path / "copy").models()] == [("net", 2), ("other", 1)]
+    assert not list(remote.glob("net/1/*"))
+    for version in (1, 7):
+        with pytest.raises(ConfigError, match=f"no version {version} of model 'net' in it; there are: 2"):
+            withdraw(remote.as_uri(), "net", version)
+    withdraw(remote.as_uri(), "net", 2)
+    found = read_manifest((remote / MANIFEST).read_bytes(), "here")
+    assert (list(found.models), list(remote.glob("net/*.toml"))) == (["other"], [])
+    with pytest.raises(ConfigError, match="no version 2 of model 'net' in it; there are: none"):
+        withdraw(remote.as_uri(), "net", 2)

@@ -14,7 +14,7 @@ import fsspec
 import pytest
 
 from mqinfer import Client
-from mqinfer.models.repository.shared import push
+from mqinfer.models.repository.publishing import push
 from mqinfer.protocol.types import Outcome
 from tests.commands import command
 from tests.patience import PATIENT, wait_until

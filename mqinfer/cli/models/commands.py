@@ -13,7 +13,7 @@ import typer
 
 from mqinfer.cli.models.optimize import optimize
 from mqinfer.cli.models.profile import profile
-from mqinfer.cli.models.sharing import pull, push
+from mqinfer.cli.models.sharing import pull, push, withdraw
 from mqinfer.cli.options import AsJson, ConnectionOptions, with_connection, with_group, with_log_options
 from mqinfer.client import Client
 from mqinfer.client.control import ControlClient, ControlReply, TrafficOrder, check_replies
@@ -57,6 +57,7 @@ app.command()(with_log_options(optimize))
 app.command()(with_log_options(profile))
 app.command()(with_log_options(push))
 app.command()(with_log_options(pull))
+app.command()(with_log_options(withdraw))
 
 
 @app.command()

@@ -76,7 +76,7 @@ def read_manifest(content: bytes, where: str) -> Manifest:
         ConfigError: It is none, or it names what lies outside of a model's folder.
     """
     if len(content) > MOST_BYTES:
-        raise ConfigError(f"{where}: more than {MOST_BYTES} bytes; remove old versions from the shared repository")
+        raise ConfigError(f"{where}: more than {MOST_BYTES} bytes; remove old versions by `mqinfer models withdraw`")
     try:
         found = _DECODER.decode(content)
         for model, files in found.models.items():
@@ -119,6 +119,11 @@ def describe(folder: Path) -> Files:
             files[name] = RemoteFile(path.stat().st_size, model_hash(path).removeprefix("sha256:"))
     check_files(folder.name, files)
     return files
+
+
+def unit_of(name: str) -> str:
+    """Return of a file's name what is put in place and taken away as a whole: a version's folder, or the file."""
+    return name.partition("/")[0]
 
 
 def _inside(folder: Path) -> Iterator[Path]:

@@ -15,155 +15,20 @@ import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from io import BytesIO
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO
-from urllib.parse import urlsplit
 
-from mqinfer.extras import import_extra, missing_extra
-from mqinfer.logs import printable
-from mqinfer.models.repository.manifest import (
-    MANIFEST,
-    MOST_BYTES,
-    Files,
-    Manifest,
-    RemoteFile,
-    describe,
-    read_manifest,
-)
+from mqinfer.models.repository.manifest import MANIFEST, Files, Manifest, describe, read_manifest, unit_of
+from mqinfer.models.repository.remote import Remote
 from mqinfer.models.repository.traffic import TRAFFIC_FILE
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable, MqinferError
-from mqinfer.protocol.topics import check_name
 
 _log = logging.getLogger("mqinfer.models")
-_EXTRAS = {"s3": "s3", "gs": "gs", "az": "az", "http": "https", "https": "https", "file": "https"}
-"""The schemes that an address may have, and the extra that reads each."""
-_PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
-_PIECE = 1 << 20
-_STALL_S = 60.0
-"""A server that sends nothing for so long has failed; a slow one may take as long as it needs."""
 _CLOSE_S = 5.0
-_TRIES = 5
 _LOOK_S = 30.0
 """Unless the repository is polled, it is looked at so often: `mqinfer models load` then finds what is new here."""
 _MOST_COPIES = 64
 _NEW, _OLD = ".new", ".old"
-
-
-class Remote:
-    """The files at an address.
-
-    Args:
-        url: Address of the repository. Credentials come from the environment, as the libraries read them.
-
-    Raises:
-        ConfigError: The address is none, or has credentials in it.
-        MissingExtra: The package that reads it is not installed.
-    """
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in _EXTRAS:
-            known = ", ".join(f"{scheme}://" for scheme in _EXTRAS)
-            raise ConfigError(f"repository {parts.scheme}://…: expected a folder, or an address of {known}")
-        if "@" in parts.netloc or parts.query or parts.fragment:
-            raise ConfigError(
-                f"repository {parts.scheme}://{parts.hostname}: an address with credentials, ? or #; "
-                "set credentials in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-            )
-        self.url = url.rstrip("/")
-        extra = _EXTRAS[parts.scheme]
-        fsspec = import_extra("fsspec", extra)
-        try:
-            self._files = fsspec.filesystem(parts.scheme, use_listings_cache=False, **self._options(parts.scheme))
-        except ImportError as error:
-            raise missing_extra(_PACKAGES.get(extra, extra), extra) from error
-        except Exception as error:  # whatever a library raises for an environment without credentials
-            raise ConfigError(f"repository {self.url}: {_said(error)}") from error
-
-    def _options(self, scheme: str) -> dict[str, Any]:
-        if scheme == "file":
-            return {"auto_mkdir": True}
-        if scheme not in {"http", "https"}:
-            return {}
-        aiohttp = import_extra("aiohttp", "https")
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_STALL_S, sock_read=_STALL_S)
-        return {"client_kwargs": {"timeout": timeout, "trust_env": True}, "block_size": 0}  # 0: it streams
-
-    def manifest(self) -> Manifest:
-        """Return the repository's manifest.
-
-        Raises:
-            ConfigError: It is wrong.
-            ModelNotLoadable: It can't be read.
-            FileNotFoundError: There is none.
-        """
-        where = f"{self.url}/{MANIFEST}"
-        content = b"".join(self._pieces(MANIFEST, MOST_BYTES + 1))
-        return read_manifest(content, where)
-
-    def manifest_or_none(self) -> Manifest:
-        """Return the repository's manifest, an empty one if there is none."""
-        try:
-            return self.manifest()
-        except FileNotFoundError:
-            return Manifest()
-
-    def download(self, name: str, wanted: RemoteFile, part: Path, path: Path, closed: threading.Event) -> None:
-        """Write a file, unless what comes is not what the manifest says.
-
-        Args:
-            name: Of the file, below the repository.
-            wanted: Its size and hash.
-            part: Where it is while it is not whole.
-            path: Where it goes when it is.
-            closed: Ends the download when it is set.
-
-        Raises:
-            ModelNotLoadable: It can't be read, or is another file than the manifest says.
-        """
-        digest, size = hashlib.sha256(), 0
-        with part.open("wb") as file:
-            for piece in self._pieces(name, wanted.size + 1):
-                if closed.is_set():
-                    raise ModelNotLoadable(f"{self.url}/{name}: the worker stops")
-                digest.update(piece)
-                size += len(piece)
-                file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
-        if size != wanted.size or digest.hexdigest() != wanted.sha256:
-            part.unlink()
-            what = "has another content" if size == wanted.size else f"has {size} bytes, or more,"
-            why = f"{what} than the manifest says ({wanted.size} bytes)"
-            raise ModelNotLoadable(f"{self.url}/{name}: {why}; push the model again, under a new version")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.rename(path)
-
-    def upload(self, name: str, source: BinaryIO) -> None:
-        """Write a file; until it is whole there, the former one stays.
-
-        Raises:
-            ModelNotLoadable: It can't be written.
-        """
-        try:
-            with self._files.transaction, self._files.open(f"{self.url}/{name}", "wb") as file:
-                shutil.copyfileobj(source, file, _PIECE)
-        except Exception as error:  # each library has its own errors
-            raise ModelNotLoadable(f"{self.url}/{name}: can't be written: {_said(error)}") from error
-
-    def _pieces(self, name: str, most: int) -> Iterator[bytes]:
-        """Yield a file's content, at most so many bytes."""
-        try:
-            with self._files.open(f"{self.url}/{name}", "rb") as file:
-                while most > 0 and (piece := file.read(min(_PIECE, most))):
-                    most -= len(piece)
-                    yield piece
-        except FileNotFoundError:
-            raise
-        except Exception as error:  # each library has its own errors
-            raise ModelNotLoadable(f"{self.url}/{name}: {_said(error)}") from error
 
 
 class SharedRepository:
@@ -259,7 +124,7 @@ class SharedRepository:
             return
         manifest, changed = arrived
         for model in changed:
-            self._place(model, {_unit(name) for name in manifest.models[model]})
+            self._place(model, {unit_of(name) for name in manifest.models[model]})
         if self._keeps:
             return
         for model in _models(self.folder):
@@ -312,9 +177,9 @@ class SharedRepository:
             Whether there were any, or something is here that the model does not have.
         """
         here = _described(self.folder / model)
-        units = {_unit(name) for name in here.keys() | files.keys() if here.get(name) != files.get(name)}
-        wanted = {name: file for name, file in files.items() if _unit(name) in units}
-        taken = {_unit(name) for name in here} & {_unit(name) for name in wanted}
+        units = {unit_of(name) for name in here.keys() | files.keys() if here.get(name) != files.get(name)}
+        wanted = {name: file for name, file in files.items() if unit_of(name) in units}
+        taken = {unit_of(name) for name in here} & {unit_of(name) for name in wanted}
         if self._keeps and taken:
             what = ", ".join(sorted(taken))
             raise ModelNotLoadable(f"{self.folder / model}: {what} has another content here; move it away")
@@ -417,57 +282,6 @@ def pull(url: str, folder: Path, models: Collection[str] = ()) -> None:
         raise ModelNotLoadable("; ".join(problems))
 
 
-def push(folder: Path, url: str) -> list[str]:
-    """Upload the versions of a model that a shared repository lacks, and its configuration; the manifest comes last.
-
-    Versions that are only there stay. Somebody else's push at the same moment is merged with this one.
-
-    Args:
-        folder: Of the model.
-        url: Address of the repository.
-
-    Returns:
-        The files that were uploaded, by their path below the model's folder.
-
-    Raises:
-        ConfigError: The repository has one of the versions, with another content.
-        MqinferError: Something can't be read or written.
-    """
-    remote, model = Remote(url), check_name("model", folder.resolve().name)
-    files = describe(folder)
-    if not any("/" in name for name in files):
-        raise ConfigError(f"{folder}: no version in it; expected the folder of a model, MODEL/VERSION/FILE")
-    before = remote.manifest_or_none().models.get(model, {})
-    lacking = [name for name, file in files.items() if before.get(name) != file]
-    there = {_unit(name) for name in before if "/" in name}
-    if taken := sorted({_unit(name) for name in lacking if "/" in name} & there):
-        raise ConfigError(
-            f"{remote.url} has version {', '.join(taken)} of {model} with another content; push it under a new number"
-        )
-    for name in lacking:
-        with (folder / name).open("rb") as source:
-            remote.upload(f"{model}/{name}", source)
-    _enter(remote, model, files)
-    return lacking
-
-
-def _enter(remote: Remote, model: str, files: Files) -> None:
-    """Add files to what the manifest says of a model, and read back whether somebody else wrote at the same moment."""
-    for _ in range(_TRIES):
-        now = remote.manifest_or_none().models
-        kept = {name: file for name, file in now.get(model, {}).items() if "/" in name}
-        wanted = kept | files
-        if now.get(model) == wanted:
-            return
-        remote.upload(MANIFEST, BytesIO(Manifest(now | {model: wanted}).to_json()))
-    raise ConfigError(f"{remote.url}/{MANIFEST}: others write it again and again; push when they have finished")
-
-
-def _unit(name: str) -> str:
-    """Return what is renamed as a whole: a version's folder, or a configuration file."""
-    return name.partition("/")[0]
-
-
 def _models(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
 
@@ -478,8 +292,3 @@ def _described(folder: Path) -> Files:
         return describe(folder)
     except (OSError, MqinferError):
         return {}
-
-
-def _said(error: Exception) -> str:
-    """Return an error of a library in one bounded line."""
-    return printable(f"{type(error).__name__}: {error}"[:400])
