@@ -335,6 +335,18 @@ def test_the_ack_tells_whether_anybody_listens(links: Links, unique: Unique) -> 
     assert publish_and_wait(link, Message(topic, b"x")) == ReasonCode.NO_MATCHING_SUBSCRIBERS
 
 
+def test_each_ack_tells_whether_anybody_listens(links: Links, unique: Unique) -> None:
+    """Of many messages, some to nobody, each is acknowledged by its own reason."""
+    topic, link = unique(TOPIC), links.open()
+    links.open().subscribe(f"{topic}/1", Inbox())
+    acks = Heard[tuple[int, int]]()
+    for number in range(200):
+        link.publish(Message(f"{topic}/{number % 3}", b"x"), lambda code, which=number % 3: acks((which, code)))  # type: ignore[misc]
+        acks.wait_for(number)  # all but this one: it leaves while the answer to the one before is handled
+    expected = {0: ReasonCode.NO_MATCHING_SUBSCRIBERS, 1: ReasonCode.SUCCESS, 2: ReasonCode.NO_MATCHING_SUBSCRIBERS}
+    assert set(acks.wait_for(200)) == set(expected.items())
+
+
 def test_an_ack_that_comes_alone(links: Links, unique: Unique) -> None:
     """A lone PUBACK is told of although nothing comes behind it, time and again."""
     topic, inbox = unique(TOPIC), Inbox()

@@ -1,7 +1,7 @@
 """One connection to a NATS server, from dialling to its end. All of it runs on the link's loop.
 
 Whether anybody listens is known as with a PUBACK: a publication names a subject for answers, where the server says at
-once that there are no responders; the PONG behind it says that the server has handled it.
+once that there are no responders; a mark that the link publishes there itself comes back behind that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mqinfer.broker.nats.jetstream import (
     read_answer,
     time_to_live,
 )
-from mqinfer.broker.nats.subjects import LIVE, RETAINED, subject, subjects, token, topic
+from mqinfer.broker.nats.subjects import ANSWERS, LIVE, RETAINED, subject, subjects, token, topic
 from mqinfer.broker.packets import Head, decode_publish, decode_variable_integer
 from mqinfer.broker.process import Maker, end_thread_in_child
 from mqinfer.broker.routes import Route, Routes
@@ -48,10 +48,9 @@ _log = logging.getLogger("mqinfer.broker")
 _CONNECT_S = 5
 _PING_S = 5
 """Interval of pings; a connection without two answers is lost, in the time in which Mosquitto finds that."""
-_PONG_S = 60
-"""How long a PONG may take: large messages may be in front of it on a thin link."""
 _MOST_PENDING = 2 << 20
 """Bytes that may wait for the socket before the next message is passed on."""
+_MARK = "mark"
 _NO_RESPONDERS = "503"
 _DENIED = re.compile(r'permissions violation for (?:publish|subscription) to "([^"]*)"')
 
@@ -78,7 +77,7 @@ class NatsSession:
         self._client_id, self._routes, self._outbox, self._on_room = client_id, routes, outbox, on_room
         self._maker = Maker(f"the connection of {client_id!r}")
         self._client: Client = Client()
-        self._inbox = f"{self._client.new_inbox()}."
+        self._inbox = f"{ANSWERS}.{token(client_id)}."
         self._number = 0
         self._unacked: dict[int, tuple[str, Ack]] = {}
         self._unstored: dict[int, tuple[str, Ack]] = {}
@@ -86,7 +85,7 @@ class NatsSession:
         self._subscriptions: dict[str, list[Subscription]] = {}
         self._will: Will | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._acknowledging = False
+        self._marked = False
 
     @property
     def max_payload(self) -> int:
@@ -172,9 +171,8 @@ class NatsSession:
         if message.retain and message.qos:
             asyncio.get_running_loop().call_later(ANSWER_S, self._expect_stored, self._number)
         _run_at_once(self._client.publish(name, packet, reply=reply, headers=headers or None))
-        if not self._acknowledging:
-            self._acknowledging = True
-            self._spawn(self._acknowledge())
+        if not self._marked:
+            self._mark()
 
     def subscribe(self, route: Route, answer: Future[None]) -> None:
         """Make a subscription, and have what is kept delivered; the answer says whether the server refused it."""
@@ -205,7 +203,7 @@ class NatsSession:
             await self._client.subscribe(name, queue=queue, cb=receive) for name in names
         ]
         self._denied.clear()
-        await self._client.flush(_PONG_S)
+        await self._flush()
         if any(name.lower() in self._denied for name in names):
             raise NotAuthorized(f"the server refuses the subscription to {route.topic_filter!r}")
         if reads:
@@ -218,7 +216,7 @@ class NatsSession:
         for each in found or ():
             await each.unsubscribe()
         if found:
-            await self._client.flush(_PONG_S)
+            await self._flush()
 
     async def end(self) -> None:
         """Disconnect, and take the will back unless the connection is lost. Its tasks are the loop's to end."""
@@ -279,21 +277,35 @@ class NatsSession:
             if self._will is not None:
                 await self._will.put_off()
 
-    async def _acknowledge(self) -> None:
-        """Acknowledge what the server has handled, until there is nothing more."""
-        try:
-            last = 0
-            while last < self._number:
-                last = self._number
-                await self._client.flush(_PONG_S)
-                for number in [number for number in self._unacked if number <= last]:
-                    self._call(self._unacked.pop(number)[1], ReasonCode.SUCCESS)
-                self._on_room()
-        finally:
-            self._acknowledging = False
+    async def _flush(self) -> None:
+        """Wait until the server has handled all that was sent; nats-py's PING overtakes what waits for the socket."""
+        passed = asyncio.get_running_loop().create_future()
+        self._number += 1
+        self._unacked[self._number] = ("", passed.set_result)
+        if not self._marked:
+            self._mark()
+        await passed
+
+    def _mark(self) -> None:
+        """Publish a mark that comes back behind the answers to everything that is sent by now."""
+        self._marked = True
+        _run_at_once(self._client.publish(self._inbox + _MARK, b"%d" % self._number))
+
+    def _come_to_mark(self, last: int) -> None:
+        """Acknowledge what was sent before a mark and is not answered: somebody listens."""
+        self._marked = False
+        for number in [number for number in self._unacked if number <= last]:
+            self._call(self._unacked.pop(number)[1], ReasonCode.SUCCESS)
+        self._on_room()
+        if self._number > last and not self._marked:
+            self._mark()
 
     async def _receive_ack(self, msg: Msg) -> None:
-        number = int(msg.subject.rpartition(".")[2])
+        name = msg.subject.rpartition(".")[2]
+        if name == _MARK:
+            self._come_to_mark(int(msg.data))
+            return
+        number = int(name)
         if number in self._unstored:
             name, on_ack = self._unstored.pop(number)
             code = ReasonCode.SUCCESS
@@ -383,6 +395,8 @@ class NatsSession:
 
     def _deny(self, name: str) -> None:
         """Acknowledge what was published under a name that the server refuses; it states the name in lower case."""
+        if name == f"{self._inbox}{_MARK}".lower():
+            self.give_up(NotAuthorized(f"the server's rules forbid to publish to {self._inbox}{_MARK}"))
         self._denied.add(name)  # of a subscription, else without effect
         for awaited in (self._unacked, self._unstored):
             for number in [number for number, (sent, _) in awaited.items() if sent.lower() == name]:

@@ -10,8 +10,9 @@ from functools import lru_cache
 
 from mqinfer.protocol.errors import BadTopic
 
-LIVE, RETAINED, WILLS = "mqtt", "retained", "will"
-"""First token of what is published, of what is kept for later subscribers, and of wills that may come due."""
+LIVE, RETAINED, WILLS, ANSWERS = "mqtt", "retained", "will", "answers"
+"""First token of what is published, of what is kept for later subscribers, of wills that may come due, and of what the
+server answers to a link."""
 
 _LONGEST = 3_000  # bytes; the server accepts lines of 4,096, with the reply subject and the share group in them
 _ESCAPED = re.compile(r"[%.*> \t\r\n\f]")

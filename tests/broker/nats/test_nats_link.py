@@ -33,7 +33,8 @@ signal.pause()
 RULES = """
 authorization { users: [
   { user: "car", password: "x", permissions: {
-    publish: ["mqtt.may.>", "retained.may.>", "will.>", "$JS.API.>"], subscribe: ["mqtt.may.>", "_INBOX.>"] } }
+    publish: ["mqtt.may.>", "retained.may.>", "will.>", "answers.>", "$JS.API.>"],
+    subscribe: ["mqtt.may.>", "answers.>", "_INBOX.>"] } }
 ] }
 """
 
