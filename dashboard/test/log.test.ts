@@ -104,7 +104,7 @@ test("a stream whose frames all fail is in trouble, and a worker that comes back
   assert.equal(row().trouble, "", "one frame is not every frame");
   clientState(link, "car-1", "ready", stated({ ok: 6 }, { no_worker: 1, timeout: 2 }));
   platform.clock.advance(250);
-  assert.equal(row().trouble, "every frame fails: timeout");
+  assert.equal(row().trouble, "the last frames failed: timeout");
   workerState(link, "w-1", "lost");
   platform.clock.advance(3000);
   assert.equal(row().trouble, "no worker for odd_seg");
@@ -121,7 +121,7 @@ test("a client that states no streams is in trouble when its results are errors"
   workerState(link, "w-1", "ready");
   for (const sequence of [1, 2]) result(link, "script", "", sequence, FAILED);
   platform.clock.advance(250);
-  assert.equal(site.streams.peek()[0]?.trouble, "every frame fails: model_failed");
+  assert.equal(site.streams.peek()[0]?.trouble, "the last frames failed: model_failed");
   result(link, "script", "", 3);
   platform.clock.advance(250);
   assert.equal(site.streams.peek()[0]?.trouble, "");

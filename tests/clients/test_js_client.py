@@ -24,6 +24,7 @@ from mqinfer.broker.mosquitto import BrokerFolder, Ports, Role
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.mosquitto.serving import secured
+from mqinfer.lab import zoo
 from mqinfer.protocol.topics import Topics
 from tests.clients.node import compiled, example, node, output, program, worker
 from tests.clients.pages import ROOT, Pages, chromium_page
@@ -94,8 +95,24 @@ def test_answers_and_errors(
         "cancelled": "cancelled",
         "aborted": "cancelled",
         "closed": "cancelled",
+        "mistyped": "no_worker",
+        "without_version": "no_worker",
+        "card": "model_not_found",
     }
-    assert (found["unknown"], found["crowded"]) == ("no_worker", ["expired", "expired", "rejected"])
+    served = "models that workers serve here: echo, half_plus_two, integers, mask, slow, two, words"
+    assert found["mistyped"]["message"] == (
+        "no worker serves model half_plus_tow; start one, or check its name and version "
+        f'({served}; did you mean "half_plus_two"?)'
+    ), found["mistyped"]
+    assert found["without_version"]["message"].endswith(
+        "half_plus_two in version 7; start one, or check its name and version (versions of it: 123)"
+    )
+    assert re.fullmatch(
+        r'no worker has published a card of model "half_plus_tow" in 0\.1 s; check its name '
+        + re.escape(f'({served}; did you mean "half_plus_two"?)'),
+        found["card"]["message"],
+    )
+    assert found["crowded"] == ["expired", "expired", "rejected"]
     counters = found["counters"]
     assert (counters["pending"], counters["malformed"], counters["mismatched"]) == (0, 0, 0)
     assert sum(counters["outcomes"].values()) == counters["submitted"]
@@ -282,13 +299,15 @@ def test_the_examples(
     """The examples run as they are printed, those of the documents too."""
     repository = write_echo("unused").parent / "models"
     write_half_plus_two(repository)
+    zoo.build(repository, ["small_16"])
     serve(broker_url, repository, "half_plus_two", capacity=64)
+    serve(broker_url, repository, "small_16")
     halved = r"Float32Array\(3\) \[ 2\.5, 3, 4\.5 \] \S+\n"
     assert re.fullmatch(halved, output(example(programs, "infer.mjs"), broker_url))
     shown = [block.replace("mqtt://127.0.0.1:1883", broker_url) for block in in_documents()]
     watching, asking = ([block for block in shown if ("watch(" in block) is watches] for watches in (True, False))
     for block in asking:
-        assert re.fullmatch(halved, output(program(programs, "shown.mjs", block)))
+        assert re.fullmatch(r"Float32Array\(16\) \[[^]]+\] \S+\n", output(program(programs, "shown.mjs", block)))
     fleet = output(example(programs, "fleet.mjs"), broker_url)
     assert fleet.startswith("2675\na wrong name: bad_tensor\ncancelled: cancelled\n")
     with node(example(programs, "watch.mjs"), "half_plus_two", broker_url) as process:
@@ -296,11 +315,11 @@ def test_the_examples(
         output(example(programs, "infer.mjs"), broker_url)
         assert process.stdout is not None
         assert " ok " in process.stdout.readline()
-    ready = 'const watch = await client.watch("half_plus_two", { buffer: 100 });\n'
+    ready = 'const watch = await client.watch("small_16", { buffer: 100 });\n'
     for block in watching:
         with node(program(programs, "shown.mjs", block.replace(ready, f'{ready}console.log("ready");\n'))) as process:
             lines_until(process, "ready")
-            output(example(programs, "infer.mjs"), broker_url)
+            output(program(programs, "asking.mjs", asking[0]))
             assert process.stdout is not None
-            assert process.stdout.readline().endswith(" ok [ [ 3 ] ]\n")
+            assert process.stdout.readline().endswith(" ok [ [ 1, 16 ] ]\n")
     assert (len(asking), len(watching)) == (2, 1)

@@ -122,7 +122,7 @@ def test_the_log_counts_what_it_leaves_out(quiet_site: QuietSite, page_of: PageO
 
 
 def test_no_error_is_left_out(quiet_site: QuietSite, page_of: PageOf, publisher: Publisher) -> None:
-    """Of a burst each is counted, by stream and code; row and tile say that every frame fails, until one does not."""
+    """Of a burst each is counted, by stream and code; row and tile say that the last frames failed, until one does not."""
     publisher.card(MODEL)
     publisher.worker(STREAM.worker, MODEL)
     watched = page_of(quiet_site.url)
@@ -140,7 +140,7 @@ def test_no_error_is_left_out(quiet_site: QuietSite, page_of: PageOf, publisher:
     assert watched.page.locator("[data-testid='log-row']", has_text="bad_tensor").count() == 1
     watched.page.get_by_test_id("reset").click()
     key = f"[data-key='{STREAM.client}/{MODEL}/{STREAM.source}']"
-    cause = "every frame fails: inference_failed"
+    cause = "the last frames failed: inference_failed"
     watched.show("streams")
     watched.page.locator(f"[data-testid='stream-row'][data-status='failing']{key}").get_by_text(cause).wait_for()
     watched.show("live")

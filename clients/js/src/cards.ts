@@ -1,7 +1,6 @@
 /** The cards of the models that a client asks about: each is followed from the first question on. */
 
-import { Cancelled, ModelNotFound, MqinferError } from "./errors.js";
-import { shown } from "./fields/fields.js";
+import { Cancelled, MqinferError } from "./errors.js";
 import type { Link, Message } from "./link.js";
 import { type ModelCard, readCard } from "./states/card.js";
 import type { Topics } from "./topics.js";
@@ -12,15 +11,23 @@ interface Followed {
   readonly waiting: Set<(error?: Error) => void>;
 }
 
+/** Return why no card has come after a time, or undefined where one may wait on: until that time is over. */
+type Missing = (model: string, waitedMs: number, isOver: boolean) => MqinferError | undefined;
+
 /** Bounded by the models that have a card: one without is no longer followed once nobody waits for it. */
 export class Cards {
   readonly #link: Link;
   readonly #topics: Topics;
   readonly #followed = new Map<string, Followed>();
 
-  constructor(link: Link, topics: Topics) {
+  readonly #patienceMs: number;
+  readonly #missing: Missing;
+
+  constructor(link: Link, topics: Topics, patienceMs: number, missing: Missing) {
     this.#link = link;
     this.#topics = topics;
+    this.#patienceMs = patienceMs;
+    this.#missing = missing;
   }
 
   /** Return a model's card, as soon as there is one. */
@@ -38,8 +45,13 @@ export class Cards {
         reject(error);
       };
       const abort = () => end(new Cancelled("cancelled by the caller"));
-      const missing = `no worker has published a card of model ${shown(model)} in ${timeoutMs / 1000} s; check its name`;
-      const timer = setTimeout(() => end(new ModelNotFound(missing)), timeoutMs);
+      const look = (waitedMs: number) => {
+        const error = this.#missing(model, waitedMs, waitedMs === timeoutMs);
+        if (error) end(error);
+        else timer = setTimeout(look, timeoutMs - waitedMs, timeoutMs);
+      };
+      const first = Math.min(this.#patienceMs, timeoutMs);
+      let timer = setTimeout(look, first, first);
       signal?.addEventListener("abort", abort);
       followed.waiting.add(end);
     });

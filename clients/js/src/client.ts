@@ -3,11 +3,20 @@
 import { Cards } from "./cards.js";
 import { CHECKSUM, checksum } from "./checksum.js";
 import { decodeReply } from "./envelope.js";
-import { Cancelled, errorFromCode, LinkError, MqinferError, NotAuthorized, NotConnected } from "./errors.js";
+import {
+  Cancelled,
+  errorFromCode,
+  LinkError,
+  ModelNotFound,
+  MqinferError,
+  NotAuthorized,
+  NotConnected,
+} from "./errors.js";
+import { shown } from "./fields/fields.js";
 import { DEFAULT_LIMITS } from "./limits.js";
 import type { Link, LinkOptions, LinkStatus, Message } from "./link.js";
 import { openLink } from "./mqtt_link.js";
-import { type Counters, type Ended, outcomeOf, type PendingOptions, PendingTable } from "./pending.js";
+import { type Counters, DEFAULT_PENDING, type Ended, outcomeOf, type PendingOptions, PendingTable } from "./pending.js";
 import { type PictureResult, pictureResult } from "./pictures/result.js";
 import { type Picture, pictureInputs } from "./pictures/sending.js";
 import type { Entry } from "./requests/entry.js";
@@ -71,6 +80,7 @@ export class Client {
   readonly #table: PendingTable;
   readonly #limits: Limits;
   readonly #timeoutMs: number;
+  readonly #patienceMs: number;
   readonly #waiting = new Map<string, Waiting>();
   readonly #workers = new Workers();
   readonly #onStatus: ((status: LinkStatus) => void) | undefined;
@@ -87,7 +97,11 @@ export class Client {
   private constructor(options: ClientOptions, name: string) {
     this.name = name;
     this.#topics = new Topics(options.root);
-    this.#table = new PendingTable(given(options, ["window", "maxPending", "patienceMs", "settlingMs", "backoffMs"]));
+    this.#table = new PendingTable(
+      given(options, ["window", "maxPending", "patienceMs", "settlingMs", "backoffMs"]),
+      (...asked) => this.#workers.insteadOf(...asked),
+    );
+    this.#patienceMs = options.patienceMs ?? DEFAULT_PENDING.patienceMs;
     this.#limits = options.limits ?? DEFAULT_LIMITS;
     this.#timeoutMs = checkedTimeout(options.timeoutMs ?? TIMEOUT_MS);
     this.#onStatus = options.onStatus;
@@ -110,7 +124,7 @@ export class Client {
     const link = await openLink({ ...forLink, url, name, timeoutMs, onStatus: (status) => client.#onLink(status) });
     client.#link = link;
     client.#watches = new Watches(link, client.#topics);
-    client.#cards = new Cards(link, client.#topics);
+    client.#cards = new Cards(link, client.#topics, client.#patienceMs, (...asked) => client.#withoutCard(...asked));
     try {
       await link.subscribe(client.#topics.resultsOfClient(name), 1, (message) => client.#onReply(message));
     } catch (error) {
@@ -180,7 +194,9 @@ export class Client {
   /**
    * Return a model's card: its inputs, outputs and classes.
    *
-   * @throws ModelNotFound: No worker has published one within `timeoutMs`.
+   * @throws ModelNotFound: No worker has published one within `timeoutMs`, or within `patienceMs` where no worker serves it and
+   *   one serves a model whose name is nearly the same; the message lists the models.
+   * @throws NotConnected: The broker was away for so long.
    */
   async card(model: string, options: Pick<InferOptions, "timeoutMs" | "signal"> = {}): Promise<ModelCard> {
     if (this.#failure || !this.#cards) throw this.#failure ?? new NotConnected("not connected yet");
@@ -208,6 +224,17 @@ export class Client {
     this.#fail(new Cancelled("the client was closed"));
     await this.#watches?.closeAll();
     await this.#link?.close();
+  }
+
+  /** Return the error of a question for a card that has not come, or undefined where it may wait on. */
+  #withoutCard(model: string, waitedMs: number, isOver: boolean): MqinferError | undefined {
+    if (!isOver && !(this.#connected && this.#workers.isMistyped(model))) return undefined;
+    const where = `in ${Number((waitedMs / 1_000).toFixed(1))} s`;
+    if (!this.#connected)
+      return new NotConnected(`no connection to the broker ${where}: no card of model ${shown(model)}`);
+    return new ModelNotFound(
+      `no worker has published a card of model ${shown(model)} ${where}; check its name${this.#workers.insteadOf(model)}`,
+    );
   }
 
   #onLink(status: LinkStatus): void {

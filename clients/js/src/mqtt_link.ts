@@ -282,7 +282,11 @@ function shielded(call: () => void): void {
 
 /** Return the URL without a login, and that login. */
 function withoutLogin(address: string): { url: string; user?: string; password?: string } {
-  const shown = JSON.stringify(address.replace(/\/\/[^/@]*@/, "//").slice(0, 200));
+  const shown = JSON.stringify(
+    String(address)
+      .replace(/\/\/[^/@]*@/, "//")
+      .slice(0, 200),
+  );
   let url: URL;
   try {
     url = new URL(address);

@@ -84,6 +84,7 @@ export class PendingTable {
   /** When `take` has something to do, though no event came; infinite for never. */
   wakeAt = Number.POSITIVE_INFINITY;
   readonly #options: PendingOptions;
+  readonly #insteadOf: (model: string, version?: string) => string;
   readonly #entries = new Map<string, Entry>();
   readonly #channels = new Channels();
   readonly #budget = new RetryBudget();
@@ -105,8 +106,15 @@ export class PendingTable {
   #wasLost = false;
   #settledBy = Number.NEGATIVE_INFINITY;
 
-  constructor(options: Partial<PendingOptions> = {}) {
+  /**
+   * @param insteadOf What else there is, for the message where no worker serves a model.
+   */
+  constructor(
+    options: Partial<PendingOptions> = {},
+    insteadOf: (model: string, version?: string) => string = () => "",
+  ) {
     this.#options = { ...DEFAULT_PENDING, ...options };
+    this.#insteadOf = insteadOf;
   }
 
   counters(): Counters {
@@ -316,7 +324,10 @@ export class PendingTable {
       entry.refusedSince ??= now;
       this.#requeue(entry);
     } else {
-      this.#end(entry, new NoWorker(`no worker serves model ${entry.model}; start one, or check its name and version`));
+      const { model, version } = entry;
+      const which = version === undefined ? model : `${model} in version ${version}`;
+      const check = `start one, or check its name and version${this.#insteadOf(model, version)}`;
+      this.#end(entry, new NoWorker(`no worker serves model ${which}; ${check}`));
     }
   }
 

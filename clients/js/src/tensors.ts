@@ -41,6 +41,7 @@ export function encodeTensor(
   data: TensorData | readonly (string | Uint8Array)[],
   options: EncodeOptions = {},
 ): EncodedTensor {
+  checkElements(name, data);
   const { datatype = datatypeOf(data), shape = [data.length], encoding = "raw", parameters = {} } = options;
   checkShape(name, datatype, shape, { ...DEFAULT_LIMITS, tensorBytes: Number.POSITIVE_INFINITY });
   if (elements(shape) !== data.length) {
@@ -105,6 +106,16 @@ export async function decodePicture(tensor: EncodedTensor, limits: Limits = DEFA
   }
   checkShape(tensor.name, tensor.datatype, tensor.shape, limits);
   return decodeBitmap(tensor, checkedPicture(tensor, limits));
+}
+
+/** Refuse what only a program without types can pass, such as an array of numbers. */
+function checkElements(name: string, data: unknown): void {
+  const isStrings = Array.isArray(data) && data.every((each) => typeof each === "string" || each instanceof Uint8Array);
+  if (isStrings || ArrayBuffer.isView(data)) return;
+  const got = Array.isArray(data) ? "an array of other things" : typeof data;
+  const expected =
+    "a typed array such as Float32Array.of(1, 2), an array of strings, or { data, shape } with one of them";
+  throw new BadTensor(`tensor ${shown(name)}: expected ${expected}; got ${got}`);
 }
 
 function bytesOfStrings(data: TensorData | readonly (string | Uint8Array)[]): TensorData {

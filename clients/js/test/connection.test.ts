@@ -164,6 +164,14 @@ for (const url of [
   });
 }
 
+test("Without an address the error says what one looks like", async () => {
+  const nothing = undefined as unknown as string;
+  await assert.rejects(openLink({ url: nothing, name: "n" }), {
+    code: "config_error",
+    message: /is not a URL; expected/,
+  });
+});
+
 test("An error about an address names no password", async () => {
   await assert.rejects(openLink({ url: "http://user:secret@broker" }), (error: Error) => !/secret/.test(error.message));
 });

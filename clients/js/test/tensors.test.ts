@@ -135,6 +135,17 @@ test("the datatype of a typed array is that of its elements", () => {
   for (const [array, datatype] of arrays) assert.equal(encodeTensor("x", array).datatype, datatype);
 });
 
+test("what is no array that travels is refused, with what would be one", () => {
+  const wrong: unknown[] = [[1, 2, 3], [["a"]], undefined, null, 5, "words", {}];
+  for (const each of wrong) {
+    const expected = {
+      code: "bad_tensor",
+      message: /^tensor "x": expected a typed array such as Float32Array.of\(1, 2\)/,
+    };
+    assert.throws(() => encodeTensor("x", each as TensorData), expected, String(each));
+  }
+});
+
 test("arrays that can't be encoded are refused", () => {
   assert.throws(() => encodeTensor("x", new Uint8Array(5), { shape: [2, 2] }), BadTensor);
   assert.throws(() => encodeTensor("x", new Uint8Array(1), { shape: [-1, -1] }), BadTensor);

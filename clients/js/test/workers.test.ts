@@ -5,8 +5,8 @@ import { test } from "node:test";
 import { Workers } from "../src/requests/workers.js";
 import type { WorkerState } from "../src/states/states.js";
 
-function state(status: WorkerState["status"], boot = 1, running: readonly string[] = []): WorkerState {
-  const served = { name: "seg", version: "1", isDefault: true, share: 0, precision: "", backend: "", device: "" };
+function state(status: WorkerState["status"], boot = 1, running: readonly string[] = [], name = "seg"): WorkerState {
+  const served = { name, version: "1", isDefault: true, share: 0, precision: "", backend: "", device: "" };
   return {
     worker: "w",
     status,
@@ -60,4 +60,22 @@ test("Strangers' workers are followed up to a bound", () => {
   for (let number = 0; number < 5_000; number++) workers.observe(`w${number}`, state("ready"));
   assert.deepEqual(workers.observe("w0", state("lost")).lost, ["seg"]);
   assert.deepEqual(workers.observe("w4999", state("lost")).lost, []);
+});
+
+test("In place of a name that is not served are those that are, and the one that was probably meant", () => {
+  const workers = new Workers();
+  assert.equal(workers.insteadOf("set"), "");
+  for (const name of ["street", "boxes", "seg"]) workers.observe(name, state("ready", 1, [], name));
+  const here = "models that workers serve here: boxes, seg, street";
+  assert.equal(workers.insteadOf("stret"), ` (${here}; did you mean "street"?)`);
+  assert.equal(workers.insteadOf("nothing"), ` (${here})`);
+  assert.equal(workers.insteadOf("seg", "3"), " (versions of it: 1)");
+  assert.deepEqual(
+    ["stret", "nothing", "seg", "set", "ab"].map((name) => workers.isMistyped(name)),
+    [true, false, false, true, false],
+  );
+  workers.observe("street", state("stopped"));
+  assert.ok(!workers.isMistyped("stret"));
+  for (let at = 0; at < 20; at++) workers.observe(`w${at}`, state("ready", 1, [], `m${at}`));
+  assert.match(workers.insteadOf("nothing"), /boxes, m0, m1, m10, m11, m12, m13, m14 and 14 more\)$/);
 });

@@ -3,7 +3,7 @@
 import { CHECKSUM, checksum } from "../checksum.js";
 import type { Outgoing } from "../connection/packets.js";
 import { CONTENT_TYPE, encodeRequest } from "../envelope.js";
-import { BadEncoding, ConfigError, MqinferError } from "../errors.js";
+import { BadEncoding, BadTensor, ConfigError, MqinferError } from "../errors.js";
 import { checkTogether, decodeTensor, type EncodeOptions, encodeTensor } from "../tensors.js";
 import { checkName, type Topics } from "../topics.js";
 import type {
@@ -84,6 +84,7 @@ export function newRequest(
   address: { readonly id: string; readonly responseTopic: string },
 ): Request {
   const { version, outputs, outputEncoding, priority, parameters } = options;
+  if (!inputs) throw new BadTensor(`a request to ${model} needs its inputs by name, such as { x: Float32Array.of(1) }`);
   const capture = Object.fromEntries(
     CAPTURE.filter((field) => options[field] !== undefined).map((field) => [field, options[field]]),
   );
@@ -101,6 +102,7 @@ export function newRequest(
 
 function encoded(name: string, input: Input): EncodedTensor {
   if (ArrayBuffer.isView(input) || Array.isArray(input)) return encodeTensor(name, input);
+  if (typeof input !== "object" || input === null) return encodeTensor(name, input);
   if ("bytes" in input) return { ...input, name };
   const { data, ...options } = input as { data: Elements } & EncodeOptions;
   return encodeTensor(name, data, options);

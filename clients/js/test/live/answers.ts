@@ -58,8 +58,12 @@ await client.close();
 const closed = await answer("half_plus_two", { x: new Float32Array(3) });
 
 const hasty = await Client.connect(url, { name: "hasty", root, patienceMs: 100, maxPending: 2 });
-const unknown = await hasty.infer("nobody", { x: new Float32Array(1) }).catch((error: MqinferError) => error.code);
+const failure = ({ code, message }: MqinferError) => ({ code, message });
+const x = new Float32Array(1);
+const mistyped = await hasty.infer("half_plus_tow", { x }).catch(failure);
+const without_version = await hasty.infer("half_plus_two", { x }, { version: 7 }).catch(failure);
+const card = await hasty.card("half_plus_tow", { timeoutMs: 600_000 }).catch(failure);
 const crowd = await Promise.allSettled([1, 2, 3].map(() => hasty.infer("slow", { x: zeros(4) }, { timeoutMs: 200 })));
 const crowded = crowd.map((each) => (each.status === "rejected" ? each.reason.code : "ok"));
 await hasty.close();
-console.log(JSON.stringify({ ...found, closed, unknown, crowded }));
+console.log(JSON.stringify({ ...found, closed, mistyped, without_version, card, crowded }));

@@ -211,7 +211,7 @@ function asSource(row: StreamRow, trouble: string): RowSource<StreamRow> {
 function troubleOf(row: { status: Status; model: string }, servers: Servers, failing: string | null): string {
   if (row.status !== "ready" || failing === null) return "";
   if (servers && row.model && !servers.has(row.model)) return `no worker for ${cut(row.model, 80)}`;
-  return failing && `every frame fails: ${failing}`;
+  return failing && `the last frames failed: ${failing}`;
 }
 
 function countOf(counts: Counts | undefined, name: string): number {
