@@ -122,7 +122,7 @@ def test_the_log_counts_what_it_leaves_out(quiet_site: QuietSite, page_of: PageO
 
 
 def test_no_error_is_left_out(quiet_site: QuietSite, page_of: PageOf, publisher: Publisher) -> None:
-    """Of a burst each is counted, by stream and code; row and tile say that the last ones failed, until one does not."""
+    """Of a burst each is counted, by stream and code; row and tile say that the last frames failed, until one comes."""
     publisher.card(MODEL)
     publisher.worker(STREAM.worker, MODEL)
     watched = page_of(quiet_site.url)
