@@ -10,9 +10,10 @@ from contextlib import closing, contextmanager
 from typing import NamedTuple
 
 from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.connect import make_link
 from mqinfer.broker.link import Message, ReasonCode
-from mqinfer.broker.paho.link import PahoLink
-from mqinfer.protocol.errors import LinkError, MessageTooLarge
+from mqinfer.broker.threaded.link import ThreadedLink
+from mqinfer.protocol.errors import ConfigError, LinkError, MessageTooLarge
 from mqinfer.protocol.topics import Topics
 
 _PATIENCE_S = 2.0
@@ -112,11 +113,16 @@ class Abilities:
         self._link.publish(Message(self._topic, b""))
         return any(message.retain and len(message.payload) for message in inbox.wait(1))
 
-    def _make(self, will: Message | None = None) -> PahoLink:
-        return PahoLink(self._address, client_id=f"check~{secrets.token_hex(8)}", will=will)
+    def _make(self, will: Message | None = None) -> ThreadedLink:
+        link = make_link(self._address, client_id=f"check~{secrets.token_hex(8)}", will=will)
+        if not isinstance(link, ThreadedLink):
+            raise ConfigError(f"{self._address}: a broker within a process can't be checked by another")
+        return link
 
     @contextmanager
-    def _listening(self, topic_filter: str, link: PahoLink | None = None, share: str | None = None) -> Iterator[_Inbox]:
+    def _listening(
+        self, topic_filter: str, link: ThreadedLink | None = None, share: str | None = None
+    ) -> Iterator[_Inbox]:
         link, inbox = link or self._link, _Inbox()
         link.subscribe(topic_filter, inbox, share=share)
         try:

@@ -105,7 +105,7 @@ class NatsSession:
     @property
     def settled(self) -> bool:
         """Whether everything that was published is acknowledged."""
-        return not self._unacked
+        return not self._unacked and not self._unstored
 
     async def open(self, address: BrokerAddress, will: Message | None, *, is_return: bool) -> None:
         """Connect, put the will in place, and make all subscriptions.
