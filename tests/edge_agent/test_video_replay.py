@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,9 @@ from mqinfer.images.picture import RawImage
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.types import Outcome
 from tests.edge_agent.kept import Kept
-from tests.patience import LONG_SILENCE, PATIENT, wait_until
+from tests.patience import STEADY, wait_until
 
 HEIGHT, WIDTH, FRAMES = 32, 48, 60
-STEADY = replace(PATIENT, silence=replace(LONG_SILENCE, doubt=60.0))
-"""A stream leaves the worker that has its pictures once that one is lost, and not because a busy machine is slow."""
 
 
 @cache

@@ -26,7 +26,7 @@ from mqinfer.protocol.errors import Expired, Rejected
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import EncodedTensor
 from tests.cloud_worker.conftest import GatedEcho
-from tests.patience import PATIENT, until
+from tests.patience import STEADY, until
 
 X = EncodedTensor("x", Datatype.FP32, (1, 4), "raw", np.ones((1, 4), "<f4").tobytes())
 
@@ -62,7 +62,7 @@ def hold(
         backend = GatedEcho(loaded.backend)
         worker = serve(broker_url, LoadedModel(backend, loaded.card, loaded.config), topics=topics, inline_s=0.0)
         try:
-            async with AsyncClient(broker_url, root=topics.root, options=replace(PATIENT, shed=True)) as client:
+            async with AsyncClient(broker_url, root=topics.root, options=replace(STEADY, shed=True)) as client:
                 core = Core(client, AsyncControl(client), **options)
                 await core.start()
                 assert await client.connection.registry.until(lambda: core.model_ready("echo"), 60)
