@@ -3,12 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from mqinfer.bench.segmentation import STAGES, Shares, measure_segmentation, report_segmentation
 from mqinfer.protocol.errors import BadEncoding
+from tests.onnx_files import Ends, save_onnx
 
 HEIGHT, WIDTH, CLASSES = 64, 96, 5
 
@@ -21,17 +21,13 @@ def write_version(folder: Path, *, fused: bool) -> None:
         helper.make_node("Transpose", ["floats"], ["planes"], perm=[0, 3, 1, 2]),
         helper.make_node("Conv", ["planes", "weights"], ["logits"], pads=[1, 1, 1, 1]),
     ]
-    output = helper.make_tensor_value_info("logits", TensorProto.FLOAT, [1, CLASSES, HEIGHT, WIDTH])
+    output: Ends = {"logits": (TensorProto.FLOAT, [1, CLASSES, HEIGHT, WIDTH])}
     if fused:
         nodes.append(helper.make_node("ArgMax", ["logits"], ["numbers"], axis=1, keepdims=0))
         nodes.append(helper.make_node("Cast", ["numbers"], ["mask"], to=TensorProto.UINT8))
-        output = helper.make_tensor_value_info("mask", TensorProto.UINT8, [1, HEIGHT, WIDTH])
-    picture = helper.make_tensor_value_info("input", TensorProto.UINT8, [1, HEIGHT, WIDTH, 3])
-    graph = helper.make_graph(nodes, "road", [picture], [output], [numpy_helper.from_array(weights, "weights")])
-    folder.mkdir(parents=True)
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), folder / "model.onnx"
-    )
+        output = {"mask": (TensorProto.UINT8, [1, HEIGHT, WIDTH])}
+    picture = {"input": (TensorProto.UINT8, [1, HEIGHT, WIDTH, 3])}
+    save_onnx(folder / "model.onnx", nodes, picture, output, {"weights": weights})
 
 
 @pytest.fixture

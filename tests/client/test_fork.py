@@ -29,6 +29,7 @@ from mqinfer.client.result import InferResult
 from mqinfer.protocol.control import Call, Operation
 from tests.asynchronous import in_loop
 from tests.client.conftest import MakeClient, Serve, WriteEcho
+from tests.onnx_files import save_onnx
 
 pytestmark = [
     pytest.mark.broker,
@@ -294,11 +295,8 @@ def test_a_callback_that_forks_and_returns(
 
     Those of ONNX Runtime waited for ever, for threads that a child does not have.
     """
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", [x], [y])
-    (tmp_path / "model.onnx").write_bytes(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
-    )
+    end = TensorProto.FLOAT, [1]
+    save_onnx(tmp_path / "model.onnx", [helper.make_node("Neg", ["x"], ["y"])], {"x": end}, {"y": end})
     name = unique("client")
     command = [sys.executable, "-c", FORKING_CALLBACK, server.url, name, str(PATIENCE), str(tmp_path / "model.onnx")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

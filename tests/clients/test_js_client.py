@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper, save
+from onnx import TensorProto, helper
 
 from mqinfer import Client
 from mqinfer.broker import BrokerAddress, make_link
@@ -28,6 +28,7 @@ from mqinfer.lab import zoo
 from mqinfer.protocol.topics import Topics
 from tests.clients.node import compiled, example, node, output, program, worker
 from tests.clients.pages import ROOT, Pages, chromium_page
+from tests.onnx_files import save_onnx
 from tests.patience import PATIENCE_S, PATIENT, wait_until
 from tests.ports import free_port
 
@@ -51,15 +52,9 @@ def programs() -> Iterator[Path]:
 
 def write_half_plus_two(repository: Path) -> None:
     """Write the model that every serving system is tried with: half of the input, plus 2."""
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n"]) for name in "xy")
-    numbers = [
-        numpy_helper.from_array(np.array(value, np.float32), name) for name, value in {"half": 0.5, "two": 2}.items()
-    ]
     nodes = [helper.make_node("Mul", ["x", "half"], ["h"]), helper.make_node("Add", ["h", "two"], ["y"])]
-    folder = repository / "half_plus_two" / "123"
-    folder.mkdir(parents=True)
-    graph = helper.make_graph(nodes, "half_plus_two", [x], [y], numbers)
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "model.onnx")
+    path, end = repository / "half_plus_two" / "123" / "model.onnx", (TensorProto.FLOAT, ["n"])
+    save_onnx(path, nodes, {"x": end}, {"y": end}, {"half": np.float32(0.5), "two": np.float32(2)})
 
 
 def test_answers_and_errors(

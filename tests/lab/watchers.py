@@ -6,10 +6,10 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from benchmarks.noscope.street import StreetCamera
+from tests.onnx_files import save_onnx
 
 SIDE = 96
 
@@ -22,7 +22,8 @@ def write_watcher(folder: Path, camera: StreetCamera, *, always: bool = False) -
     still = camera.scene(0).picture.astype(np.float32)
     road = np.zeros((SIDE, SIDE, 1), np.float32)
     road[int(0.66 * SIDE) : int(0.88 * SIDE)] = 1 / (3 * SIDE * SIDE * 0.22)
-    constants = {"still": still, "road": road, "middle": np.float32(-1.0 if always else 5.8), "slope": np.float32(1.5)}
+    middle = np.float32(-1.0 if always else 5.8)
+    constants = {"still": still, "road": road, "middle": middle, "slope": np.float32(1.5), "axes": [1, 2, 3]}
     nodes = [
         helper.make_node("Cast", ["input"], ["floats"], to=TensorProto.FLOAT),
         helper.make_node("Sub", ["floats", "still"], ["changed"]),
@@ -33,14 +34,8 @@ def write_watcher(folder: Path, camera: StreetCamera, *, always: bool = False) -
         helper.make_node("Mul", ["above", "slope"], ["steep"]),
         helper.make_node("Sigmoid", ["steep"], ["confidence"]),
     ]
-    held = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
-    held.append(numpy_helper.from_array(np.array([1, 2, 3]), "axes"))
-    picture = helper.make_tensor_value_info("input", TensorProto.UINT8, ["N", SIDE, SIDE, 3])
-    output = helper.make_tensor_value_info("confidence", TensorProto.FLOAT, ["N"])
-    graph = helper.make_graph(nodes, "watcher", [picture], [output], held)
-    (folder / "1").mkdir(parents=True)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.save(model, folder / "1" / "model.onnx")
+    picture = {"input": (TensorProto.UINT8, ["N", SIDE, SIDE, 3])}
+    save_onnx(folder / "1" / "model.onnx", nodes, picture, {"confidence": (TensorProto.FLOAT, ["N"])}, constants)
     (folder / "model.toml").write_text('max_batch_size = 4\n[[classes]]\nname = "car"\n')
 
 

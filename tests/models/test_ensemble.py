@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.client import Client
@@ -25,6 +24,7 @@ from mqinfer.models.repository.content_hash import content_hash
 from mqinfer.models.warmup import warm_up
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.types import TensorSpec
+from tests.onnx_files import save_onnx
 
 WriteOnnx = Callable[..., Path]
 Maps = tuple[Mapping[str, str], Mapping[str, str]]
@@ -65,43 +65,37 @@ ensemble_scheduling {
 WEIGHTS = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], np.float32).reshape(3, 3, 1, 1)
 
 
-def _write(folder: Path, nodes: Sequence[Any], ends: Sequence[tuple[str, int, list[Any]]], *weights: Any) -> None:
-    first, last = (helper.make_tensor_value_info(*end) for end in ends)
-    graph = helper.make_graph(nodes, "part", [first], [last], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    folder.mkdir(parents=True)
-    (folder / "model.onnx").write_bytes(model.SerializeToString())
-
-
 def write_pipeline(repository: Path) -> None:
     """Write a pre-processing model (scale, halve, NCHW), a network of three classes, an argmax, and their ensemble."""
-    node, pixel = helper.make_node, numpy_helper.from_array(np.float32(1 / 255), "pixel")
-    scales = numpy_helper.from_array(np.array([1, 1, 0.5, 0.5], np.float32), "scales")
-    _write(
-        repository / "scale" / "1",
+    node = helper.make_node
+    pixels, planes = (TensorProto.UINT8, ["n", 4, 4, 3]), (TensorProto.FLOAT, ["n", 3, 2, 2])
+    save_onnx(
+        repository / "scale" / "1" / "model.onnx",
         [
             node("Cast", ["pixels"], ["float"], to=TensorProto.FLOAT),
             node("Mul", ["float", "pixel"], ["unit"]),
             node("Transpose", ["unit"], ["nchw"], perm=[0, 3, 1, 2]),
             node("Resize", ["nchw", "", "scales"], ["planes"], mode="nearest", nearest_mode="floor"),
         ],
-        [("pixels", TensorProto.UINT8, ["n", 4, 4, 3]), ("planes", TensorProto.FLOAT, ["n", 3, 2, 2])],
-        pixel,
-        scales,
+        {"pixels": pixels},
+        {"planes": planes},
+        {"pixel": np.float32(1 / 255), "scales": np.array([1, 1, 0.5, 0.5], np.float32)},
     )
-    _write(
-        repository / "net" / "1",
+    save_onnx(
+        repository / "net" / "1" / "model.onnx",
         [node("Conv", ["planes", "weights"], ["logits"])],
-        [("planes", TensorProto.FLOAT, ["n", 3, 2, 2]), ("logits", TensorProto.FLOAT, ["n", 3, 2, 2])],
-        numpy_helper.from_array(WEIGHTS, "weights"),
+        {"planes": planes},
+        {"logits": planes},
+        {"weights": WEIGHTS},
     )
-    _write(
-        repository / "most" / "1",
+    save_onnx(
+        repository / "most" / "1" / "model.onnx",
         [
             node("ArgMax", ["logits"], ["index"], axis=1, keepdims=0),
             node("Cast", ["index"], ["mask"], to=TensorProto.UINT8),
         ],
-        [("logits", TensorProto.FLOAT, ["n", 3, 2, 2]), ("mask", TensorProto.UINT8, ["n", 2, 2])],
+        {"logits": planes},
+        {"mask": (TensorProto.UINT8, ["n", 2, 2])},
     )
     (repository / "most" / "labels.txt").write_text("red\ngreen\nblue\n")
     (repository / "most" / "config.pbtxt").write_text('output [ { name: "mask" label_filename: "labels.txt" } ]')

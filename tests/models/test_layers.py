@@ -22,6 +22,7 @@ from mqinfer.models.repository.config import InstanceGroup, InstanceKind, ModelC
 from mqinfer.models.repository.config_keys import class_colour
 from mqinfer.models.repository.content_hash import content_hash
 from mqinfer.protocol.card import ClassInfo, ColourOrder
+from tests.onnx_files import make_onnx
 
 WriteOnnx = Callable[..., Path]
 TRITON = """
@@ -208,9 +209,8 @@ def test_channels_first_by_format(repository: Path, write_onnx: WriteOnnx) -> No
 
 
 def _write(path: Path, opset: int = 17, ir: int = 9, operator: str = "Identity") -> None:
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in "xy")
-    graph = helper.make_graph([helper.make_node(operator, ["x"], ["y"])], "g", [x], [y])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir)
+    node, end = helper.make_node(operator, ["x"], ["y"]), (TensorProto.FLOAT, ["n", 4])
+    model = make_onnx([node], {"x": end}, {"y": end}, opset=opset, ir=ir)
     path.parent.mkdir(parents=True)
     path.write_bytes(model.SerializeToString())
 

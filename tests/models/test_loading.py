@@ -19,6 +19,7 @@ from mqinfer.models.repository.config import InstanceGroup, InstanceKind, ModelC
 from mqinfer.models.repository.config_files import combine, read_layer
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.datatypes import Datatype
+from tests.onnx_files import save_onnx
 
 WriteOnnx = Callable[..., Path]
 
@@ -84,13 +85,9 @@ def test_a_whole_file_that_the_engine_does_not_know(tmp_path: Path, backend: str
 
 def test_a_locale_that_the_system_lacks(tmp_path: Path) -> None:
     """The engine's own reason is passed on, and not the advice to copy the file again."""
-    x, y = (helper.make_tensor_value_info(name, TensorProto.STRING, [1]) for name in "xy")
     node = helper.make_node("StringNormalizer", ["x"], ["y"], case_change_action="LOWER", locale="xx_YY")
-    model = helper.make_model(
-        helper.make_graph([node], "g", [x], [y]), opset_imports=[helper.make_opsetid("", 17)], ir_version=9
-    )
-    path = tmp_path / "model.onnx"
-    path.write_bytes(model.SerializeToString())
+    end = TensorProto.STRING, [1]
+    path = save_onnx(tmp_path / "model.onnx", [node], {"x": end}, {"y": end})
     with pytest.raises(ModelNotLoadable, match="locale") as caught:
         load_model(ModelVersion("m", 1, path))
     assert "truncated" not in str(caught.value)

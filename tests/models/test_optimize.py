@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from mqinfer.cli.app import app
@@ -24,6 +24,7 @@ from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.repository.content_hash import model_hash
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ModelNotLoadable
+from tests.onnx_files import save_onnx
 
 pytestmark = [pytest.mark.slow, pytest.mark.full]
 
@@ -52,14 +53,8 @@ def segmentation_file(path: Path) -> None:
         helper.make_node("Transpose", ["large"], ["y"], perm=[0, 2, 3, 1]),
     ]
     constants = {"w": weights, "scales": np.array([1, 1, 2, 2], np.float32)}
-    ends = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", HEIGHT, WIDTH, channels])
-        for name, channels in (("x", 3), ("y", CLASSES))
-    ]
-    initializers = [numpy_helper.from_array(array, name) for name, array in constants.items()]
-    graph = helper.make_graph(nodes, "test", ends[:1], ends[1:], initializers)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    path.write_bytes(model.SerializeToString())
+    picture = {"x": (TensorProto.FLOAT, ["n", HEIGHT, WIDTH, 3])}
+    save_onnx(path, nodes, picture, {"y": (TensorProto.FLOAT, ["n", HEIGHT, WIDTH, CLASSES])}, constants)
 
 
 def repository_in(folder: Path) -> Path:

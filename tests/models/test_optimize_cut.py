@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.client import Client
@@ -19,6 +19,7 @@ from mqinfer.errors import ConfigError
 from mqinfer.lab.optimize.cutting import AUTO, cut
 from mqinfer.models.repository import Repository
 from tests.commands import run_main
+from tests.onnx_files import save_onnx
 
 RNG = np.random.default_rng(3)
 FLOAT = TensorProto.FLOAT
@@ -26,14 +27,8 @@ FLOAT = TensorProto.FLOAT
 
 def write(folder: Path, nodes: list[Any], outputs: dict[str, list[Any]], weights: dict[str, Any]) -> None:
     """Write a model that takes `x` [n, 8]."""
-    inputs = [helper.make_tensor_value_info("x", FLOAT, ["n", 8])]
-    ends = [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in outputs.items()]
-    given = [numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()]
-    graph = helper.make_graph(nodes, "net", inputs, ends, given)
-    path = folder / "1" / "model.onnx"
-    path.parent.mkdir(parents=True)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    path.write_bytes(model.SerializeToString())
+    ends = {name: (FLOAT, shape) for name, shape in outputs.items()}
+    save_onnx(folder / "1" / "model.onnx", nodes, {"x": (FLOAT, ["n", 8])}, ends, weights)
     (folder / "model.toml").write_text("max_batch_size = 4\n[[classes]]\nname = 'car'\ncolour = [1, 2, 3]\n")
 
 

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from mqinfer.lab.conversion import to_onnx
 from mqinfer.lab.optimize.fusing import Fused
@@ -31,6 +31,7 @@ from mqinfer.protocol.card import CardParameters, ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError, MissingExtra, ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec
+from tests.onnx_files import save_onnx
 
 PLAIN = st.one_of(
     st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False), st.text()
@@ -86,13 +87,9 @@ def test_toml_says_what_was_meant(table: dict[str, Any]) -> None:
 
 def _model(repository: Path, config: str = "", own: str = "") -> ModelVersion:
     """Write `y = x + 1` with [1,4] into a repository."""
-    folder = repository / "m" / "0001"
-    folder.mkdir(parents=True)
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in "xy"]
-    one = numpy_helper.from_array(np.ones(4, np.float32), "one")
-    graph = helper.make_graph([helper.make_node("Add", ["x", "one"], ["y"])], "test", *([end] for end in ends), [one])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    (folder / "net.onnx").write_bytes(model.SerializeToString())
+    folder, end = repository / "m" / "0001", (TensorProto.FLOAT, ["n", 4])
+    node, one = helper.make_node("Add", ["x", "one"], ["y"]), np.ones(4, np.float32)
+    save_onnx(folder / "net.onnx", [node], {"x": end}, {"y": end}, {"one": one})
     (repository / "m" / "model.toml").write_text(config)
     (folder / "model.toml").write_text(own)
     return Repository(repository).find("m")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from mqinfer.lab.drives.lessons import lesson_drive, lessons_key
 from mqinfer.lab.drives.synthetic import CLASSES
@@ -19,18 +19,14 @@ from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.repository.config import ModelConfig, WarmUp
 from mqinfer.models.row_trial import why_rows_stay_alone
 from mqinfer.protocol.datatypes import Array
+from tests.onnx_files import save_onnx
 
 
 def _load(
     path: Path, nodes: list[object], *, axis: str = "unk__7", config: ModelConfig | None = None, size: int | str = 4
 ) -> LoadedModel:
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [axis, size]) for name in "xy")
-    constants = [numpy_helper.from_array(np.array(0, np.int64), "first")]
-    constants += [numpy_helper.from_array(np.array([3, 4], np.int64), "wide")]
-    graph = helper.make_graph(nodes, "test", [x], [y], constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    file = path / "model.onnx"
-    file.write_bytes(model.SerializeToString())
+    end = TensorProto.FLOAT, [axis, size]
+    file = save_onnx(path / "model.onnx", nodes, {"x": end}, {"y": end}, {"first": 0, "wide": [3, 4]})
     return load_model(ModelVersion("m", 1, file, config or ModelConfig()), device="cpu")
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tests.onnx_files import save_onnx
+
 __all__ = ["BUILDERS", "CHANNELS", "CLASSES", "SIDE", "build", "damage", "truth"]
 
 Floats = npt.NDArray[np.float32]
@@ -91,8 +93,7 @@ def _tflite(folder: Path) -> None:
 
 def _onnx(folder: Path) -> None:
     """Write the ONNX file, whose convolutions need the channels first."""
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import TensorProto, helper
 
     weights = {"kernel": KERNEL.transpose(3, 2, 0, 1), "bias": BIAS, "dense": DENSE, "offset": OFFSET}
     nodes = [
@@ -102,13 +103,10 @@ def _onnx(folder: Path) -> None:
         helper.make_node("ReduceMean", ["features"], ["average"], axes=[2, 3], keepdims=0),
         helper.make_node("Gemm", ["average", "dense", "offset"], ["scores"]),
     ]
-    image = helper.make_tensor_value_info("image", TensorProto.FLOAT, ["n", SIDE, SIDE, CHANNELS])
-    scores = helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["n", CLASSES])
-    constants = [numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in weights.items()]
-    graph = helper.make_graph(nodes, "matrix", [image], [scores], constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    (folder / "model.onnx").write_bytes(model.SerializeToString())
-    onnx.checker.check_model(model)
+    image = {"image": (TensorProto.FLOAT, ["n", SIDE, SIDE, CHANNELS])}
+    scores = {"scores": (TensorProto.FLOAT, ["n", CLASSES])}
+    constants = {name: np.ascontiguousarray(value) for name, value in weights.items()}
+    save_onnx(folder / "model.onnx", nodes, image, scores, constants)
 
 
 def _ort(folder: Path) -> None:

@@ -11,9 +11,8 @@ from typing import Any
 import cv2
 import numpy as np
 import numpy.typing as npt
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from mqinfer.bags.writer import BagWriter
@@ -23,6 +22,7 @@ from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
+from tests.onnx_files import save_onnx
 
 pytestmark = pytest.mark.broker
 Serve = Callable[[Path], Topics]
@@ -46,25 +46,10 @@ def depth_models(repository: Path) -> Path:
         helper.make_node("Cast", ["is_near"], ["bytes"], to=TensorProto.UINT8),
         helper.make_node("Squeeze", ["bytes", "axis"], ["near"]),
     ]
-    constants = [
-        numpy_helper.from_array(np.array(NEAR_M, np.float32), "limit"),
-        numpy_helper.from_array(np.array([1]), "axis"),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "depth",
-        [helper.make_tensor_value_info("depth", TensorProto.FLOAT, [1, 1, HEIGHT, WIDTH])],
-        [
-            helper.make_tensor_value_info("metres", TensorProto.FLOAT, [1, 1, HEIGHT, WIDTH]),
-            helper.make_tensor_value_info("near", TensorProto.UINT8, [1, HEIGHT, WIDTH]),
-        ],
-        constants,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.checker.check_model(model)
-    folder = repository / "depth" / "1"
-    folder.mkdir(parents=True)
-    onnx.save(model, folder / "model.onnx")
+    picture = TensorProto.FLOAT, [1, 1, HEIGHT, WIDTH]
+    outputs = {"metres": picture, "near": (TensorProto.UINT8, [1, HEIGHT, WIDTH])}
+    constants = {"limit": np.float32(NEAR_M), "axis": [1]}
+    save_onnx(repository / "depth" / "1" / "model.onnx", nodes, {"depth": picture}, outputs, constants)
     (repository / "depth" / "model.toml").write_text('[image]\ncolour = "depth"\n')
     (repository / "colours" / "1").mkdir(parents=True)
     tables = f'[[input]]\nname = "image"\ndatatype = "UINT8"\nshape = [1, {HEIGHT}, {WIDTH}, 3]\n'

@@ -10,13 +10,13 @@ from typing import Any
 
 import cv2
 import numpy as np
-import onnx
 import pytest
 from mcap.reader import make_reader
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from mqinfer.edge_agent.reporting.report import SessionReport
 from mqinfer.protocol.topics import Topics
+from tests.onnx_files import save_onnx
 
 pytestmark = pytest.mark.broker
 Serve = Callable[[Path], Topics]
@@ -55,21 +55,12 @@ def blob_detector(repository: Path) -> Path:
         helper.make_node("Transpose", ["rows"], ["confidence"], perm=[0, 2, 1]),
         helper.make_node("Identity", ["boxes"], ["candidates"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "blobs",
-        [helper.make_tensor_value_info("image", TensorProto.UINT8, [1, HEIGHT, WIDTH, 3])],
-        [
-            helper.make_tensor_value_info("candidates", TensorProto.FLOAT, list(candidates.shape)),
-            helper.make_tensor_value_info("confidence", TensorProto.FLOAT, [1, rows * columns, 2]),
-        ],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.checker.check_model(model)
-    folder = repository / "blobs" / "1"
-    folder.mkdir(parents=True)
-    onnx.save(model, folder / "model.onnx")
+    outputs = {
+        "candidates": (TensorProto.FLOAT, candidates.shape),
+        "confidence": (TensorProto.FLOAT, [1, rows * columns, 2]),
+    }
+    picture = {"image": (TensorProto.UINT8, [1, HEIGHT, WIDTH, 3])}
+    save_onnx(repository / "blobs" / "1" / "model.onnx", nodes, picture, outputs, constants)
     (repository / "blobs" / "model.toml").write_text(CONFIG)
     return repository
 

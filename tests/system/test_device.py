@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, save
+from onnx import TensorProto, helper
 
 from mqinfer import Client
+from tests.onnx_files import save_onnx
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 Started = tuple[subprocess.Popen[str], str]
@@ -20,11 +21,8 @@ Started = tuple[subprocess.Popen[str], str]
 @pytest.fixture
 def repository(tf: Any, save_tf1: Callable[..., Path], tmp_path: Path) -> Path:
     """One model for ONNX Runtime and one for TensorFlow: y = x + x."""
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 2]) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "double", [x, y][:1], [y])
-    (tmp_path / "by_onnx" / "1").mkdir(parents=True)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    save(model, tmp_path / "by_onnx" / "1" / "model.onnx")
+    nodes, end = [helper.make_node("Add", ["x", "x"], ["y"])], (TensorProto.FLOAT, ["n", 2])
+    save_onnx(tmp_path / "by_onnx" / "1" / "model.onnx", nodes, {"x": end}, {"y": end})
 
     def build(v1: Any) -> tuple[dict[str, Any], None]:
         given = v1.placeholder(tf.float32, [None, 2], name="x")

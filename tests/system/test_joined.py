@@ -9,7 +9,6 @@ from typing import Any
 
 import cv2
 import numpy as np
-import onnx
 import pytest
 from onnx import TensorProto, helper
 from typer.testing import CliRunner, Result
@@ -24,6 +23,7 @@ from mqinfer.images.rectification import rectification
 from mqinfer.protocol.errors import ConfigError, SourceError
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
+from tests.onnx_files import save_onnx
 
 pytestmark = pytest.mark.broker
 Serve = Callable[[Path], Topics]
@@ -51,17 +51,10 @@ def stereo_models(repository: Path) -> Path:
     nodes = [
         helper.make_node("ReduceMean", [side], [f"{side}_mean"], axes=[2, 3], keepdims=0) for side in ("left", "right")
     ]
-    pictures = [
-        helper.make_tensor_value_info(side, TensorProto.FLOAT, [-1, 3, HEIGHT, WIDTH]) for side in ("left", "right")
-    ]
-    means = [helper.make_tensor_value_info(f"{side}_mean", TensorProto.FLOAT, [-1, 3]) for side in ("left", "right")]
-    graph = helper.make_graph(nodes, "stereo", pictures, means)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.checker.check_model(model)
+    picture, mean = (TensorProto.FLOAT, [-1, 3, HEIGHT, WIDTH]), (TensorProto.FLOAT, [-1, 3])
+    pictures, means = {"left": picture, "right": picture}, {"left_mean": mean, "right_mean": mean}
     for name, config in (("stereo", STEREO), ("plain", "")):
-        folder = repository / name / "1"
-        folder.mkdir(parents=True)
-        onnx.save(model, folder / "model.onnx")
+        save_onnx(repository / name / "1" / "model.onnx", nodes, pictures, means)
         (repository / name / "model.toml").write_text(config)
     return repository
 

@@ -10,9 +10,8 @@ from typing import Any
 import cv2
 import numpy as np
 import numpy.typing as npt
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from mqinfer.cli.app import app
@@ -22,6 +21,7 @@ from mqinfer.edge_agent.reporting.report import SessionReport
 from mqinfer.images.placement import Placement
 from mqinfer.protocol.header import IMAGE_ENCODING
 from mqinfer.protocol.topics import Topics
+from tests.onnx_files import save_onnx
 
 pytestmark = pytest.mark.broker
 Serve = Callable[[Path], Topics]
@@ -78,21 +78,12 @@ def blob_detector(repository: Path, resize: str = "letterbox") -> Path:
         helper.make_node("Concat", ["boxes", "scores", "factors"], ["output0"], axis=2),
         helper.make_node("Identity", ["prototype"], ["output1"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "blobs",
-        [helper.make_tensor_value_info("images", TensorProto.UINT8, [1, 3, SIDE, SIDE])],
-        [
-            helper.make_tensor_value_info("output0", TensorProto.FLOAT, [1, count * count, 8]),
-            helper.make_tensor_value_info("output1", TensorProto.FLOAT, [1, 1, MASK, MASK]),
-        ],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.checker.check_model(model)
-    folder = repository / "blobs" / "1"
-    folder.mkdir(parents=True)
-    onnx.save(model, folder / "model.onnx")
+    outputs = {
+        "output0": (TensorProto.FLOAT, [1, count * count, 8]),
+        "output1": (TensorProto.FLOAT, [1, 1, MASK, MASK]),
+    }
+    picture = {"images": (TensorProto.UINT8, [1, 3, SIDE, SIDE])}
+    save_onnx(repository / "blobs" / "1" / "model.onnx", nodes, picture, outputs, constants)
     (repository / "blobs" / "model.toml").write_text(CONFIG.replace("letterbox", resize))
     return repository
 

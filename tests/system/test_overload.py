@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from onnx import TensorProto, helper
 
 from mqinfer import Client
 from mqinfer.broker import make_link
@@ -20,6 +21,7 @@ from mqinfer.errors import MessageTooLarge, ModelFailed
 from mqinfer.protocol.envelope import CONTENT_TYPE, decode_response, encode_request
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
+from tests.onnx_files import save_onnx
 from tests.patience import PATIENT
 
 pytestmark = pytest.mark.broker
@@ -29,16 +31,9 @@ MIB = 1 << 18
 
 def write_tile(repository: Path) -> Path:
     """Write an ONNX model that repeats its input `n` times."""
-    import onnx
-
-    make, kind = onnx.helper, onnx.TensorProto
-    inputs = [make.make_tensor_value_info("x", kind.FLOAT, ["a"]), make.make_tensor_value_info("n", kind.INT64, [1])]
-    outputs = [make.make_tensor_value_info("y", kind.FLOAT, ["b"])]
-    graph = make.make_graph([make.make_node("Tile", ["x", "n"], ["y"])], "tile", inputs, outputs)
-    folder = repository / "tile" / "1"
-    folder.mkdir(parents=True)
-    model = make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, str(folder / "model.onnx"))
+    inputs = {"x": (TensorProto.FLOAT, ["a"]), "n": (TensorProto.INT64, [1])}
+    nodes, outputs = [helper.make_node("Tile", ["x", "n"], ["y"])], {"y": (TensorProto.FLOAT, ["b"])}
+    save_onnx(repository / "tile" / "1" / "model.onnx", nodes, inputs, outputs)
     (repository / "tile" / "model.toml").write_text("max_batch_size = 0\n", encoding="utf-8")
     return repository
 

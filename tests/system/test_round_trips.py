@@ -8,7 +8,6 @@ from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -21,6 +20,7 @@ from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import InferRequest
+from tests.onnx_files import save_onnx
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 Serve = Callable[[Path], Topics]
@@ -36,15 +36,9 @@ SHAPES = [(2, 3), (0, 3), (3, 0), (1, 1)]
 def write_onnx(path: Path, axes: list[str], names: Sequence[str] = ALL) -> None:
     """Write a model whose output `y_FP32` is its input `FP32`, for every datatype."""
     types = [(name, getattr(TensorProto, ONNX_NAMES.get(name, name))) for name in names]
-    graph = helper.make_graph(
-        [helper.make_node("Identity", [name], [f"y_{name}"]) for name in names],
-        "identity",
-        [helper.make_tensor_value_info(name, kind, axes) for name, kind in types],
-        [helper.make_tensor_value_info(f"y_{name}", kind, axes) for name, kind in types],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    path.parent.mkdir(parents=True)
-    onnx.save(model, path)
+    nodes = [helper.make_node("Identity", [name], [f"y_{name}"]) for name in names]
+    inputs, outputs = ({f"{mark}{name}": (kind, axes) for name, kind in types} for mark in ("", "y_"))
+    save_onnx(path, nodes, inputs, outputs)
 
 
 def write_saved_model(tf: Any, path: Path, axes: list[None], names: Sequence[str] = ALL) -> None:

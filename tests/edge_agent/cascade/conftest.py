@@ -13,6 +13,7 @@ from mqinfer.client.connection import connect
 from mqinfer.client.options import ClientOptions
 from mqinfer.cloud_worker.serving.worker import Worker
 from tests.edge_agent.cascade.rig import HEIGHT, WIDTH, Rig
+from tests.onnx_files import save_onnx
 from tests.patience import LONG_SILENCE
 
 CLASSES = '[[classes]]\nname = "none"\n[[classes]]\nname = "car"\n'
@@ -21,15 +22,8 @@ CLASSES = '[[classes]]\nname = "none"\n[[classes]]\nname = "car"\n'
 def _save(
     path: Path, nodes: list[Any], shape: list[Any], outputs: list[tuple[str, int, list[Any]]], **values: Any
 ) -> None:
-    from onnx import TensorProto, helper, numpy_helper
-
-    path.parent.mkdir(parents=True)
-    inputs = [helper.make_tensor_value_info("image", TensorProto.FLOAT, shape)]
-    made = [helper.make_tensor_value_info(name, kind, sizes) for name, kind, sizes in outputs]
-    weights = [numpy_helper.from_array(np.array(value), name) for name, value in values.items()]
-    graph = helper.make_graph(nodes, "brightness", inputs, made, weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    path.write_bytes(model.SerializeToString())
+    ends = {name: (kind, sizes) for name, kind, sizes in outputs}
+    save_onnx(path, nodes, {"image": (1, shape)}, ends, values)
 
 
 @pytest.fixture(scope="session")

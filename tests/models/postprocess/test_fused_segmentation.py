@@ -11,14 +11,14 @@ from mqinfer.lab.optimize.fusing import fuse
 from mqinfer.models.loading import load_model
 from mqinfer.models.postprocess.stage import Postprocessed
 from mqinfer.models.repository import Repository
+from tests.onnx_files import make_onnx
 
 
 @pytest.mark.parametrize(("layout", "shape"), [("NHWC", [2, 4, 6, 5]), ("NCHW", [2, 5, 4, 6])])
 def test_what_the_worker_made_goes_into_the_graph(layout: str, shape: list[int], tmp_path: Path) -> None:
     """`[segmentation]` is where the optimiser finds the logits; its product needs no post-processing."""
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "y")]
-    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", ends[:1], ends[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    end = TensorProto.FLOAT, shape
+    model = make_onnx([helper.make_node("Neg", ["x"], ["y"])], {"x": end}, {"y": end})
     for version in (1, 2):
         (tmp_path / "net" / str(version)).mkdir(parents=True)
     onnx.save(model, tmp_path / "net" / "1" / "model.onnx")
