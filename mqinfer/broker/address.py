@@ -13,6 +13,7 @@ from mqinfer.broker.certificate import OwnCertificate
 from mqinfer.broker.environment import Variable
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.topics import is_name
+from mqinfer.toml_files import read_text
 
 Transport = Literal["tcp", "websockets", "nats", "memory"]
 
@@ -221,7 +222,7 @@ def _password(user: str | None, in_url: str | None, file: Path | None) -> str | 
     if not user:
         raise ConfigError("broker URL: a password file needs a user name in the URL, such as mqtts://car-1@host:8884")
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = read_text(file).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
         raise ConfigError(f"password file {file} can't be read: {why}") from None

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
@@ -23,6 +22,7 @@ from typer.core import TyperGroup
 
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.telemetry.exporting import ENDPOINT
+from mqinfer.toml_files import parse_toml, read_text
 
 _log = logging.getLogger("mqinfer")
 SOURCES = (
@@ -123,11 +123,11 @@ class _Settings:
     def __init__(self, path: Path, root: _Command) -> None:
         self._path = path
         try:
-            self._text = path.read_text("utf-8")
-            content = tomllib.loads(self._text)
+            self._text = read_text(path)
+            content = parse_toml(self._text)
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--config {path}: can't be read: {error}") from error
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise ConfigError(f"--config {path}: not valid TOML: {error}") from error
         self._root, self._tables, self._common = root, content, content.pop(_COMMON, {})
         self._check_common()

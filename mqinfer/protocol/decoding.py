@@ -25,7 +25,7 @@ from mqinfer.protocol.errors import BadEnvelope, BadTensor, InvalidRequest, Limi
 from mqinfer.protocol.types import Buffer, Scalar
 
 MAX_NESTING = 100
-"""As in Triton, for MessagePack, JSON and TOML."""
+"""As in Triton, for MessagePack and JSON."""
 
 JSON_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 """A string of JSON; one without an end reaches to the text's, so that the time grows with the text alone."""
@@ -87,15 +87,6 @@ def is_deep_msgpack(packed: Buffer) -> bool:
         else:
             at += length
     return len(still) > MAX_NESTING
-
-
-def is_deep(value: Any) -> bool:
-    """Return whether parsed tables and lists are nested deeper than `MAX_NESTING`."""
-    level = [value]
-    for _ in range(MAX_NESTING):
-        level = [each for each in level if isinstance(each, dict | list)]
-        level = [each for within in level for each in (within.values() if isinstance(within, dict) else within)]
-    return any(isinstance(each, dict | list) for each in level)
 
 
 MAX_JSON_BYTES = 8 << 20

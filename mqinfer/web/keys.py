@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 import logging
 import time
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -15,7 +14,9 @@ import msgspec
 
 from mqinfer.protocol.decoding import prepare
 from mqinfer.protocol.errors import ConfigError
+from mqinfer.toml_files import parse_toml, read_text
 
+_LARGEST = 16 << 20  # bytes: tens of thousands of callers
 _log = logging.getLogger("mqinfer.web")
 
 _LOOK_S = 1.0
@@ -119,7 +120,7 @@ def _read_callers(
 ) -> tuple[dict[bytes, Credentials], dict[str, Credentials]]:
     """Return the callers of a key file: those with a key by its SHA-256, those with a certificate by their names."""
     try:
-        entries = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), dict[str, _Entry])
+        entries = msgspec.convert(parse_toml(read_text(path, _LARGEST)), dict[str, _Entry])
     except OSError as error:
         raise ConfigError(f"key file {path} can't be read: {error.strerror}") from None
     except (ValueError, msgspec.ValidationError) as error:  # of UTF-8, of TOML, or of its fields

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqinfer.protocol import decoding
-from mqinfer.protocol.decoding import MAX_NESTING, is_deep, is_deep_json, is_deep_msgpack, parse_json
+from mqinfer.protocol.decoding import MAX_NESTING, is_deep_json, is_deep_msgpack, parse_json
 from mqinfer.protocol.errors import BadEnvelope
+from mqinfer.toml_files import is_deep
 
 LEAVES = st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats(allow_nan=False) | st.text()
 BINARY = st.binary(max_size=70_000) | st.binary(max_size=20).map(lambda data: msgpack.ExtType(5, data))

@@ -6,7 +6,6 @@ Their `model.toml` has what differs from the model's own configuration.
 from __future__ import annotations
 
 import shutil
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from mqinfer.models.repository.config_files import CONFIG_FILE, CONFIG_FILES, co
 from mqinfer.models.repository.tables import as_toml, toml_key
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Scalar
+from mqinfer.toml_files import parse_toml, read_text
 
 
 def override_toml(original: ModelVersion, fused: Fused, keys: Mapping[str, Any]) -> str:
@@ -33,7 +33,7 @@ def override_toml(original: ModelVersion, fused: Fused, keys: Mapping[str, Any])
         keys: Keys of the product.
     """
     own = version_folder(original) / CONFIG_FILE
-    layer: dict[str, Any] = tomllib.loads(own.read_text("utf-8")) if own.exists() else {}
+    layer: dict[str, Any] = parse_toml(read_text(own)) if own.exists() else {}
     layer.pop("platform", None)
     layer |= keys
     if fused.image is not None:

@@ -10,7 +10,6 @@ import json
 import logging
 import re
 import stat
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -24,16 +23,15 @@ from msgspec import Meta, Struct, structs
 from mqinfer.logs import log_once
 from mqinfer.protocol.card import Layout
 from mqinfer.protocol.datatypes import Datatype
-from mqinfer.protocol.decoding import MAX_NESTING, is_deep
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Scalar
+from mqinfer.toml_files import MAX_FILE_BYTES, parse_toml, read_text
 
 log = logging.getLogger("mqinfer.models")
 
 _T = TypeVar("_T")
 _PREFIXES: Mapping[type, str] = {Layout: "FORMAT_", Datatype: "TYPE_"}
 """What Triton writes before an enumeration's values."""
-_LARGEST_FILE = 1 << 20  # bytes
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _UNBOUNDED = 1 << 32
 """A bound above this is that of the number's type."""
@@ -290,15 +288,13 @@ def read_toml(path: Path, description: Check) -> Any:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # reading a pipe would block
             raise ConfigError(f"{path}: not a file")
-        if status.st_size > _LARGEST_FILE:
-            raise ConfigError(f"{path}: {status.st_size} bytes; expected at most {_LARGEST_FILE}")
-        content = tomllib.loads(path.read_text("utf-8"))
+        if status.st_size > MAX_FILE_BYTES:
+            raise ConfigError(f"{path}: {status.st_size} bytes; expected at most {MAX_FILE_BYTES}")
+        content = parse_toml(read_text(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: can't be read: {error}") from error
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError; an integer of more digits than Python reads
+    except ValueError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
-    if is_deep(content):
-        raise ConfigError(f"{path}: tables are nested more than {MAX_NESTING} deep")
     place = Place(path)
     checked = description(content, place)
     place.warn_of_unused()

@@ -1,0 +1,60 @@
+"""Small files that a user names: devices, pipes, and TOML that no parser should get."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.gateway.access import GRANTED
+from mqinfer.protocol.errors import ConfigError
+from mqinfer.toml_files import MAX_FILE_BYTES, parse_toml, read_text
+from mqinfer.web.keys import KeyFile
+from tests.commands import run_main
+
+ZERO = Path("/dev/zero")
+DEEP = [
+    "a = " + "[" * 100_000 + "]" * 100_000,
+    ".".join(["a"] * 500_000) + " = 1",
+    "[" + " . ".join(['"b"'] * 500_000) + "]",
+]
+
+
+def test_what_never_ends_is_not_read(capsys: pytest.CaptureFixture[str]) -> None:
+    """A device that gives octets for ever is an error, wherever a small file is named."""
+    with pytest.raises(OSError, match="more than 1048576 bytes"):
+        read_text(ZERO)
+    with pytest.raises(ConfigError, match="more than 16777216 bytes"):
+        KeyFile(ZERO, GRANTED)
+    with pytest.raises(ConfigError, match="more than 1048576 bytes"):
+        BrokerAddress.parse("mqtt://u@h", password_file=ZERO)
+    assert run_main("--config", ZERO, "status") == 2
+    assert "more than 1048576 bytes" in capsys.readouterr().err
+
+
+def test_a_pipe_is_read(tmp_path: Path) -> None:
+    """A shell's `<(...)` is a pipe."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("a\r\nb" + " " * (MAX_FILE_BYTES - 4),))
+    writer.start()
+    assert read_text(pipe).split() == ["a", "b"]
+    writer.join()
+
+
+@pytest.mark.parametrize("text", DEEP, ids=["lists", "parts of a key", "parts of a table"])
+def test_deep_toml_is_an_error(tmp_path: Path, text: str) -> None:
+    """Its parser would take the square of a key's parts: half an hour."""
+    with pytest.raises(ValueError, match="nested more than 100 deep"):
+        parse_toml(text)
+    (tmp_path / "keys").write_text(text)
+    with pytest.raises(ConfigError, match="nested more than 100 deep"):
+        KeyFile(tmp_path / "keys", GRANTED)
+
+
+def test_other_toml_is_read() -> None:
+    """Neither many dots in a text nor 100 parts of a key are deep."""
+    assert parse_toml(f"a = '{'.' * 10_000}'\n{'b.' * 98}b = 1")["a"] == "." * 10_000
