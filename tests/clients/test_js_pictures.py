@@ -6,7 +6,7 @@ import base64
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,16 @@ import numpy as np
 import pytest
 
 from mqinfer import Client
+from mqinfer.broker import make_link
+from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client.result import InferResult, PictureResult
 from mqinfer.images.placement import Placement, Resize
 from mqinfer.protocol.card import ClassInfo, ImageContract
 from mqinfer.protocol.datatypes import datatype_of
+from mqinfer.protocol.envelope import decode_request
+from mqinfer.protocol.header import OUTPUT_ENCODING
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
 from tests.clients.node import compiled, output, program
@@ -157,7 +161,12 @@ def test_pictures_in_node(
         json.dumps({"width": rgba.shape[1], "height": rgba.shape[0], "data": base64.b64encode(rgba.tobytes()).decode()})
     )
     arguments = [broker_url, topics.root, str(png), str(jpeg), str(tmp_path / "rgba.json")]
-    found = json.loads(output(programs / "test" / "live" / "pictures.js", *arguments))
+    requests: list[Message] = []
+    with closing(make_link(broker_url, client_id=unique("watcher"))) as link:
+        link.open()
+        link.subscribe(topics.infer("blobs", "asker"), requests.append)
+        found = json.loads(output(programs / "test" / "live" / "pictures.js", *arguments))
+    assert {decode_request(message.payload).parameters[OUTPUT_ENCODING] for message in requests} == {"lz4"}
     blocks = re.findall(r"^```js\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     (shown,) = (block for block in blocks if "a.jpg" in block)
     written = shown.replace('1883")', f'1883", {{ root: "{topics.root}" }})').replace(

@@ -98,6 +98,46 @@ def test_a_row_of_numbers_is_described(answered: Answered) -> None:
     assert said in opened(watched)
 
 
+@pytest.mark.parametrize(
+    ("model", "name", "values", "said"),
+    [
+        (
+            "codes",
+            "codes",
+            np.linspace(-3.25, 2.5, 1024).reshape(1, 4, 16, 16),
+            "codes FP32[1, 4, 16, 16] -3.25 to 2.5",
+        ),
+        ("numbers", "steering", [[0.25, -0.5, 4.0]], "steering FP32[1, 3] -0.5 to 4"),
+        ("number", "speed", [[13.5]], "speed FP32[1, 1] 13.5"),
+    ],
+)
+def test_other_numbers_are_described(
+    answered: Answered, model: str, name: str, values: npt.ArrayLike, said: str
+) -> None:
+    """Codes of an autoencoder and a few plain numbers are no picture and no classes, on the tile and in the log."""
+    watched = answered(model, (), floats(name, values))
+    watched.page.get_by_test_id("tile").get_by_text(said).wait_for(state="visible")
+    assert opened(watched).split("\n")[0] == said
+
+
+def test_what_has_several_outputs_shows_each(answered: Answered) -> None:
+    """Codes beside a depth: that is drawn, they are described in the log's line."""
+    depth = np.tile(np.linspace(2.0, 12.5, WIDTH), (1, HEIGHT, 1))
+    watched = answered("both", (), floats("depth", depth), floats("codes", np.linspace(-1, 1, 64).reshape(1, 4, 4, 4)))
+    _, pixels = mask_pixels(watched, "car-both")
+    assert (pixels[:, :, 3] == 255).all()
+    assert "codes FP32[1, 4, 4, 4] -1 to 1" in opened(watched)
+
+
+def test_the_best_classes_are_named(answered: Answered) -> None:
+    """A classifier's scores are its classes by name, the best first, on the tile and in the log."""
+    watched = answered("best", (CAR, ROAD), floats("scores", [[0.25, 0.75]]))
+    labels = watched.page.locator("[data-testid='tile'] .labels li")
+    labels.nth(1).wait_for(state="visible")
+    assert labels.all_inner_texts() == ["road 0.75", "car 0.25"]
+    assert opened(watched).split() == ["road", "0.75", "car", "0.25"]
+
+
 def test_masks_of_objects_are_drawn(answered: Answered) -> None:
     """Each object's pixels have its class's colour, the better one's where two overlap; the rest is transparent."""
     masks = np.zeros((2, HEIGHT, WIDTH), np.uint8)
