@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from asyncio import _get_running_loop as running_loop  # None outside of one, and no exception
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Literal, Self, Unpack, overload
 
@@ -21,11 +23,12 @@ from mqinfer.client.requester import Requester
 from mqinfer.client.result import Counters, InferResult, PictureResult
 from mqinfer.client.stream import AsyncStream
 from mqinfer.client.watching import AsyncWatch, SeenPreview, SeenResult, Watches, WatchOptions
+from mqinfer.client.watching.absence import RETAINED_S, Absence
 from mqinfer.client.watching.feed import WatchSettings
 from mqinfer.client.window import Policy
 from mqinfer.images.sending import PictureInput
 from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.errors import Expired
+from mqinfer.protocol.errors import Expired, ModelNotFound
 from mqinfer.protocol.topics import DEFAULT_ROOT, Topics
 from mqinfer.protocol.types import InferRequest
 
@@ -200,12 +203,21 @@ class AsyncClient(AsyncWithBlock):
         return AsyncWatch(feed, self._connect_timeout)
 
     async def card(self, model: str, timeout: float | None = None) -> ModelCard:  # noqa: ASYNC109  as for `Client.card`
-        """Return a model's card.
+        """Return a model's card. As `Client.card`.
 
         Raises:
-            ModelNotFound: No worker has published one in time.
+            ModelNotFound: No worker has published one in time; the message says the same as that of `Client.card`.
         """
-        return await self.connection.registry.wait_for(model, timeout if timeout is None else check_timeout(timeout))
+        connection = self.connection
+        try:
+            if timeout is not None:
+                check_timeout(timeout)
+            elif await connection.is_mistyped(model):
+                timeout = 0.0
+            return await connection.registry.wait_for(model, timeout)
+        except ModelNotFound as error:
+            limit = math.inf if timeout is None else timeout
+            raise await asyncio.to_thread(connection.absence.explained, error, model, limit) from None
 
     def counters(self) -> Counters:
         """Return what became of all requests."""
@@ -235,12 +247,21 @@ class AsyncConnection:
         requester: What sends them.
         registry: What the broker keeps of the models and workers.
         feeds: The client's streams.
+        absence: Finds out why nobody serves a model; its calls block.
     """
 
     def __init__(self, requester: Requester, registry: LiveRegistry, feeds: Feeds) -> None:
         self.requester, self.registry, self.feeds = requester, registry, feeds
+        self.absence = Absence(requester)
         self._room = asyncio.Semaphore(requester.options.max_pending)
         self._inbox: _Inbox | None = None
+
+    async def is_mistyped(self, model: str) -> bool:
+        """Return whether a model's card is not here, and its name nearly that of another, as `Absence.is_mistyped`."""
+        with suppress(ModelNotFound):
+            await self.registry.wait_for(model, RETAINED_S)
+            return False
+        return await asyncio.to_thread(self.absence.is_mistyped, model)
 
     async def send(self, request: InferRequest, timeout: float | None = None) -> InferResult:  # noqa: ASYNC109
         """Send a request that is encoded, as `AsyncClient.infer`; its `id` and `response_topic` are set here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -14,15 +15,18 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from mqinfer import Client
+from mqinfer import AsyncClient, Client
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.app import app
 from mqinfer.cli.edge.running import failed_load
 from mqinfer.client.connection import connect
+from mqinfer.client.control import AsyncControl
 from mqinfer.client.options import ClientOptions
 from mqinfer.edge_agent.session import run_sessions
 from mqinfer.edge_agent.settings import ReplayOptions, ReplaySettings, SourceSettings
 from mqinfer.lab.drives.recording import write_drive
+from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.errors import ModelNotFound, NoWorker
 from mqinfer.protocol.topics import Topics
 
@@ -49,6 +53,8 @@ def test_the_reason_of_a_server_is_reported(
             client.infer("broken", {"x": np.zeros((1, 1), np.float32)})
         with pytest.raises(ModelNotFound, match=f"broker: good.*server {server.name} can't load model 'broken': "):
             client.card("broken", 0.5)
+        with pytest.raises(ModelNotFound, match=f"broker: good.*server {server.name} can't load model 'broken': "):
+            asyncio.run(_asynchronous_card(broker_url, server.topics.root, "broken", 0.5))
         with pytest.raises(NoWorker, match=r"no worker serves it; [^;]*$"):
             client.infer("unknown", {"x": np.zeros((1, 1), np.float32)})
     np.save(tmp_path / "x.npy", np.zeros((1, 1), np.float32))
@@ -83,6 +89,8 @@ def test_a_mistyped_name_waits_for_no_card(
     with Client(broker_url, root=server.topics.root) as client:
         with pytest.raises(ModelNotFound, match="did you mean 'echo_1'"):
             client.card("echo_l")
+        with pytest.raises(ModelNotFound, match="did you mean 'echo_1'"):
+            asyncio.run(_asynchronous_card(broker_url, server.topics.root, "echo_l"))
         with closing(connect(BrokerAddress.parse(broker_url), unique("edge"), server.topics)) as requester:
             settings = ReplaySettings(SourceSettings([str(drive)]), ReplayOptions("echo_l", card_timeout=600.0))
             with pytest.raises(ModelNotFound, match="did you mean 'echo_1'"):
@@ -90,5 +98,14 @@ def test_a_mistyped_name_waits_for_no_card(
         (repository.parent / "echo_2").rename(repository / "echo_2")
         with ThreadPoolExecutor(1) as pool:
             loading = pool.submit(server.control.load, "echo_2")
+            assert asyncio.run(_asynchronous_card(broker_url, server.topics.root, "echo_2")).name == "echo_2"
             assert client.card("echo_2").name == "echo_2"
             loading.result(60)
+
+
+async def _asynchronous_card(url: str, root: str, model: str, timeout: float | None = None) -> ModelCard:  # noqa: ASYNC109
+    """Return what an asyncio client returns that also manages servers, over the same connection."""
+    async with AsyncClient(url, root=root) as client:
+        control = AsyncControl(client)
+        assert await control.ask(Call(Operation.INDEX))
+        return await client.card(model, timeout)

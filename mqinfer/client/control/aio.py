@@ -37,6 +37,7 @@ class AsyncControl:
         self._registry = client.connection.registry
         self._ignored = Ignored("a server's reply")
         self._asked: dict[str, Question] = {}  # by the last level of the reply's topic
+        self._further = client.connection.absence.on_reply
         self._requester.on_control = self._on_reply
 
     async def ask(
@@ -80,9 +81,12 @@ class AsyncControl:
         return check_replies(await self.ask(Call(Operation.UNLOAD, model), server=server, timeout=timeout))
 
     def _on_reply(self, message: Message) -> None:
-        question = self._asked.get(message.topic.rpartition("/")[2])  # None for a call whose time is over
+        question = self._asked.get(message.topic.rpartition("/")[2])
+        if question is None:  # a call whose time is over, or a question of the client itself
+            self._further(message)
+            return
         try:
-            if question and question.replied(message):
+            if question.replied(message):
                 self._registry.notify()
         except MqinferError as error:
             self._ignored.add(message.topic, error)

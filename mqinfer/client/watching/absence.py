@@ -42,7 +42,7 @@ class Absence:
         self._found: list[tuple[str, str]] = []  # models, each with the reason
         self._asked: Collection[str] = ()
         self._replies, self._is_listed = 0, False
-        requester.on_control = self._on_reply
+        requester.on_control = self.on_reply
 
     def explained(self, error: ModelNotFound | NoWorker, model: str, timeout: float) -> ModelNotFound | NoWorker:
         """Return an error with the reasons in its message, where servers state some within the time, in seconds."""
@@ -104,7 +104,8 @@ class Absence:
             self._is_refused = code != ReasonCode.SUCCESS
             self._changed.notify_all()
 
-    def _on_reply(self, message: Message) -> None:
+    def on_reply(self, message: Message) -> None:
+        """Take a server's reply; one to another question is left alone. Called on the link's thread."""
         with suppress(MqinferError), self._changed:  # a reply that can't be read is no reason
             if message.topic.rpartition("/")[2] == self._question.hex():
                 index = parse_json(message.payload, "control reply")
