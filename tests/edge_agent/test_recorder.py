@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
-from mcap.reader import make_reader
 from msgspec import structs
 
 from mqinfer.bags.repair import repair
@@ -26,6 +23,7 @@ from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.sinks.foxglove.recorder import Recorder
 from mqinfer.protocol.card import CardParameters, ClassInfo, ImageContract, ModelCard
 from mqinfer.protocol.types import Capture, EncodedTensor, ErrorInfo, InferResponse, Outcome
+from tests.mcap_files import decoded, messages
 
 CLASSES = tuple(ClassInfo(name, colour) for name, colour in (("road", (1, 2, 3)), ("car", (200, 100, 50))))
 KNOWN = CardParameters(image=ImageContract("x", 64, 48), classes=CLASSES)
@@ -64,18 +62,9 @@ def mask(value: int = 1) -> EncodedTensor:
 def read(path: Path) -> Found:
     """Return the messages by topic, with their log times."""
     found: Found = defaultdict(list)
-    with path.open("rb") as file:
-        for schema, channel, message in make_reader(file).iter_messages():
-            assert schema
-            found[channel.topic].append((message.log_time, json.loads(message.data)))
+    for topic, _, message, body in messages(path):
+        found[topic].append((message.log_time, body))
     return found
-
-
-def picture_of(message: dict[str, Any], flags: int = cv2.IMREAD_COLOR_RGB) -> npt.NDArray[Any]:
-    """Return the pixels of a `foxglove.CompressedImage`."""
-    picture = cv2.imdecode(np.frombuffer(base64.b64decode(message["data"]), np.uint8), flags)
-    assert picture is not None
-    return picture
 
 
 @pytest.fixture
@@ -107,8 +96,8 @@ def test_a_frame_with_its_preview(recorder: Recorder) -> None:
     classes = np.frombuffer(base64.b64decode(numbered["data"]), np.uint8).reshape(24, 32)
     assert classes[:, :16].all()
     assert not classes[:, 16:].any()
-    assert picture_of(found["/car-1/camera/mqinfer/mask"][0][1])[5, 5].tolist() == [200, 100, 50]
-    assert picture_of(found["/car-1/camera/mqinfer/overlay"][0][1]).shape == (24, 32, 3)
+    assert decoded(found["/car-1/camera/mqinfer/mask"][0][1]["data"])[5, 5].tolist() == [200, 100, 50]
+    assert decoded(found["/car-1/camera/mqinfer/overlay"][0][1]["data"]).shape == (24, 32, 3)
     assert [(point["x"], point["y"]) for point in note["points"][0]["points"]] == [
         (16, 12),
         (32, 12),
@@ -276,11 +265,9 @@ def test_the_same_words(recorder: Recorder, find_schema: Callable[[str], bytes])
     recorder.add(preview(1))
     recorder.add(result(1, mask()))
     path, _ = recorder.close()
-    with path.open("rb") as file:
-        for schema, *_ in make_reader(file).iter_messages():
-            assert schema
-            if schema.name != "mqinfer.Result":
-                assert schema.data == find_schema(schema.name)
+    for _, schema, _, _ in messages(path):
+        if schema.name != "mqinfer.Result":
+            assert schema.data == find_schema(schema.name)
 
 
 @pytest.fixture

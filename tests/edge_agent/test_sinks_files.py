@@ -3,10 +3,8 @@ import json
 import struct
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import cv2
-import jsonschema
 import numpy as np
 import pytest
 from mcap.reader import make_reader
@@ -25,6 +23,7 @@ from mqinfer.images.placement import Placement
 from mqinfer.protocol.card import CardParameters, ClassInfo, ModelCard
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Capture, ErrorInfo, Outcome, Timings
+from tests.mcap_files import decoded, messages
 
 CLASSES = (ClassInfo("road", (128, 64, 128)), ClassInfo("sky", (70, 130, 180)))
 KNOWN = CardParameters(classes=CLASSES, model_hash="sha256:abc")
@@ -85,25 +84,6 @@ def write(sink: Sink, frame: Frame, result: InferResult, picture: Picture | None
     sink.write(frame, view_of(frame, result, picture), result)
 
 
-def messages(path: Path) -> list[tuple[str, str, Any, dict[str, Any]]]:
-    """Read an MCAP back: topic, schema name, record and body of each message, which its schema allows."""
-    found = []
-    with path.open("rb") as file:
-        for schema, channel, message in make_reader(file, validate_crcs=True).iter_messages():
-            assert schema is not None
-            body = json.loads(message.data)
-            jsonschema.validate(body, json.loads(schema.data))
-            found.append((channel.topic, schema.name, message, body))
-    return found
-
-
-def decoded(data: str) -> np.ndarray:
-    """Decode a base64 image to RGB."""
-    picture = cv2.imdecode(np.frombuffer(base64.b64decode(data), np.uint8), cv2.IMREAD_COLOR)
-    assert picture is not None
-    return picture[:, :, ::-1]
-
-
 def test_mcap_holds_masks_and_notes_under_the_capture_stamps(tmp_path: Path) -> None:
     """Stamps come back to the nanosecond, mask pixels exactly, on the promised topics and schemas."""
     sink = McapSink(tmp_path, CARD)
@@ -112,7 +92,7 @@ def test_mcap_holds_masks_and_notes_under_the_capture_stamps(tmp_path: Path) -> 
         write(sink, frame, result_of(frame, output=mask_of(number)))
     path, _ = sink.close()
     found = messages(path)
-    schemas = {topic.rsplit("/", 1)[1]: schema for topic, schema, _, _ in found}
+    schemas = {topic.rsplit("/", 1)[1]: schema.name for topic, schema, _, _ in found}
     assert all(topic.startswith("/camera/front/mqinfer/") for topic, _, _, _ in found)
     assert schemas == {
         "image": "foxglove.CompressedImage",
@@ -125,7 +105,7 @@ def test_mcap_holds_masks_and_notes_under_the_capture_stamps(tmp_path: Path) -> 
     for topic, schema, message, body in found:
         frame = frame_of(message.sequence)
         assert message.log_time == frame.log_time_ns
-        if schema.startswith("foxglove"):
+        if schema.name.startswith("foxglove"):
             stamp = body["timestamp"]
             assert stamp["sec"] * 10**9 + stamp["nsec"] == frame.capture_time_ns
         if topic.endswith("/mask"):

@@ -11,7 +11,6 @@ import cv2
 import jsonschema
 import numpy as np
 import pytest
-from mcap.reader import make_reader
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
@@ -28,6 +27,7 @@ from mqinfer.images.placement import Placement, Resize
 from mqinfer.protocol.card import CardParameters, ClassInfo, ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.types import ErrorInfo, Outcome, TensorSpec, Timings
+from tests.mcap_files import decoded, messages
 
 CLASSES = (ClassInfo("road", (128, 64, 128)), ClassInfo('a "wide" sign', (70, 130, 180)))
 OUTPUTS = TensorSpec("mask", Datatype.UINT8, (1, 24, 32)), TensorSpec("scores", Datatype.FP32, (1, 3))
@@ -73,25 +73,21 @@ def kept(
         frame, FrameView(prepared.picture(), prepared.placement, outputs, prepared.tensors[0]), result_of(outputs)
     )
     sink.close()
-    return {topic.rsplit("/", 1)[1]: body for topic, _, body in messages(folder / "results.mcap")}
+    return {topic.rsplit("/", 1)[1]: body for topic, _, body in messages_in(folder / "results.mcap")}
 
 
 def ignore(stage: EdgeStage, nanoseconds: int) -> None:
     """Take no notice."""
 
 
-def messages(path: Path) -> list[tuple[str, str, dict[str, Any]]]:
-    """Read topic, schema name and body of each message of an MCAP file; the schema in the file allows the body."""
+def messages_in(path: Path) -> list[tuple[str, str, dict[str, Any]]]:
+    """Read topic, schema name and body of each message of an MCAP file, whose schemas are the published ones."""
     found = []
-    with path.open("rb") as file:
-        for kind, channel, message in make_reader(file, validate_crcs=True).iter_messages():
-            assert kind is not None
-            body = json.loads(message.data)
-            jsonschema.validate(body, json.loads(kind.data))
-            if kind.name.startswith("foxglove."):
-                assert kind.data == schema(kind.name)
-                jsonschema.validate(body, strict(json.loads(kind.data)))
-            found.append((channel.topic, kind.name, body))
+    for topic, kind, _, body in messages(path):
+        if kind.name.startswith("foxglove."):
+            assert kind.data == schema(kind.name)
+            jsonschema.validate(body, strict(json.loads(kind.data)))
+        found.append((topic, kind.name, body))
     return found
 
 
@@ -106,13 +102,6 @@ def strict(part: Any) -> Any:
     return made | {"required": list(fields), "additionalProperties": False} if isinstance(fields, dict) else made
 
 
-def decoded(data: str, flags: int = cv2.IMREAD_COLOR) -> np.ndarray:
-    """Decode a base64 picture to RGB."""
-    picture = cv2.imdecode(np.frombuffer(base64.b64decode(data), np.uint8), flags)
-    assert picture is not None
-    return picture[:, :, ::-1]
-
-
 @pytest.mark.parametrize("outputs", [MASK, BOXES, {"scores": np.array([0.25, np.nan], np.float32)}, {}])
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_each_message_keeps_to_the_published_schemas(
@@ -124,7 +113,7 @@ def test_each_message_keeps_to_the_published_schemas(
     view = FrameView(PIXELS, Placement.of((WIDTH, HEIGHT), (32, 24)), answered)
     sink.write(frame_of(), view, result_of(answered, outcome))
     sink.close()
-    found = {topic.rsplit("/", 1)[1]: body for topic, _, body in messages(tmp_path / "results.mcap")}
+    found = {topic.rsplit("/", 1)[1]: body for topic, _, body in messages_in(tmp_path / "results.mcap")}
     assert {"image", "annotations", "result"} <= set(found)
     assert len(found["annotations"]["points"]) == len(answered.get("boxes", ()))
     assert ("error" in found["result"]) is (outcome is not Outcome.OK)
@@ -218,7 +207,7 @@ def test_the_margins_of_a_letterbox_count_for_nothing(tmp_path: Path) -> None:
     sink = McapSink(tmp_path, CARD)
     sink.write(frame_of(), view, result_of(outputs))
     sink.close()
-    (result,) = (body for _, name, body in messages(tmp_path / "results.mcap") if name == "mqinfer.Result")
+    (result,) = (body for _, name, body in messages_in(tmp_path / "results.mcap") if name == "mqinfer.Result")
     assert result["outputs"]["mask"]["class_shares"] == {"road": 1.0, 'a "wide" sign': 0.0}
 
 
@@ -250,7 +239,7 @@ def test_a_layout_stands_beside_the_file_from_the_first_frame(tmp_path: Path) ->
     panels = [config["imageMode"] for config in layout["configById"].values() if "imageMode" in config]
     assert [panel["imageTopic"].rsplit("/", 1)[1] for panel in panels] == ["image", "image", "overlay"]
     named = {topic for panel in panels for topic in (panel["imageTopic"], *panel["annotations"])}
-    assert named <= {topic for topic, _, _ in messages(path)}
+    assert named <= {topic for topic, _, _ in messages_in(path)}
 
 
 def test_sources_of_any_name_have_valid_paths_in_the_layout() -> None:

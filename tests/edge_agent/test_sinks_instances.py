@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mcap.reader import make_reader
 
 from mqinfer.answers.outputs import find_mask
 from mqinfer.bags.frame import Frame
@@ -20,6 +19,7 @@ from mqinfer.images.placement import Placement
 from mqinfer.protocol.card import CardParameters, ClassInfo, ModelCard, Resize
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.types import Outcome
+from tests.mcap_files import messages
 
 RED, GREEN = ClassInfo("red", (200, 0, 0)), ClassInfo("green", (0, 200, 0))
 PIXELS = np.full((40, 80, 3), 100, np.uint8)
@@ -65,8 +65,7 @@ def test_instances_are_laid_over_the_picture_in_mcap(tmp_path: Path) -> None:
         sinks = open_sinks(tmp_path / name, card, ("mcap",))
         sinks.write(FRAME, FrameView(PIXELS, PLACEMENT, outputs), result(outputs))
         sinks.close()
-        with (tmp_path / name / "results.mcap").open("rb") as file:
-            topics = [channel.topic for _, channel, _ in make_reader(file).iter_messages()]
+        topics = [topic for topic, _, _, _ in messages(tmp_path / name / "results.mcap")]
         assert len(topics) == kinds
         assert ("/camera/mqinfer/overlay" in topics) is (name == "with")
         assert ("overlay" in (tmp_path / name / "foxglove-layout.json").read_text()) is (name == "with")
@@ -99,12 +98,7 @@ def test_top_classes_in_every_file(tmp_path: Path) -> None:
     top: list[dict[str, Any]] = json.loads(line)["top"]
     assert top[0] == {"class": "cat 281", "number": 281, "score": 1.0}
     assert [each["class"] for each in top[1:]] == ["cat 0", "cat 1", "cat 2", "cat 3"]
-    with (tmp_path / "results.mcap").open("rb") as file:
-        notes = [
-            json.loads(message.data)
-            for _, channel, message in make_reader(file).iter_messages()
-            if channel.topic.endswith("annotations")
-        ]
+    notes = [body for topic, _, _, body in messages(tmp_path / "results.mcap") if topic.endswith("annotations")]
     texts = [each["text"] for each in notes[0]["texts"]]
     assert texts[1:] == ["cat 281 1", "cat 0 0", "cat 1 0", "cat 2 0", "cat 3 0"]
     heights = [each["position"]["y"] for each in notes[0]["texts"]]

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import base64
-import json
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
-from mcap.reader import make_reader
 
 from mqinfer.answers.depth import find_depth
 from mqinfer.answers.outputs import describe_outputs
@@ -24,6 +21,7 @@ from mqinfer.images.placement import Placement
 from mqinfer.protocol.card import ModelCard, Resize
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.types import ErrorInfo, Outcome
+from tests.mcap_files import decoded, messages
 
 CARD = ModelCard(name="deep", platform="onnx_onnxv1")
 PIXELS = np.full((80, 320, 3), 100, np.uint8)
@@ -148,18 +146,14 @@ def test_they_are_drawn_as_colours_with_their_scale() -> None:
 def test_large_outputs_are_in_mcap(tmp_path: Path) -> None:
     """All elements, and the overlay; small ones are in the result alone."""
     write(tmp_path, "mcap", [frame(0)], OUTPUTS)
-    with (tmp_path / "results.mcap").open("rb") as file:
-        read = {
-            channel.topic.rpartition("/")[2]: message.data for _, channel, message in make_reader(file).iter_messages()
-        }
-    kept = json.loads(read["outputs"])["outputs"]
+    read = {topic.rpartition("/")[2]: body for topic, _, _, body in messages(tmp_path / "results.mcap")}
+    kept = read["outputs"]["outputs"]
     assert list(kept) == ["depth", "codes"]
     assert np.frombuffer(base64.b64decode(kept["codes"]["data"]), np.float16).tolist() == CODES.ravel().tolist()
     assert kept["depth"] | {"data": ""} == {"datatype": "FP32", "shape": [1, 16, 16, 1], "data": ""}
-    jpeg = np.frombuffer(base64.b64decode(json.loads(read["overlay"])["data"]), np.uint8)
-    left, middle = np.asarray(cv2.imdecode(jpeg, cv2.IMREAD_COLOR_RGB))[20, [2, 300]].tolist()
+    left, middle = decoded(read["overlay"]["data"])[20, [2, 300]].tolist()
     assert left[0] < middle[0]
-    described = json.loads(read["result"])["outputs"]
+    described = read["result"]["outputs"]
     assert (described["depth"]["least"], described["depth"]["greatest"]) == (0.5, 40.0)
 
 

@@ -6,16 +6,15 @@ import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 import pytest
-from mcap.reader import make_reader
 from onnx import TensorProto, helper
 
 from mqinfer.edge_agent.reporting.report import SessionReport
 from mqinfer.protocol.topics import Topics
+from tests.mcap_files import messages
 from tests.onnx_files import save_onnx
 
 pytestmark = pytest.mark.broker
@@ -76,12 +75,6 @@ def pictures(folder: Path) -> Path:
     return folder
 
 
-def messages_of(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Read topic and body of each message of an MCAP file."""
-    with path.open("rb") as file:
-        return [(channel.topic, json.loads(message.data)) for _, channel, message in make_reader(file).iter_messages()]
-
-
 def test_boxes_travel_alone_and_lie_on_the_recorded_frame(serving: Serve, replayed: Replayed, tmp_path: Path) -> None:
     """Two of 209 candidates are sent; sinks have them in the recording's pixels, and draw them there."""
     topics = serving(blob_detector(tmp_path / "models"))
@@ -98,8 +91,8 @@ def test_boxes_travel_alone_and_lie_on_the_recorded_frame(serving: Serve, replay
     assert all(each["score"] > 0.9 for each in first["detections"])
     assert "detections" not in second
     assert second["outputs"]["boxes"]["shape"] == [0, 4]
-    found_in = messages_of(tmp_path / "out" / "results.mcap")
-    with_boxes, without = (body for topic, body in found_in if topic.endswith("annotations"))
+    found_in = messages(tmp_path / "out" / "results.mcap")
+    with_boxes, without = (body for topic, _, _, body in found_in if topic.endswith("annotations"))
     corners = {tuple(line["outline_color"].values()): line["points"] for line in with_boxes["points"]}
     red = corners[230 / 255, 30 / 255, 30 / 255, 1]
     assert red == [{"x": 64, "y": 48}, {"x": 96, "y": 48}, {"x": 96, "y": 80}, {"x": 64, "y": 80}]
@@ -119,9 +112,9 @@ def test_a_detectors_mcap_holds_the_recorded_pictures(serving: Serve, replayed: 
     topics = serving(blob_detector(tmp_path / "models"))
     recorded = pictures(tmp_path / "in")
     replayed(recorded, topics, "blobs", folder=tmp_path / "out", sinks=["mcap"])
-    found = messages_of(tmp_path / "out" / "results.mcap")
-    images = [body for topic, body in found if topic.endswith("/image")]
-    notes = [body for topic, body in found if topic.endswith("/annotations")]
+    found = messages(tmp_path / "out" / "results.mcap")
+    images = [body for topic, _, _, body in found if topic.endswith("/image")]
+    notes = [body for topic, _, _, body in found if topic.endswith("/annotations")]
     assert [image["timestamp"] for image in images] == [note["timestamp"] for note in notes]
     for image, path in zip(images, sorted(recorded.iterdir()), strict=True):
         shown = cv2.imdecode(np.frombuffer(base64.b64decode(image["data"]), np.uint8), cv2.IMREAD_COLOR)
@@ -133,5 +126,5 @@ def test_a_detectors_mcap_holds_the_recorded_pictures(serving: Serve, replayed: 
         assert np.abs(shown.astype(int) - original).mean() < 2
     layout = json.loads((tmp_path / "out" / "foxglove-layout.json").read_text())
     (panel,) = (config["imageMode"] for name, config in layout["configById"].items() if name.startswith("Image!"))
-    topics_of_file = {topic for topic, _ in found}
+    topics_of_file = {topic for topic, _, _, _ in found}
     assert {panel["imageTopic"], *panel["annotations"]} <= topics_of_file

@@ -16,7 +16,6 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from mcap.reader import make_reader
 
 from mqinfer.bags.repair import repair
 from mqinfer.broker import make_link
@@ -27,6 +26,7 @@ from mqinfer.protocol.envelope import encode_response
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Capture, InferResponse
 from tests.commands import command
+from tests.mcap_files import messages
 from tests.patience import wait_until
 from tests.segmenter import write_segmenter
 
@@ -78,11 +78,10 @@ def site(broker_url: str, unique: Callable[[str], str]) -> Iterator[Site]:
 def read(path: Path) -> dict[str, dict[int, dict[str, Any]]]:
     """Return the messages of a recording by kind and sequence number."""
     found: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
-    with path.open("rb") as file:
-        for _, channel, message in make_reader(file).iter_messages():
-            topic, _, kind = channel.topic.rpartition("/mqinfer/")
-            assert topic in {"/car-1/camera", "/car-1/camera/image_raw"}
-            found[kind][message.sequence] = json.loads(message.data)
+    for topic, _, message, body in messages(path):
+        source, _, kind = topic.rpartition("/mqinfer/")
+        assert source in {"/car-1/camera", "/car-1/camera/image_raw"}
+        found[kind][message.sequence] = body
     return found
 
 

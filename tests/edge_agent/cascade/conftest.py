@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mqinfer.client.connection import connect
-from mqinfer.client.options import ClientOptions
+from mqinfer.client.requester import Requester
 from mqinfer.cloud_worker.serving.worker import Worker
 from tests.edge_agent.cascade.rig import HEIGHT, WIDTH, Rig
 from tests.onnx_files import save_onnx
-from tests.patience import LONG_SILENCE
 
 CLASSES = '[[classes]]\nname = "none"\n[[classes]]\nname = "car"\n'
 
@@ -88,14 +86,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def rig(models: Path, serve: Callable[..., Worker], unique: Callable[[str], str]) -> Iterator[Rig]:
-    """An edge on an in-memory broker; every request must have had one outcome."""
-    url = f"memory://{unique('broker')}"
-    requester = connect(
-        url, unique("edge"), options=ClientOptions(window=8, silence=LONG_SILENCE, patience=0.1, settling=0.1)
-    )
-    yield Rig(url, models, requester, serve)
-    requester.close()
-    counters = requester.counters()
-    assert counters.submitted == sum(counters.outcomes.values())
-    assert counters.pending == 0
+def rig(url: str, models: Path, serve: Callable[..., Worker], edge: Callable[..., Requester]) -> Rig:
+    """An edge on an in-memory broker, which waits for models that its tests start."""
+    return Rig(url, models, edge(window=8, patience=0.1, settling=0.1), serve)
