@@ -80,12 +80,18 @@ def worker(
             min=0,
         ),
     ] = None,
+    models_per_process: Annotated[
+        int,
+        typer.Option(
+            help="Small models on a CPU that share a process where more than 32 would run; 1 for none.", min=1, max=64
+        ),
+    ] = 16,
     metrics_port: MetricsPort = None,
     metrics_bind: MetricsBind = LOOPBACK,
     triton_metrics: TritonMetrics = False,
     otlp_endpoint: OtlpEndpoint = None,
 ) -> None:
-    """Serve the models of a repository until Ctrl-C, each instance in its own process. See also: `mqinfer models`."""
+    """Serve the models of a repository until Ctrl-C, each instance in its own process unless they are many."""
     where = resolve(connection.address())
     name = connection.name or where.login_name or _host_name()
     check_name("worker group", serving.group)
@@ -104,6 +110,7 @@ def worker(
             logs=logs.settings(),
             run_timeout=run_timeout,
             otlp=check_endpoint(otlp_endpoint),
+            share_with=models_per_process,
         )
         models = model or ()
         begins_empty = not load or poll is not None  # the first scan of the repository loads the models
@@ -154,7 +161,8 @@ def _stop_on_signals(supervisor: Supervisor) -> None:
         signal.alarm(_END_S)
 
     def unfinished() -> str:
-        return f"worker processes killed: {len(supervisor.pids)}; clients send the requests of these to other workers"
+        killed = len(set(supervisor.pids.values()))
+        return f"worker processes killed: {killed}; clients send the requests of these to other workers"
 
     on_stop(stop, unfinished)
 

@@ -65,6 +65,11 @@ class RunningRequests:
         else:
             self._bytes[at] = _UNNAMED
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread works on anything, that it has named or not."""
+        return any(self._bytes[0 : self.SIZE : self.SLOT_BYTES])
+
     def read(self) -> tuple[str, ...]:
         """Return the ids of all requests that are worked on; nothing where one of them can't be named."""
         found: dict[str, None] = {}

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from mqinfer.cloud_worker.supervision.process import Command, DrainReport, ProcessReport, ProcessSpec
+from mqinfer.cloud_worker.supervision.shared_process import SharedProcess
 from mqinfer.cloud_worker.supervision.started_process import StartedProcess
 from mqinfer.logs import Notice, log_once
 from mqinfer.models.repository.traffic import Traffic
@@ -145,9 +146,9 @@ class Child:
         pid = self.run.pid if self.run else None
         return ProcessView(self.spec, self.phase, self.card, reason, pid, self.draining)
 
-    def start(self, now: float) -> None:
-        """Start the process."""
-        self.run = StartedProcess(self.spec, now)
+    def start(self, now: float, shared: SharedProcess | None = None) -> None:
+        """Start the process, or the model in one that others share."""
+        self.run = StartedProcess(self.spec, now, shared)
         self.phase, self.due, self.reason = Phase.STARTING, None, ""
         self.is_final, self.drain_report = False, None
 
@@ -204,7 +205,7 @@ class Child:
         elif serving:
             self.run.terminate()
         else:
-            self.run.kill()
+            self.run.abandon()
 
     def abandon(self, kill_at: float) -> None:
         """Drain the process, or mark it as failed if it crashed and waits for a restart: its reason stays visible."""
@@ -228,6 +229,7 @@ class Child:
         code = ended.join()
         while ended.has_sent:  # its last report may explain the exit
             self.read()
+        is_suspect = ended.is_suspect(has_served=self.card is not None)
         self.run, self.running = None, ended.close()
         reason = ended.killed or self.reason
         if self.phase is Phase.DRAINING:
@@ -236,10 +238,13 @@ class Child:
             self.phase, self.due, self.reason = Phase.FAILED, None, reason
         else:
             self.crashed = (ended.spec.incarnation or 0) if ended.killed or not self.reason else 0
-            self._wait_for_restart(now, now - ended.started, reason or f"exit code {code}")
+            if self.crashed and is_suspect:
+                self.spec = replace(self.spec, share_with=1)  # so that its next crash is its own
+            is_lost = self.card is None and self.crashed != 0 and is_suspect
+            self._wait_for_restart(now, now - ended.started, reason or f"exit code {code}", is_lost=is_lost)
 
-    def _wait_for_restart(self, now: float, ran_s: float, why: str) -> None:
-        delay = self._restarts.next_delay(ran_s, is_lost=self.card is None and self.crashed != 0)
+    def _wait_for_restart(self, now: float, ran_s: float, why: str, *, is_lost: bool) -> None:
+        delay = self._restarts.next_delay(ran_s, is_lost=is_lost)
         if delay is None:
             self.phase, self.due = Phase.FAILED, None
             self.reason = f"{why}; given up after {_MOST_STARTS} starts, of which none has served"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from pathlib import Path
 
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
+from mqinfer.models.engines import platform_of
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.repository.content_hash import content_hash
 from mqinfer.models.repository.traffic import Traffic
-from mqinfer.protocol.errors import ModelNotFound
+from mqinfer.protocol.errors import ModelNotFound, MqinferError
 from mqinfer.protocol.topics import check_name
 
 
@@ -53,7 +55,36 @@ def _specs(
     version: ModelVersion, versions: Sequence[ModelVersion], template: ProcessSpec, instances: int | None
 ) -> list[ProcessSpec]:
     spec = _spec(version, versions, template)
-    return [replace(spec, device=device) for device in version.config.devices(template.device, instances)]
+    specs = [replace(spec, device=device) for device in version.config.devices(template.device, instances)]
+    return specs if may_share(version, specs) else [replace(each, share_with=1) for each in specs]
+
+
+def may_share(version: ModelVersion, instances: Sequence[ProcessSpec]) -> bool:
+    """Whether a model may be in a process with others: one instance of a small ONNX file on a CPU, of no ensemble.
+
+    `parameters.own_process` in its configuration refuses that.
+    """
+    parameters = version.config.parameters
+    if version.parts or str(parameters.get("own_process", "false")).lower() not in {"false", "0"}:
+        return False
+    if [each.device for each in instances] not in _CPU or "TARGET_DEVICE" in parameters:
+        return False
+    try:
+        is_onnx = platform_of(version.path, version.config.backend) == "onnx_onnxv1"
+        return is_onnx and sum(file.stat().st_size for file in version.path.parent.rglob("*")) <= _SMALL_BYTES
+    except (MqinferError, OSError):  # its process will report what is wrong
+        return False
+
+
+def _cpu_devices() -> tuple[list[str], ...]:
+    """Return which devices of a model's only instance are a CPU: `auto` is one on a machine without a GPU."""
+    has_gpu = any(Path(device).exists() for device in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))
+    return (["cpu"],) if has_gpu else (["cpu"], ["auto"])
+
+
+_CPU = _cpu_devices()
+_SMALL_BYTES = 16 << 20
+"""The files of a version that may share a process have no more bytes than that."""
 
 
 def _spec(version: ModelVersion, versions: Sequence[ModelVersion], template: ProcessSpec) -> ProcessSpec:
@@ -131,6 +162,6 @@ def is_same(one: Sequence[ProcessSpec], other: Sequence[ProcessSpec]) -> bool:
 
 
 def _nameless(spec: ProcessSpec) -> ProcessSpec:
-    """Return a spec without its name, and without the labels, which change while a process runs."""
+    """Return a spec without its name, and without what changes while a process runs: labels, whether it is shared."""
     found = spec.found and replace(spec.found, traffic=Traffic())
-    return replace(spec, options=replace(spec.options, name=""), found=found)
+    return replace(spec, options=replace(spec.options, name=""), found=found, share_with=1)

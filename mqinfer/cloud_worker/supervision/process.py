@@ -15,7 +15,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from multiprocessing.connection import Connection, wait
@@ -75,6 +76,7 @@ class ProcessSpec:
             0 for never, None for `max(60, 20 * usual time of a run)`.
         incarnation: Number of the process's start; None for a new one.
         otlp: Where spans are sent to, as `telemetry.exporting.check_endpoint` returns it.
+        share_with: Models that its process may have at most where the server has many; 1 for one of its own.
     """
 
     repository: Path
@@ -90,6 +92,7 @@ class ProcessSpec:
     run_timeout: float | None = None
     incarnation: int | None = None
     otlp: str | None = None
+    share_with: int = 1
 
     @property
     def title(self) -> str:
@@ -103,6 +106,8 @@ _DRAIN_CHECK_S = 0.05
 """Interval at which a process that drains checks whether it has answered everything."""
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.1, 5.0
 """Pause before attempt n to reach a broker that is away: `min(_LAST_RETRY_S, 2**n * _FIRST_RETRY_S)`."""
+MODEL_THREAD = "mqinfer-model-"
+"""How the names of the threads begin that serve one of several models of a process."""
 _ASKED = "it was asked to stop by a signal"
 _DRAIN_S, _NO_DRAIN_S = 30.0, 0.0
 """Time to finish accepted requests; none if the connection has failed, since no reply could be sent."""
@@ -115,6 +120,7 @@ class Command(Enum):
     ANNOUNCE = "publish state and card again"
     DRAIN = "accept nothing more, and send DrainReport back when all is answered"
     UNDRAIN = "serve again, and send DrainReport back"
+    STOP = "drain and end: what SIGTERM says to a process with one model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,43 +224,74 @@ def run_process(
         progress: Shared with the supervisor: changes every half second unless a request does not end.
         memory: Shared likewise, for `RunningRequests`.
     """
+    set_up(replace(spec.logs, process=spec.options.name))
+    forward_notices(lambda notice: _send(pipe, notice))  # all processes of a model report the same
+    end_with_the_supervisor()
     stop = threading.Event()
-    waker = _set_up(spec, pipe, stop)
+    waker = stop_on_sigterm([stop])
+    worker = serve_model(spec, pipe, progress, RunningRequests(memory), waker=waker, stop=stop)
+    if worker is None:
+        return
+    logging.shutdown()
+    # TensorFlow needs seconds to shut down; nothing is left to do, and the system frees the rest.
+    os._exit(1 if worker.failure else 0)  # after a failure the supervisor restarts it
+
+
+def serve_model(  # noqa: PLR0913 - the process's own parts, of which a shared process has several
+    spec: ProcessSpec,
+    pipe: Connection,
+    progress: ctypes.c_double,
+    running: RunningRequests,
+    *,
+    waker: Waker,
+    stop: threading.Event,
+    loading: AbstractContextManager[None] | None = None,
+) -> Worker | None:
+    """Load a model and serve it until it is to stop; return the worker that has stopped, None where none served.
+
+    Args:
+        spec: What to serve.
+        pipe: Status pipe to the supervisor.
+        progress: As for `run_process`.
+        running: Where the requests are recorded that it works on.
+        waker: Ends its waits.
+        stop: Set where it is to stop.
+        loading: Entered while the model is loaded.
+    """
     tracer = make_tracer("mqinfer-worker", spec.options.name, spec.otlp)
     try:
-        start, warmed_up = _load(spec, RunningRequests(memory), tracer)
+        with loading or contextlib.nullcontext():
+            start, warmed_up = _load(spec, running, tracer)
         worker = _await_broker(start, pipe, waker, stop)
     except MqinferError as error:
         _send(pipe, ProcessReport(error=f"{error.code}: {error}", is_final=not _may_pass(error)))
-        return
+        return None
     except Exception as error:  # a defect: the same start would fail in the same way
         log.exception("loading failed")
         _send(pipe, ProcessReport(error=f"internal: {error!r}", is_final=True))
-        return
+        return None
     if worker is None:
         _send(pipe, ProcessReport(error=_ASKED))
-        return
+        return None
     _send(pipe, ProcessReport(card=worker.card, service_s=warmed_up.run_s, untried=warmed_up.untried))
     with contextlib.suppress(EOFError, OSError):  # the supervisor has exited
         _serve(worker, pipe, waker, stop, progress)
     _stop(worker, pipe)
     if tracer is not None:
         tracer.close()
-    logging.shutdown()
-    # TensorFlow needs seconds to shut down; nothing is left to do, and the system frees the rest.
-    os._exit(1 if worker.failure else 0)  # after a failure the supervisor restarts it
+    return worker
 
 
-def _set_up(spec: ProcessSpec, pipe: Connection, stop: threading.Event) -> Waker:
-    """Set up logs, signals and the process's end; return what a signal wakes."""
-    set_up(replace(spec.logs, process=spec.options.name))
-    forward_notices(lambda notice: _send(pipe, notice))  # all processes of a model report the same
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up chatter
-    _end_with_the_supervisor()
-    _end_before_the_supervisor()
+def stop_on_sigterm(stops: Sequence[threading.Event]) -> Waker:
+    """Have SIGTERM set these events, those included that are added later; return what signals wake."""
+
+    def stop_all(*_: object) -> None:
+        for stop in stops:
+            stop.set()
+
     waker = Waker().open(signals=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signal.signal(signal.SIGTERM, stop_all)
     return waker
 
 
@@ -320,14 +357,18 @@ _ORPHAN_S = 35
 """A process that outlives its supervisor is killed after so many seconds; it needs fewer than that to drain."""
 
 
-def _end_with_the_supervisor() -> None:
+def end_with_the_supervisor() -> None:
     """Have the system kill this process some time after its supervisor, even if no thread of it ever runs again.
+
+    When memory runs out, the system chooses it before others.
 
     The process drains and ends by itself if its main thread can run (the status pipe closes). A hang may hold Python's
     lock, so no Python code can be relied on here: the system sends the real-time signal 35 when the supervisor exits,
     its handler is the C function `alarm`, whose argument, the signal's number, is the time in seconds, and nothing
     handles the alarm, so that it ends the process.
     """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up chatter
+    _end_before_the_supervisor()
     if not sys.platform.startswith("linux"):
         return
     with contextlib.suppress(OSError, AttributeError):  # a C library without them
@@ -361,6 +402,8 @@ def _execute(pipe: Connection, worker: Worker, *, draining: bool) -> bool:
             pipe.send(worker.statistics(_resident_bytes()))
         case Command.ANNOUNCE:
             worker.refresh(repeat=True)
+        case Command.STOP:
+            raise EOFError  # as where the supervisor has exited
         case Command.DRAIN | Command.UNDRAIN as command:
             return _drain(pipe, worker, on=command is Command.DRAIN)
     return draining
@@ -390,9 +433,10 @@ def _report_drained(pipe: Connection, worker: Worker) -> bool:
 
 
 def _resident_bytes() -> int:
-    """Return the resident memory of this process in bytes; 0 on systems without /proc."""
+    """Return the resident memory of this process in bytes, one model's part of it; 0 on systems without /proc."""
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
     except (OSError, IndexError):
         return 0
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    models = sum(thread.name.startswith(MODEL_THREAD) for thread in threading.enumerate())
+    return int(pages) * os.sysconf("SC_PAGE_SIZE") // max(1, models)

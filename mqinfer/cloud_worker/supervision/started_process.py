@@ -12,9 +12,12 @@ from typing import Any
 from mqinfer.broker.presence import new_incarnation
 from mqinfer.cloud_worker.serving.pipeline import RunningRequests
 from mqinfer.cloud_worker.supervision.process import Command, ProcessSpec, run_process
+from mqinfer.cloud_worker.supervision.shared_process import SharedProcess, make_place
 from mqinfer.models.repository.traffic import Traffic
 from mqinfer.protocol.control import ModelStatistics
 
+NOBODY = ("nobody",)
+"""What stands for the ids of running requests where none of them is to blame: a list that names none of them."""
 _LOAD_TIMEOUT_S = 600.0
 """Time to load a model, or the stated run timeout if that is longer: an engine may read a damaged file without end."""
 
@@ -61,6 +64,9 @@ class HangTimer:
 class StartedProcess:
     """A process from its start until it is joined. Only the supervisor's thread uses it.
 
+    Of a process that several models share it is one model's part. Where that process crashes, those of them are suspect
+    that loaded or worked on requests, and requests are to blame only where it was one.
+
     Attributes:
         spec: What it was started with, its incarnation included.
         started: When it was started, on the supervisor's clock.
@@ -68,33 +74,52 @@ class StartedProcess:
         hang: When it is to be killed because a request, or loading the model, does not end.
         is_waiting: Whether its model is loaded and waits for the broker.
         killed: Why it was killed; empty where it was not, or was to end anyway.
+        has_left: Whether, of several models of a process, it has left in order.
     """
 
-    def __init__(self, spec: ProcessSpec, now: float) -> None:
+    def __init__(self, spec: ProcessSpec, now: float, shared: SharedProcess | None = None) -> None:
         """Start the process.
 
         Args:
             spec: Model, version and options; it gets an incarnation of its own.
             now: On the supervisor's clock.
+            shared: The process of several models that it is to be in; None for one of its own.
         """
-        context = multiprocessing.get_context("spawn")  # a fork would share TensorFlow's threads and locks
         self.spec = replace(spec, incarnation=new_incarnation())
         self.started = now
-        progress = context.RawValue(ctypes.c_double)
-        self.hang = HangTimer(progress, load_timeout(spec.run_timeout))
         self.is_waiting = False
         self.killed = ""
+        self.has_left = False
         self._is_queried = False
-        self._memory = context.RawArray(ctypes.c_ubyte, RunningRequests.SIZE)
-        ours, theirs = context.Pipe()
-        self.pipe: Connection | None = ours
-        self._process = context.Process(
-            target=run_process,
-            args=(self.spec, theirs, progress, self._memory),
-            name=f"mqinfer-{spec.options.name}",
-        )
-        self._process.start()
-        theirs.close()
+        self._shared = shared
+        if shared:
+            place, self._process = shared.take(self.spec), shared.process
+        else:
+            context = multiprocessing.get_context("spawn")  # a fork would share TensorFlow's threads and locks
+            place, theirs = make_place(context)
+            self._process = context.Process(
+                target=run_process,
+                args=(self.spec, theirs.pipe, theirs.progress, theirs.memory),
+                name=f"mqinfer-{spec.options.name}",
+            )
+            self._process.start()
+            theirs.pipe.close()
+        self.pipe: Connection | None = place.pipe
+        self.hang = HangTimer(place.progress, load_timeout(spec.run_timeout))
+        self._running = RunningRequests(place.memory)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other models are in the process."""
+        return self._shared is not None
+
+    def is_suspect(self, *, has_served: bool) -> bool:
+        """Return whether this model, of those in its process that has crashed, may have ended it.
+
+        Args:
+            has_served: Whether it ever served; where none was at work, one that has is not suspect.
+        """
+        return self._shared is None or self._running.is_busy or not (has_served or self._shared.at_work)
 
     @property
     def pid(self) -> int | None:
@@ -118,6 +143,9 @@ class StartedProcess:
         except (EOFError, OSError):
             self._close_pipe()
             return None
+        if received is None:
+            self.has_left = True
+            self._close_pipe()
         if isinstance(received, ModelStatistics):
             self._is_queried = False
         return received
@@ -137,11 +165,21 @@ class StartedProcess:
         return False
 
     def terminate(self) -> None:
-        """Ask the process to finish its accepted requests and exit (SIGTERM)."""
-        self._process.terminate()
+        """Ask the process to finish the model's accepted requests and exit (SIGTERM), or one of several to leave it."""
+        if self._shared:
+            self.send(Command.STOP)
+        else:
+            self._process.terminate()
+
+    def abandon(self) -> None:
+        """End the process, which serves nobody yet; one of several leaves it when it has loaded."""
+        if self._shared:
+            self.terminate()
+        else:
+            self.kill()
 
     def kill(self, why: str = "") -> None:
-        """Kill the process.
+        """Kill the process, and all models in it.
 
         Args:
             why: Kept as the reason of a crash; empty where it was to end anyway.
@@ -150,15 +188,28 @@ class StartedProcess:
         self._process.kill()
 
     def join(self) -> int | None:
-        """Wait for the exited process and return its exit code; its last messages can still be received."""
+        """Wait for the exited process and return its exit code; its last messages can still be received.
+
+        A model that has left the process of several does not wait for it.
+        """
+        if self.has_left:
+            return 0
         self._process.join()
         return self._process.exitcode
 
     def close(self) -> tuple[str, ...]:
-        """Free what belongs to the joined process; return the ids of the requests it worked on, if it named them."""
-        self._process.close()
+        """Free what belongs to the joined process; return the ids of the requests it worked on, if it named them.
+
+        Where another model of the process may have ended it, no request is to blame.
+        """
+        shared, is_known = self._shared, True
+        if shared is None:
+            self._process.close()
+        else:
+            is_known = self.has_left or (shared.at_work == 1 and self._running.is_busy)
+            shared.leave()
         self._close_pipe()
-        return RunningRequests(self._memory).read()
+        return self._running.read() if is_known else NOBODY
 
     def _close_pipe(self) -> None:
         if self.pipe:

@@ -39,9 +39,11 @@ class Totals:
 
     Attributes:
         crashes: How many processes have crashed, by model and version.
+        queries: Queries that are open.
     """
 
     def __init__(self) -> None:
+        self.queries: list[StatisticsQuery] = []
         self._ended: dict[Key, ModelStatistics] = {}
         self.crashes: Counter[Key] = Counter()
 

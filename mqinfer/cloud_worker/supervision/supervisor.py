@@ -23,6 +23,7 @@ from mqinfer.cloud_worker.supervision.drains import DrainOrder
 from mqinfer.cloud_worker.supervision.planning import is_same
 from mqinfer.cloud_worker.supervision.process import Command, ProcessReport, ProcessSpec
 from mqinfer.cloud_worker.supervision.rollout import Rollout, RolloutStep, begin
+from mqinfer.cloud_worker.supervision.shared_process import SharedProcesses
 from mqinfer.cloud_worker.supervision.started_process import StartedProcess
 from mqinfer.cloud_worker.supervision.statistics import ServerStatistics, StatisticsQuery, Totals
 from mqinfer.logs import is_logged
@@ -128,9 +129,9 @@ class Supervisor:
     may_idle: bool = False
     _children: list[Child] = field(default_factory=list)
     _rollouts: list[Rollout] = field(default_factory=list)
-    _queries: list[StatisticsQuery] = field(default_factory=list)
     _drains: list[DrainOrder] = field(default_factory=list)
     _totals: Totals = field(default_factory=Totals)
+    _shared: SharedProcesses = field(default_factory=SharedProcesses)
     _views: tuple[ProcessView, ...] = ()
     _inbox: Inbox = field(default_factory=Inbox)
     _check_at: float = 0.0
@@ -248,7 +249,7 @@ class Supervisor:
     def _run_due(self, now: float) -> None:
         for child in [each for each in self._children if each.due is not None and each.due <= now]:
             if child.phase is Phase.WAITING:
-                child.start(now)
+                child.start(now, self._shared.choose(child.spec, len(self._children)))
             else:
                 self._kill(child)
         self._check_progress(now)
@@ -261,8 +262,8 @@ class Supervisor:
 
     def _finish_orders(self, now: float) -> None:
         """Complete the queries and the orders to drain that are over."""
-        for query in [each for each in self._queries if each.is_over(now)]:
-            self._queries.remove(query)
+        for query in [each for each in self._totals.queries if each.is_over(now)]:
+            self._totals.queries.remove(query)
             query.finish(self._totals, self._children)
         for order in [each for each in self._drains if each.is_over]:
             self._drains.remove(order)
@@ -280,25 +281,25 @@ class Supervisor:
                     "the model did not load within" if is_loading else "a request did not end, or the process hung, for"
                 )
                 why = f"killed: {what} {child.run.hang.timeout:g} s (--run-timeout)"
-                child.is_final |= is_loading and child.card is None
+                child.is_final |= is_loading and child.card is None and not child.run.is_shared
                 log.error("%s is %s", child.name, why)
                 child.kill(why)
 
     def _wait(self, waker: Waker) -> None:
         runs = [(child, child.run) for child in self._children if child.run]
-        ends: list[Connection | int] = [end for _, run in runs for end in (run.sentinel, run.pipe) if end is not None]
+        ends: set[Connection | int] = {end for _, run in runs for end in (run.sentinel, run.pipe) if end is not None}
         happened = wait([waker.fileno(), *ends], self._timeout())
         waker.drain()
         for child, run in runs:
             if run.pipe in happened:
                 self._read(child, run)
-            if run.sentinel in happened:
+            if run.has_left or run.sentinel in happened:
                 self._reap(child)
 
     def _timeout(self) -> float | None:
         """Return the seconds until something is due; None where nothing is."""
         due = [child.due for child in self._children if child.due is not None]
-        due += [query.deadline for query in self._queries]
+        due += [query.deadline for query in self._totals.queries]
         if any(child.phase in {Phase.STARTING, Phase.READY} for child in self._children):
             due.append(self._check_at)
         return max(0.0, min(due) - time.monotonic()) if due else None
@@ -306,7 +307,7 @@ class Supervisor:
     def _read(self, child: Child, run: StartedProcess) -> None:
         was_waiting, received = run.is_waiting, child.read()
         if isinstance(received, ModelStatistics):
-            for query in self._queries:
+            for query in self._totals.queries:
                 query.add(child, received)
         elif isinstance(received, ProcessReport) and child.phase is Phase.READY:
             if received.card:
@@ -371,7 +372,7 @@ class Supervisor:
         ready = [child for child in self._children if child.phase is Phase.READY]
         query.waiting = [child for child in ready if child.send(Command.STATISTICS)]
         query.deadline = time.monotonic() + _STATISTICS_TIMEOUT_S
-        self._queries.append(query)
+        self._totals.queries.append(query)
 
     def _order_drain(self, worker: str, order: DrainOrder) -> None:
         mine = [child for child in self._children if worker in {child.name, child.name.rpartition(".")[0]}]
@@ -406,10 +407,10 @@ class Supervisor:
     def _cancel_all(self) -> None:
         """Close the inbox and cancel everything that waits."""
         futures = self._inbox.close()
-        futures += [query.future for query in self._queries]
+        futures += [query.future for query in self._totals.queries]
         futures += [order.future for order in self._drains]
         futures += [future for rollout in self._rollouts for future in rollout.futures]
-        self._queries.clear()
+        self._totals.queries.clear()
         self._drains.clear()
         self._rollouts.clear()
         for future in futures:
