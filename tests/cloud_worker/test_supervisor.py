@@ -70,8 +70,12 @@ class EndedProcess:
 
     killed, has_sent = "", False
 
-    def __init__(self, spec: ProcessSpec, now: float) -> None:
+    def __init__(self, spec: ProcessSpec, now: float, _: object) -> None:
         self.spec, self.started = replace(spec, incarnation=1), now
+
+    def is_suspect(self, *, has_served: bool) -> bool:
+        """Whether it may have crashed by itself."""
+        return not has_served
 
     def join(self) -> int:
         """Return its exit code."""

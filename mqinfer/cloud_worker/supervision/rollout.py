@@ -115,5 +115,10 @@ def begin(model: str, specs: Sequence[ProcessSpec], name: str, children: list[Ch
 
 
 def _has_failed(child: Child) -> bool:
-    """Whether a process failed, or crashed before it served: callers do not wait for restarts."""
-    return child.is_over or (child.phase is Phase.WAITING and bool(child.reason) and child.card is None)
+    """Whether a process failed, or crashed before it served: callers do not wait for restarts.
+
+    One that another model has ended, which shares it, starts again.
+    """
+    is_innocent = child.crashed != 0 and child.spec.share_with > 1
+    has_ended = child.phase is Phase.WAITING and bool(child.reason) and not is_innocent
+    return child.is_over or (has_ended and child.card is None)

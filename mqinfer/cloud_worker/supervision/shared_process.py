@@ -173,14 +173,14 @@ def _run(name: str, logs: LogSettings, places: Sequence[Place]) -> None:
 
 def _serve(spec: ProcessSpec, place: Place, stop: threading.Event, lock: threading.Lock) -> None:
     """Serve one model; the last message says that it has ended, which the end of the pipe alone would not."""
-    running = RunningRequests(place.memory)
+    running, waker = RunningRequests(place.memory), Waker().open()
     try:
         serve_model(
             spec,
             place.pipe,
             place.progress,
             running,
-            waker=Waker().open(),
+            waker=waker,
             stop=stop,
             loading=_loading(place.pipe, running, lock),
         )
@@ -190,6 +190,7 @@ def _serve(spec: ProcessSpec, place: Place, stop: threading.Event, lock: threadi
         with suppress(OSError):
             place.pipe.send(None)
         place.pipe.close()
+        waker.close()
 
 
 @contextmanager

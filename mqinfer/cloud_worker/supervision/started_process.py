@@ -65,7 +65,7 @@ class StartedProcess:
     """A process from its start until it is joined. Only the supervisor's thread uses it.
 
     Of a process that several models share it is one model's part. Where that process crashes, those of them are suspect
-    that loaded or worked on requests, and requests are to blame only where it was one.
+    that loaded or worked on requests; where they are several, no request is to blame.
 
     Attributes:
         spec: What it was started with, its incarnation included.
@@ -206,7 +206,7 @@ class StartedProcess:
         if shared is None:
             self._process.close()
         else:
-            is_known = self.has_left or (shared.at_work == 1 and self._running.is_busy)
+            is_known = self.has_left or shared.at_work == self._running.is_busy
             shared.leave()
         self._close_pipe()
         return self._running.read() if is_known else NOBODY

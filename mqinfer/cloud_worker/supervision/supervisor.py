@@ -319,7 +319,7 @@ class Supervisor:
                 self._emit(child, "waiting", child.reason)
             else:  # a first start, where the address may be wrong
                 child.is_final = True
-                child.kill()
+                run.abandon()
 
     def _serves(self, child: Child, card: ModelCard, untried: str) -> None:
         self._served = True
