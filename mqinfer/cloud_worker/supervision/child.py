@@ -237,14 +237,15 @@ class Child:
         elif self.is_final:  # a model that can't be loaded, a refused login, or a second process of the name
             self.phase, self.due, self.reason = Phase.FAILED, None, reason
         else:
-            self.crashed = (ended.spec.incarnation or 0) if ended.killed or not self.reason else 0
-            if self.crashed and is_suspect:
-                self.spec = replace(self.spec, share_with=1)  # so that its next crash is its own
-            is_lost = self.card is None and self.crashed != 0 and is_suspect
-            self._wait_for_restart(now, now - ended.started, reason or f"exit code {code}", is_lost=is_lost)
+            is_crash = bool(ended.killed) or not self.reason
+            self.crashed = (ended.spec.incarnation or 0) if is_crash else 0
+            self._wait_for_restart(now, now - ended.started, reason or f"exit code {code}", is_suspect=is_suspect)
 
-    def _wait_for_restart(self, now: float, ran_s: float, why: str, *, is_lost: bool) -> None:
-        delay = self._restarts.next_delay(ran_s, is_lost=is_lost)
+    def _wait_for_restart(self, now: float, ran_s: float, why: str, *, is_suspect: bool) -> None:
+        is_own_crash = self.crashed != 0 and is_suspect
+        if is_own_crash:
+            self.spec = replace(self.spec, share_with=1)  # so that its next one ends no other model
+        delay = self._restarts.next_delay(ran_s, is_lost=self.card is None and is_own_crash)
         if delay is None:
             self.phase, self.due = Phase.FAILED, None
             self.reason = f"{why}; given up after {_MOST_STARTS} starts, of which none has served"

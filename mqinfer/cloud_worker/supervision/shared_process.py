@@ -39,7 +39,7 @@ _LOADS_ALONE_S = 10.0
 
 
 @dataclass(slots=True)
-class Place:
+class ModelPlace:
     """What a process and its supervisor have in common for one model.
 
     Attributes:
@@ -53,7 +53,7 @@ class Place:
     memory: ctypes.Array[ctypes.c_ubyte]
 
 
-def make_place(context: Any) -> tuple[Place, Place]:
+def make_place(context: Any) -> tuple[ModelPlace, ModelPlace]:
     """Make a place as the supervisor and as the process has it.
 
     Args:
@@ -62,7 +62,7 @@ def make_place(context: Any) -> tuple[Place, Place]:
     ours, theirs = context.Pipe()
     progress = context.RawValue(ctypes.c_double)
     memory = context.RawArray(ctypes.c_ubyte, RunningRequests.SIZE)
-    return Place(ours, progress, memory), Place(theirs, progress, memory)
+    return ModelPlace(ours, progress, memory), ModelPlace(theirs, progress, memory)
 
 
 class SharedProcess:
@@ -96,7 +96,7 @@ class SharedProcess:
         """How many models load or work on requests; of a process that has ended, when it ended."""
         return sum(RunningRequests(place.memory).is_busy for place in self._places)
 
-    def take(self, spec: ProcessSpec) -> Place:
+    def take(self, spec: ProcessSpec) -> ModelPlace:
         """Have it load and serve a model; return the model's place."""
         place = self._places[self._taken]
         self._taken += 1
@@ -141,7 +141,7 @@ class SharedProcesses:
 # What follows runs in the shared process.
 
 
-def _run(name: str, logs: LogSettings, places: Sequence[Place]) -> None:
+def _run(name: str, logs: LogSettings, places: Sequence[ModelPlace]) -> None:
     """Serve models until the supervisor has exited, or SIGTERM: the process's entry point."""
     set_up(replace(logs, process=name))
     end_with_the_supervisor()
@@ -171,7 +171,7 @@ def _run(name: str, logs: LogSettings, places: Sequence[Place]) -> None:
     os._exit(0)
 
 
-def _serve(spec: ProcessSpec, place: Place, stop: threading.Event, lock: threading.Lock) -> None:
+def _serve(spec: ProcessSpec, place: ModelPlace, stop: threading.Event, lock: threading.Lock) -> None:
     """Serve one model; the last message says that it has ended, which the end of the pipe alone would not."""
     running, waker = RunningRequests(place.memory), Waker().open()
     try:
