@@ -227,6 +227,12 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
+def reason(error: BaseException) -> str:
+    """Return what an error says, in words also where it makes no sentence of them, or its name."""
+    is_raw = str(error) == str(error.args)
+    return (", ".join(map(str, error.args)) if is_raw else str(error)).strip() or type(error).__name__
+
+
 def _formatter(wanted: LogSettings) -> logging.Formatter:
     if wanted.format is LogFormat.JSON:
         return _JsonFormatter(wanted.process)

@@ -19,6 +19,7 @@ from mqinfer.bags.extent.advice import ZSTD_MAGIC, advise
 from mqinfer.bags.extent.unpacking import bound_rosbags, unpack, zstd
 from mqinfer.extras import missing_extra
 from mqinfer.images.picture import CameraInfo, CompressedImage, RawImage
+from mqinfer.logs import reason
 from mqinfer.protocol.errors import MqinferError, SourceError
 
 if TYPE_CHECKING:
@@ -264,12 +265,9 @@ def foreign_errors(path: Path, where: str = "") -> Iterator[None]:
         raise
     except Exception as failed:
         place = f"{path}: {where}: " if where else f"{path}: "
-        is_raw = str(failed) == str(failed.args)  # those of an exception that makes no sentence of them
-        told = ", ".join(map(str, failed.args)) if is_raw else str(failed)
-        reason = told.strip() or type(failed).__name__
         is_access = isinstance(failed, OSError) and failed.errno is not None
         advice = "check its permissions" if is_access else advise(path, is_message=bool(where))
-        raise SourceError(f"{place}{reason.rstrip('.')}; {advice}") from failed
+        raise SourceError(f"{place}{reason(failed).rstrip('.')}; {advice}") from failed
 
 
 def _sqlite_states(path: Path) -> dict[Path, tuple[int, int]]:

@@ -24,10 +24,10 @@ from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import CompressedImage
 from mqinfer.images.placement import Placement
 from mqinfer.images.sending import offer_contract, picture_file
-from mqinfer.logs import printable
+from mqinfer.logs import printable, reason
 from mqinfer.protocol.card import ColourOrder, ModelCard
 from mqinfer.protocol.datatypes import Datatype
-from mqinfer.protocol.errors import BadEncoding, ConfigError
+from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import EncodedTensor
 
 _PICTURES = (".jpg", ".jpeg", ".png")
@@ -184,10 +184,10 @@ def read_input(text: str) -> tuple[str, Input | bytes]:
         if file.startswith("@"):
             return name, path.read_bytes()
         return name, picture_file(name, path.read_bytes()) if path.suffix.lower() in _PICTURES else _array(path)
-    except (OSError, ValueError, EOFError, BadEncoding) as error:
+    except Exception as error:  # of NumPy's reader and Python's parsers
         raise ConfigError(
-            f"--input {text!r}: can't read {path}: {error}; expected FILE or NAME=FILE with an .npy array, a .jpg or "
-            ".png picture, or @FILE for the bytes of any file"
+            f"--input {text!r}: can't read {path}: {reason(error)}; expected FILE or NAME=FILE with an .npy array, a "
+            ".jpg or .png picture, or @FILE for the bytes of any file"
         ) from error
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from mqinfer.bags.frame import Frame, FrameSource
 from mqinfer.bags.sources import open_source
 from mqinfer.images.decode import to_array, to_rgb
 from mqinfer.lab.optimize.samples import Sample
+from mqinfer.logs import reason
 from mqinfer.protocol.errors import ConfigError
 
 _TRUTH = "truth"
@@ -75,8 +75,10 @@ def read_arrays(path: Path, count: int) -> tuple[Sample, ...]:
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
-        raise ConfigError(f"--samples {path}: can't be read: {error}; expected an .npz file or a folder") from error
+    except Exception as error:  # of NumPy's reader, of ZIP files and what packed them
+        raise ConfigError(
+            f"--samples {path}: can't be read: {reason(error)}; expected an .npz file or a folder"
+        ) from error
     lengths = {len(array) if array.ndim else 0 for array in arrays.values()}
     if len(lengths) != 1 or 0 in lengths:
         raise ConfigError(f"--samples {path}: arrays of {sorted(lengths)} samples; expected the same number in each")

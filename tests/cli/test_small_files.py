@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
+import numpy as np
 import pytest
 
 from mqinfer.broker.address import BrokerAddress
+from mqinfer.cli.infer import read_input
+from mqinfer.cli.samples import read_arrays
 from mqinfer.gateway.access import GRANTED
+from mqinfer.lab.cascade.scores import read_scores
+from mqinfer.lab.comparing.truth import open_truth
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.toml_files import MAX_FILE_BYTES, parse_toml, read_text
 from mqinfer.web.keys import KeyFile
@@ -58,3 +65,33 @@ def test_deep_toml_is_an_error(tmp_path: Path, text: str) -> None:
 def test_other_toml_is_read() -> None:
     """Neither many dots in a text nor 100 parts of a key are deep."""
     assert parse_toml(f"a = '{'.' * 10_000}'\n{'b.' * 98}b = 1")["a"] == "." * 10_000
+
+
+def test_damaged_arrays(tmp_path: Path) -> None:
+    """Whatever is wrong with a file of NumPy's, or however much it claims, is an error with its name."""
+    packed, single, chance = tmp_path / "a.npz", tmp_path / "a.npy", Random(1)  # noqa: S311 - damage
+    np.savez_compressed(packed, costs=np.zeros(3), x=np.arange(200))
+    np.save(single, np.arange(200))
+    for path in (packed, single):
+        whole = path.read_bytes()
+        for _ in range(300):
+            damaged = bytearray(whole)
+            damaged[chance.randrange(len(whole))] = chance.randrange(256)
+            path.write_bytes(damaged)
+            for read in (lambda: read_arrays(packed, 1), lambda: read_scores(packed), lambda: read_input(str(single))):
+                with suppress(ConfigError):
+                    read()
+    single.write_bytes(whole.replace(b"(200,)", b"(%d,)" % 10**15))
+    with pytest.raises(ConfigError, match="Unable to allocate"):
+        read_input(str(single))
+
+
+def test_a_line_of_csv_without_an_end(tmp_path: Path) -> None:
+    """It is not read to its end, and what it says is shown shortened."""
+    path = tmp_path / "truth.csv"
+    path.write_bytes(bytes(2 << 20))
+    with pytest.raises(ConfigError, match="field larger than field limit"):
+        open_truth(str(path), "drive.bag")
+    path.write_bytes(bytes(1000))
+    with pytest.raises(ConfigError, match=r"its columns are (\\x00){200}; expected"):
+        open_truth(str(path), "drive.bag")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
 from mqinfer.edge_agent.output_files import writing
+from mqinfer.logs import reason
 from mqinfer.protocol.errors import ConfigError
 
 Pixels = npt.NDArray[np.uint8]
@@ -93,7 +93,7 @@ def read_scores(path: Path) -> Scores:
             arrays = {name: file[name] for name in file.files}
         costs = Costs(*map(float, arrays.pop("costs")))
         return Scores(costs=costs, **arrays)
-    except (OSError, ValueError, EOFError, KeyError, TypeError, BadZipFile) as error:
+    except Exception as error:  # of NumPy's reader, of ZIP files and what packed them, or of other arrays
         raise ConfigError(
-            f"{path}: can't be read as scores: {error}; write them with: mqinfer cascade calibrate --scores"
+            f"{path}: can't be read as scores: {reason(error)}; write them with: mqinfer cascade calibrate --scores"
         ) from error

@@ -20,12 +20,15 @@ from mqinfer.bags.rosbag import IMAGE_TYPES, Rosbag, is_bag, message_type
 from mqinfer.bags.rosbag_source import RosbagSource
 from mqinfer.images.decode import to_array
 from mqinfer.images.picture import CompressedImage, RawImage
+from mqinfer.logs import printable
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import BadImage, ConfigError, SourceError
 
 _DETECTIONS = "vision_msgs/msg/Detection2DArray"
 _SLACK_NS = 2_000_000_000
 """A truth is logged at most so long before or after its frame."""
+_LONGEST_LINE, _MOST_SHOWN = 1 << 20, 200
+"""Characters that are read of a line of CSV, and that an error shows of its columns."""
 _BOX_COLUMNS = ("left", "top", "right", "bottom")
 
 
@@ -219,12 +222,13 @@ class _CsvTruth:
         self._frames: dict[tuple[str, int], TrueFrame] = {}
         try:
             with path.open(encoding="utf-8", newline="") as file:
-                rows = csv.DictReader(file)
+                rows = csv.DictReader(iter(partial(file.readline, _LONGEST_LINE), ""))
                 columns = set(rows.fieldnames or ())
                 has_boxes = columns.issuperset(_BOX_COLUMNS)
                 if not columns.issuperset({"sequence", "class"}) or (not has_boxes and columns & {*_BOX_COLUMNS}):
+                    shown = printable(", ".join(sorted(columns))[:_MOST_SHOWN]) or "none"
                     raise ConfigError(
-                        f"{path}: its columns are {', '.join(sorted(columns)) or 'none'}; expected sequence and class, "
+                        f"{path}: its columns are {shown}; expected sequence and class, "
                         "for boxes also left, top, right, bottom"
                     )
                 for row in rows:
