@@ -19,7 +19,7 @@ from mqinfer.broker.link import Message, MessageHandler, ReasonCode
 from mqinfer.broker.presence import Presence, make_client_id, new_incarnation, reads_back
 from mqinfer.protocol.errors import NameTaken
 from mqinfer.protocol.states import read_any_state
-from tests.patience import wait_until
+from tests.patience import PATIENCE_S, wait_until
 
 TOPIC = "mqinfer/v1/workers/w/state"
 
@@ -258,7 +258,7 @@ def retained(broker: MemoryBroker) -> tuple[int, str]:
     with closing(MemoryLink(broker, client_id="reader")) as link:
         link.open()
         link.subscribe(TOPIC, states.put)
-        state = read_any_state(states.get(timeout=10).payload)
+        state = read_any_state(states.get(timeout=PATIENCE_S).payload)
         return state.incarnation, state.status
 
 
@@ -383,7 +383,7 @@ def test_a_race_leaves_exactly_one(round_: int) -> None:
     together = Barrier(len(claimants))
 
     def start(claimant: Claimant) -> None:
-        together.wait(10)
+        together.wait(PATIENCE_S)
         with suppress(NameTaken):
             claimant.start()
 

@@ -13,6 +13,7 @@ import pytest
 from mqinfer import Client, ClientOptions, ControlClient, InferResult, Outcome
 from mqinfer.errors import Rejected
 from tests.client.conftest import MakeClient, Serve, WriteEcho
+from tests.patience import PATIENCE_S
 
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 
@@ -35,7 +36,7 @@ class Callback:
 
     def result(self) -> Any:
         """Wait for it."""
-        return self._done.result(10)
+        return self._done.result(PATIENCE_S)
 
 
 @pytest.fixture(params=["memory", pytest.param("mosquitto", marks=pytest.mark.broker)])
@@ -69,7 +70,7 @@ def on_the_links_thread(client: Client, model: str, work: Callable[[], Any]) -> 
         callback = Callback(lambda: None if threading.current_thread() is here else work())
         future = client.submit(model, {"x": X})
         future.add_done_callback(callback)
-        future.result(10)
+        future.result(PATIENCE_S)
         if callback.thread != here.name:
             return callback
 
@@ -127,7 +128,7 @@ def test_waiting_is_allowed_again_after_a_callback(client: Client, hand: Any) ->
     """A future that is done calls back on the caller's own thread, where waiting does no harm."""
     future = client.submit("manual", {"x": X})
     hand.answer(hand.next(), {"y": X})
-    future.result(10)
+    future.result(PATIENCE_S)
     answers = threading.Thread(target=lambda: hand.answer(hand.next(), {"y": X}))
     answers.start()
     callback = Callback(lambda: client.infer("manual", {"x": X}, timeout=10))
@@ -161,8 +162,8 @@ def test_a_callback_that_raises_is_reported(client: Client, hand: Any, caplog: p
     future = client.submit("manual", {"x": X})
     future.add_done_callback(lambda _: client.infer("manual", {"x": X}).raise_for_outcome())
     hand.answer(hand.next(), {"y": X})
-    future.result(10)
+    future.result(PATIENCE_S)
     other = client.submit("manual", {"x": X})
     hand.answer(hand.next(), {"y": X})
-    other.result(10)
+    other.result(PATIENCE_S)
     assert "infer() can't be called in a callback" in caplog.text

@@ -33,6 +33,7 @@ from mqinfer.protocol.card import ModelCard, card_to_json
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import InferResponse
 from tests.client.conftest import MakeClient, Serve, WriteEcho
+from tests.patience import PATIENCE_S
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
@@ -237,7 +238,7 @@ def test_closing_cancels_what_is_unanswered(url: str, make_client: MakeClient, h
     client.close()
     for future in futures:
         with pytest.raises(Cancelled, match="closed before"):
-            future.result(5)
+            future.result(PATIENCE_S)
     with pytest.raises(Cancelled, match="make a new one"):
         client.infer("manual", {"x": X})
     assert client.counters().outcomes[Outcome.CANCELLED] == 3
@@ -293,7 +294,7 @@ def test_the_window_holds(url: str, make_client: MakeClient, hand: Any) -> None:
         hand.answer(request, {"y": X})
     for _ in range(2):
         hand.answer(hand.next(), {"y": X})
-    assert all(future.result(10).outcome is Outcome.OK for future in futures)
+    assert all(future.result(PATIENCE_S).outcome is Outcome.OK for future in futures)
 
 
 def test_a_future_that_is_cancelled_does_not_disturb(client: Client, hand: Any) -> None:
@@ -306,7 +307,7 @@ def test_a_future_that_is_cancelled_does_not_disturb(client: Client, hand: Any) 
         future.result(0)
     other = client.submit("manual", {"x": X})
     hand.answer(hand.next(), {"y": X})
-    assert other.result(10).outcome is Outcome.OK
+    assert other.result(PATIENCE_S).outcome is Outcome.OK
 
 
 def test_unreadable_replies_are_counted_and_the_next_one_is_taken(client: Client, hand: Any) -> None:
@@ -316,7 +317,7 @@ def test_unreadable_replies_are_counted_and_the_next_one_is_taken(client: Client
     for payload in (b"", b"nonsense", b"MQI1\xff\xff\xff\xff", b"MQI1" + bytes(60)):
         hand.send(request, payload)
     hand.answer(request, {"y": X})
-    assert future.result(10).outcome is Outcome.OK
+    assert future.result(PATIENCE_S).outcome is Outcome.OK
     assert client.counters().malformed == 4
 
 
@@ -328,7 +329,7 @@ def test_a_reply_whose_tensor_can_not_be_decoded_is_an_error(client: Client, han
     broken = replace(tensor, data=bytes(memoryview(tensor.data))[:-1])
     hand.reply(request, InferResponse(request.id, "manual", outputs=(broken,)))
     with pytest.raises(BadEncoding, match="the reply can't be decoded"):
-        future.result(10)
+        future.result(PATIENCE_S)
 
 
 def test_duplicates_and_strangers_are_counted_as_late(client: Client, hand: Any) -> None:
@@ -337,12 +338,12 @@ def test_duplicates_and_strangers_are_counted_as_late(client: Client, hand: Any)
     request = hand.next()
     hand.answer(request, {"y": X})
     hand.answer(request, {"y": X}, "lz4")
-    future.result(10)
+    future.result(PATIENCE_S)
     other = client.submit("manual", {"x": X})
     second = hand.next()
     hand.reply(second, InferResponse("0" * 32, "manual"))
     hand.answer(second, {"y": X})
-    other.result(10)
+    other.result(PATIENCE_S)
     client.close()
     assert client.counters().late == 2
 
@@ -358,7 +359,7 @@ def test_a_busy_answer_is_tried_again(client: Client, hand: Any) -> None:
     assert first.timeout_us is not None
     assert second.timeout_us < first.timeout_us
     hand.answer(second, {"y": X})
-    assert future.result(10).attempts == 2
+    assert future.result(PATIENCE_S).attempts == 2
     assert client.counters().retries == 1
 
 
@@ -374,11 +375,11 @@ def test_a_full_table_holds_the_caller_until_there_is_room(url: str, make_client
     assert hand.requests.empty()
     assert not done.done()
     hand.answer(first, {"y": X})
-    thread.join(10)
+    thread.join(PATIENCE_S)
     third = hand.next()
     hand.answer(third, {"y": X})
-    assert done.result(10).result(10).outcome is Outcome.OK
-    assert waiting[0].result(10).outcome is Outcome.OK
+    assert done.result(10).result(PATIENCE_S).outcome is Outcome.OK
+    assert waiting[0].result(PATIENCE_S).outcome is Outcome.OK
 
 
 def test_a_full_table_holds_nobody_beyond_the_timeout(url: str, make_client: MakeClient, hand: Any) -> None:
@@ -399,7 +400,7 @@ def test_closing_frees_who_waits_for_room(url: str, make_client: MakeClient, han
     thread = threading.Thread(target=lambda: raised.set_result(_raised(client)))
     thread.start()
     client.close()
-    thread.join(10)
+    thread.join(PATIENCE_S)
     assert isinstance(raised.result(0), Cancelled)
 
 

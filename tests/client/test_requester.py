@@ -32,7 +32,7 @@ from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import InferRequest, InferResponse, RequestedOutput
 from tests.client.conftest import Serve, WriteEcho
-from tests.patience import wait_until
+from tests.patience import PATIENCE_S, wait_until
 
 Check = Callable[..., None]
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -103,7 +103,7 @@ def narrow(make: Make) -> Requester:
 def test_a_message_above_the_brokers_limit_is_refused_before_it_is_sent(narrow: Requester) -> None:
     """Both sizes are named, and the link goes on."""
     with pytest.raises(MessageTooLarge, match="4096"):
-        ask(narrow, array=np.zeros((64, 64), np.float32)).result(10).raise_for_outcome()
+        ask(narrow, array=np.zeros((64, 64), np.float32)).result(PATIENCE_S).raise_for_outcome()
 
 
 def test_a_message_that_can_never_be_sent_is_refused_also_without_a_connection(narrow: Requester) -> None:
@@ -112,7 +112,7 @@ def test_a_message_that_can_never_be_sent_is_refused_also_without_a_connection(n
     with pytest.raises(MessageTooLarge, match="4096"):
         ask(narrow, array=np.zeros((64, 64), np.float32))
     result = ask(narrow, 0.01)
-    assert result.result(10).outcome is Outcome.EXPIRED
+    assert result.result(PATIENCE_S).outcome is Outcome.EXPIRED
     assert narrow.counters().submitted == 1
 
 
@@ -125,12 +125,12 @@ def test_many_queued_requests_that_can_not_be_sent_each_get_an_outcome(make: Mak
     broker.max_packet_size = 4096
     link_of(narrow).restore()
     for result in results:
-        error = result.result(10).error
+        error = result.result(PATIENCE_S).error
         assert error is not None
         assert error.code == MessageTooLarge.code
     with pytest.raises(MessageTooLarge):
         ask(narrow, array=np.zeros((64, 64), np.float32))
-    assert ask(narrow, 0.01).result(10).outcome is Outcome.EXPIRED
+    assert ask(narrow, 0.01).result(PATIENCE_S).outcome is Outcome.EXPIRED
     assert narrow.counters().outcomes[Outcome.ERROR] == 1000
 
 
@@ -199,7 +199,7 @@ def test_a_defect_on_the_timers_thread_leaves_nothing_pending(url: str, make: Ma
     threads.append(threading.get_ident())
     with suppress(LinkError):  # the timer may have looked at the clock by then
         ask(requester, 30)  # an earlier deadline wakes the timer
-    assert result.result(10).outcome is Outcome.CANCELLED
+    assert result.result(PATIENCE_S).outcome is Outcome.CANCELLED
     with pytest.raises(LinkError, match=r"timer failed.*a defect.*make a new client"):
         ask(requester)
 
@@ -225,7 +225,7 @@ def test_a_damaged_reply_is_not_believed_and_the_request_is_sent_again(timeless:
     assert (second.id, second.attempt) == (first.id, 2)
     assert not results.done()
     hand.send(second, payload, user_properties=(stated,))
-    result = results.result(10)
+    result = results.result(PATIENCE_S)
     np.testing.assert_array_equal(result.outputs["y"], X)
     counters = timeless.counters()
     assert (result.attempts, counters.malformed, counters.retries) == (2, 4, 1)
@@ -237,7 +237,7 @@ def test_a_request_that_came_damaged_is_sent_again_without_a_pause(timeless: Req
     timeless.submit(request_to(), 5.0, results.set_result)
     hand.refuse(hand.next(), Corrupted("bits flipped"))
     hand.answer(hand.next(), {"y": X})
-    assert results.result(10).outcome is Outcome.OK
+    assert results.result(PATIENCE_S).outcome is Outcome.OK
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, asyncio.CancelledError])
@@ -261,12 +261,12 @@ def test_the_callers_fault_stops_no_thread(
     everywhere(raises, 60.0)
     results: queue.SimpleQueue[InferResult] = queue.SimpleQueue()
     everywhere(results.put, 60.0)
-    found = sorted(results.get(timeout=10).outcome for _ in range(4))
+    found = sorted(results.get(timeout=PATIENCE_S).outcome for _ in range(4))
     assert found == sorted([Outcome.OK, Outcome.OK, Outcome.EXPIRED, Outcome.CANCELLED])
     requester.submit(request_to("nobody"), 60.0, raises)
     requester.submit(request_to("nobody"), 60.0, results.put)
     requester.close()
-    assert results.get(timeout=10).outcome is Outcome.CANCELLED
+    assert results.get(timeout=PATIENCE_S).outcome is Outcome.CANCELLED
     assert len([each for each in caplog.records if "caller's code raised" in each.getMessage()]) == 9
 
 
@@ -282,10 +282,10 @@ def test_a_watchers_fault_stops_no_thread(requester: Requester, hand: Any, error
         requester.watch(watcher)
     link_of(requester).drop()
     link_of(requester).restore()
-    assert [seen.get(timeout=10) for _ in range(2)][-1]
+    assert [seen.get(timeout=PATIENCE_S) for _ in range(2)][-1]
     result = ask(requester)
     hand.answer(hand.next(), {"y": X})
-    assert result.result(10).outcome is Outcome.OK
+    assert result.result(PATIENCE_S).outcome is Outcome.OK
     requester.give_up(NotAuthorized("refused from now on"))
     assert not seen.get(timeout=10)
 
@@ -303,7 +303,7 @@ def test_a_reply_is_decoded_where_no_thread_can_be_started(
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
         hand.answer(request, {"y": X}, "lz4")
-        assert result.result(10).outcome is Outcome.OK
+        assert result.result(PATIENCE_S).outcome is Outcome.OK
 
 
 def test_a_lost_connection_loses_no_request(url: str, make: Make, serve: Serve, write_echo: WriteEcho) -> None:
@@ -325,10 +325,10 @@ def test_requests_wait_for_the_connection(requester: Requester, hand: Any) -> No
     link_of(requester).drop()
     result = ask(requester, 60)
     with pytest.raises(Expired, match="before it could be sent"):
-        ask(requester, 0.01).result(10).raise_for_outcome()
+        ask(requester, 0.01).result(PATIENCE_S).raise_for_outcome()
     link_of(requester).restore()
     hand.answer(hand.next(), {"y": X})
-    assert result.result(10).outcome is Outcome.OK
+    assert result.result(PATIENCE_S).outcome is Outcome.OK
 
 
 def test_deadlines_and_retries_go_by_the_clock_that_was_given(url: str, make: Make) -> None:
@@ -342,7 +342,7 @@ def test_deadlines_and_retries_go_by_the_clock_that_was_given(url: str, make: Ma
     now[0] = 5.0
     # A new request makes the client look at the clock again.
     requester.submit(request_to(), 1.0, lambda _: None)
-    assert results.result(10).outcome is Outcome.EXPIRED
+    assert results.result(PATIENCE_S).outcome is Outcome.EXPIRED
     requester.close()
     outcomes = requester.counters().outcomes
     assert (outcomes[Outcome.EXPIRED], outcomes[Outcome.CANCELLED]) == (1, 1)
@@ -354,7 +354,7 @@ def test_a_connection_that_has_failed_for_good(requester: Requester, hand: Any) 
     request = hand.next()
     requester.give_up(NotAuthorized("refused from now on"))
     with pytest.raises(Cancelled, match="ended for good: refused from now on"):
-        result.result(10).raise_for_outcome()
+        result.result(PATIENCE_S).raise_for_outcome()
     with pytest.raises(NotAuthorized, match="refused from now on"):
         ask(requester, 60)
     hand.answer(request, {"y": X})
@@ -369,7 +369,7 @@ def test_a_request_can_be_cancelled(requester: Requester, hand: Any) -> None:
     request = hand.next()
     assert requester.cancel(request_id)
     assert not requester.cancel(request_id)
-    assert results.result(10).outcome is Outcome.CANCELLED
+    assert results.result(PATIENCE_S).outcome is Outcome.CANCELLED
     hand.answer(request, {"y": X})
     requester.close()
     assert requester.counters().late == 1
@@ -410,8 +410,8 @@ def test_no_worker_speaks_for_another(url: str, make: Make, hand: Any, caplog: p
         publish_state(hand.link, "w-2", payload)
     for number in range(20):
         result = ask(requester)
-        hand.answer(lane.get(timeout=10), {"y": X + number}, worker="w-1")
-        assert result.result(10).outcome is Outcome.OK
+        hand.answer(lane.get(timeout=PATIENCE_S), {"y": X + number}, worker="w-1")
+        assert result.result(PATIENCE_S).outcome is Outcome.OK
     requester.close()
     counters = requester.counters()
     assert counters.bad_states == 101
@@ -425,11 +425,11 @@ def test_a_state_that_is_removed_takes_the_lane_with_it(url: str, make: Make, ha
     publish_state(hand.link, "w-1", ready.to_json())
     requester = make(url)
     result = ask(requester)
-    lane.get(timeout=10)
+    lane.get(timeout=PATIENCE_S)
     channel = type(hand)(hand.link, "manual")
     publish_state(hand.link, "w-1", b"")
     channel.answer(channel.next(), {"y": X})
-    assert result.result(10).attempts >= 2
+    assert result.result(PATIENCE_S).attempts >= 2
     requester.close()
     assert requester.counters().bad_states == 0
 
@@ -444,10 +444,10 @@ def test_no_number_in_a_state_stops_the_client(url: str, make: Make, hand: Any) 
     requester = make(url)
     for _ in range(2):
         result = ask(requester)
-        hand.answer(lane.get(timeout=10), {"y": X}, worker="w-1")
-        assert result.result(10).outcome is Outcome.OK
+        hand.answer(lane.get(timeout=PATIENCE_S), {"y": X}, worker="w-1")
+        assert result.result(PATIENCE_S).outcome is Outcome.OK
     for _ in range(2):  # the timer runs still
-        assert ask(requester, 0.1, "nobody").result(10).outcome is Outcome.EXPIRED
+        assert ask(requester, 0.1, "nobody").result(PATIENCE_S).outcome is Outcome.EXPIRED
     requester.close()
 
 
@@ -461,7 +461,7 @@ def test_a_reply_on_another_topic_or_kept_by_the_broker_is_dropped(requester: Re
     hand.send(request, encode_response(InferResponse(request.id, "other")))
     hand.send(request, encode_response(InferResponse("f" * 32, "manual")))
     hand.answer(request, {"y": X})
-    assert result.result(10).outcome is Outcome.OK
+    assert result.result(PATIENCE_S).outcome is Outcome.OK
     counters = requester.counters()
     assert (counters.mismatched, counters.late) == (2, 1)
 
@@ -484,7 +484,7 @@ def test_replies_that_the_broker_kept_are_dropped(make: Make) -> None:
     sender.open()
     sender.publish(Message(topic, encode_response(InferResponse("ab" * 16, "manual")), retain=True))
     requester = make(broker, name="kept", link=OldLink)
-    assert ask(requester, 0.01).result(10).outcome is Outcome.EXPIRED
+    assert ask(requester, 0.01).result(PATIENCE_S).outcome is Outcome.EXPIRED
     sender.close()
     assert (requester.counters().retained, requester.counters().late) == (1, 0)
 

@@ -38,6 +38,7 @@ from mqinfer.protocol.errors import BadTopic, Cancelled, InvalidRequest, ModelNo
 from mqinfer.protocol.states import ServedModel, ServerState, WorkerState, WorkerStatus
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
+from tests.patience import PATIENCE_S
 
 WriteEcho = Callable[..., Path]
 
@@ -292,7 +293,7 @@ class Operator:
 
     def next(self) -> Any:
         """Wait for the next reply."""
-        return json.loads(bytes(self.messages.get(timeout=10).payload))
+        return json.loads(bytes(self.messages.get(timeout=PATIENCE_S).payload))
 
 
 def test_a_slow_load_delays_no_other_request(served: tuple[str, Fleet]) -> None:
@@ -342,7 +343,7 @@ def test_a_reply_that_was_lost_is_sent_again(served: tuple[str, Fleet]) -> None:
         assert operator.next() == first == {"name": "a", "versions": ["1"], "server": "w"}
         for unknown in (b"", b"2"):
             operator.send("reply", topic="", request=unknown)
-        message = operator.messages.get(timeout=10)
+        message = operator.messages.get(timeout=PATIENCE_S)
         assert (message.topic, message.correlation_data) == (Topics().control_result("operator", "32"), b"2")
         assert b"has not received the call" in bytes(message.payload)
         assert len(fleet.rollouts) == rollouts + 1
@@ -368,13 +369,13 @@ def test_a_full_queue_of_orders(served: tuple[str, Fleet], monkeypatch: pytest.M
 
     def answer(*_: object) -> list[dict[str, str]]:
         entered.set()
-        assert go_on.wait(10)
+        assert go_on.wait(PATIENCE_S)
         return []
 
     monkeypatch.setattr("mqinfer.cloud_worker.supervision.management.index", answer)
     with closing(operator.link):
         operator.send("repository/index")
-        assert entered.wait(10)
+        assert entered.wait(PATIENCE_S)
         for _ in range(300):
             operator.send("repository/index")
         assert {operator.next()["code"] for _ in range(44)} == {"rejected"}
@@ -402,7 +403,7 @@ def test_a_card_is_removed_unless_another_server_serves_the_model(served: tuple[
         operator.link.publish(Message(topics.worker_state("x.0"), stopped.to_json(), retain=True))
         operator.send("repository/models/a/unload")
         assert operator.next() == {"name": "a", "server": "w"}
-        assert removed.wait(10)
+        assert removed.wait(PATIENCE_S)
 
 
 def careless(link: Link) -> Link:
@@ -449,7 +450,7 @@ def test_a_state_counts_for_the_worker_of_its_topic_alone(write_echo: WriteEcho,
         operator.link.subscribe(topics.card.filter(), lambda m: None if m.payload else removed.set())
         operator.send("repository/models/a/unload")
         assert operator.next() == {"name": "a", "server": "w"}
-        assert removed.wait(10), "nobody else serves it, whatever the forged state says"
+        assert removed.wait(PATIENCE_S), "nobody else serves it, whatever the forged state says"
         assert dict(server.dropped) == {"state": 2}
 
 
@@ -464,7 +465,7 @@ def test_a_server_publishes_its_state(write_echo: WriteEcho, unique: Callable[[s
         link.subscribe(Topics().control_state.filter(), lambda m: states.put(ServerState.from_json(m.payload)))
         with started(control(url, repository, Fleet())):
             pass
-        asked, first, last = (states.get(timeout=10) for _ in range(3))
+        asked, first, last = (states.get(timeout=PATIENCE_S) for _ in range(3))
     assert (asked.status, first.status, last.status) == ("claiming", "ready", "stopped")
     assert first.incarnation == last.incarnation
     with pytest.raises(BadTopic, match="reserved for requests to every server"):
@@ -485,14 +486,14 @@ def test_a_second_server_of_the_name(write_echo: WriteEcho, unique: Callable[[st
     younger = control(url, repository, Fleet(), on_failure=lambda: pytest.fail("the younger one failed"))
     younger.start(take_over=True)
     try:
-        assert elder_failed.wait(10)
+        assert elder_failed.wait(PATIENCE_S)
         assert isinstance(elder.failure, NameTaken)
         elder.stop()
         states: queue.SimpleQueue[ServerState] = queue.SimpleQueue()
         with closing(make_link(url, client_id="watcher")) as link:
             link.open()
             link.subscribe(Topics().control_state.filter(), lambda m: states.put(ServerState.from_json(m.payload)))
-            assert states.get(timeout=10).status == "ready"
+            assert states.get(timeout=PATIENCE_S).status == "ready"
     finally:
         younger.stop()
 
@@ -514,12 +515,14 @@ def test_states_of_processes_that_are_gone_are_removed(write_echo: WriteEcho, un
         removed: queue.SimpleQueue[str] = queue.SimpleQueue()
         link.subscribe(topics.worker_state.filter(), lambda m: None if m.payload else removed.put(m.topic))
         with started(control(url, repository, fleet)) as server:
-            assert removed.get(timeout=10) == topics.worker_state("w.7")  # of an earlier run with more instances
+            assert removed.get(timeout=PATIENCE_S) == topics.worker_state(
+                "w.7"
+            )  # of an earlier run with more instances
             fleet.processes.clear()
             server.report(Event("stopped", "w.0", "a version 1"))  # was killed, since it did not drain
-            assert removed.get(timeout=10) == topics.worker_state("w.0")
+            assert removed.get(timeout=PATIENCE_S) == topics.worker_state("w.0")
             link.publish(lost("w.9"))
-            assert removed.get(timeout=10) == topics.worker_state("w.9")
+            assert removed.get(timeout=PATIENCE_S) == topics.worker_state("w.9")
 
 
 def test_labels_are_metrics(write_echo: WriteEcho) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mqinfer.cloud_worker.batching.batcher import Batcher, FixedPolicy, Ready
 from mqinfer.cloud_worker.serving.pipeline import FinishedRun, Pipeline
-from tests.patience import wait_until
+from tests.patience import PATIENCE_S, wait_until
 
 
 def nothing() -> None:
@@ -94,7 +94,7 @@ def test_preparing_goes_on_while_the_model_runs(open_shop: Callable[..., Shop]) 
 
     def run(batch: Sequence[int]) -> Callable[[], None]:
         in_run.set()
-        assert release.wait(10)
+        assert release.wait(PATIENCE_S)
         return shop.note(batch)
 
     def prepare(message: int) -> Ready[int] | None:
@@ -104,9 +104,9 @@ def test_preparing_goes_on_while_the_model_runs(open_shop: Callable[..., Shop]) 
 
     shop.on_run, shop.on_prepare = run, prepare
     shop.pipeline.receive(1)
-    assert in_run.wait(10)
+    assert in_run.wait(PATIENCE_S)
     shop.pipeline.receive(2)
-    assert prepared.wait(10)
+    assert prepared.wait(PATIENCE_S)
     assert shop.pipeline.depth >= 2
     assert not shop.pipeline.drain(0.01)
     release.set()
@@ -124,7 +124,7 @@ def test_the_next_batch_runs_while_the_last_one_is_answered(open_shop: Callable[
         if 2 in batch:
             second_ran.set()
             return nothing
-        return lambda: shop.done.append(-1 if second_ran.wait(10) else -2)
+        return lambda: shop.done.append(-1 if second_ran.wait(PATIENCE_S) else -2)
 
     shop.on_run = run
     shop.pipeline.receive(1)
@@ -145,7 +145,7 @@ def test_a_due_batch_does_not_wait_for_another_to_be_prepared(open_shop: Callabl
     def prepare(message: int) -> Ready[int] | None:
         if message == 2:
             entered.set()
-            assert ran.wait(10), "the batch waits for the preparation"
+            assert ran.wait(PATIENCE_S), "the batch waits for the preparation"
         return shop.pass_on(message)
 
     shop.on_run, shop.on_prepare = run, prepare
@@ -200,23 +200,23 @@ def test_stopping_returns_what_nobody_began(open_shop: Callable[..., Shop]) -> N
 
     def run(batch: Sequence[int]) -> Callable[[], None]:
         in_run.set()
-        assert release.wait(10)
+        assert release.wait(PATIENCE_S)
         return shop.note(batch)
 
     shop.on_run = run
     shop.pipeline.receive(1)
-    assert in_run.wait(10)
+    assert in_run.wait(PATIENCE_S)
     shop.pipeline.receive(4)
     while shop.pipeline.queued != 1 or shop.pipeline.prepared != 1:
         time.sleep(0)  # until the other thread has prepared it
 
     def hold(_: int) -> None:
         entered.set()
-        assert release.wait(10)
+        assert release.wait(PATIENCE_S)
 
     shop.on_prepare = hold
     shop.pipeline.receive(0)
-    assert entered.wait(10)
+    assert entered.wait(PATIENCE_S)
     for number in (2, 3):
         shop.pipeline.receive(number)
     stopper = threading.Thread(target=lambda: left.extend(shop.pipeline.stop()))
@@ -225,7 +225,7 @@ def test_stopping_returns_what_nobody_began(open_shop: Callable[..., Shop]) -> N
     while not shop.pipeline._closing:
         time.sleep(0)  # until `stop` has begun: it waits for the run
     release.set()
-    stopper.join(10)
+    stopper.join(PATIENCE_S)
     assert left == [[2, 3], [4]]
     assert shop.done == [1]
     assert shop.pipeline.depth == 0
@@ -249,8 +249,8 @@ def test_as_many_batches_run_as_the_engine_takes(open_shop: Callable[..., Shop])
             running[0] += 1
             most[0] = max(most[0], running[0])
         if max(batch) < 3:
-            all_in.wait(10)  # the first three are in here together
-        assert release.wait(10)
+            all_in.wait(PATIENCE_S)  # the first three are in here together
+        assert release.wait(PATIENCE_S)
         with lock:
             running[0] -= 1
         return shop.note(batch)
@@ -274,7 +274,7 @@ def test_finishing_in_order(open_shop: Callable[..., Shop]) -> None:
 
     def run(batch: Sequence[int]) -> Callable[[], None]:
         if batch[0] == 0:
-            assert second_ran.wait(10)
+            assert second_ran.wait(PATIENCE_S)
         elif batch[0] == 1:
             second_ran.set()
         return lambda: answered.extend(batch)

@@ -252,7 +252,7 @@ def test_a_busy_worker_refuses_at_once_and_the_client_tries_again(
             bare.link.publish(bare.binary())
             bare.next()
         backend.gate.set()
-        assert running.result(10).outcome is retried.result(30).outcome is Outcome.OK
+        assert running.result(PATIENCE_S).outcome is retried.result(30).outcome is Outcome.OK
         assert bare.ask(bare.binary()).outcome is Outcome.OK
 
 

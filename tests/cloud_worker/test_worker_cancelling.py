@@ -72,7 +72,7 @@ class HeldDecoding:
     def __call__(self, *arguments: Any) -> Any:
         """Decode a tensor once the gate is open."""
         self.entered.release()
-        assert self.gate.wait(20)
+        assert self.gate.wait(PATIENCE_S)
         return decode_tensor(*arguments)
 
 

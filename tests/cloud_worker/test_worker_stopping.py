@@ -38,7 +38,7 @@ def test_draining_replies_to_everything_accepted(gated_worker: GatedWorker, bare
     stopper.start()
     backend.gate.set()
     assert {bare.read().outcome for _ in range(5)} == {Outcome.OK}
-    stopper.join(10)
+    stopper.join(PATIENCE_S)
 
 
 def test_a_drained_worker_comes_back(
@@ -82,7 +82,7 @@ def test_what_can_not_be_drained_in_time_is_turned_away(
         stopper.start()
         wait_until(lambda: worker.pipeline._closing)
         backend.gate.set()
-        stopper.join(10)
+        stopper.join(PATIENCE_S)
     outcomes = [bare.read().outcome for _ in range(4)]
     assert sorted(outcomes) == [Outcome.OK, *3 * [Outcome.REJECTED]]
 

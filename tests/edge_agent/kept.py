@@ -9,6 +9,7 @@ from pathlib import Path
 from mqinfer import InferResult, Outcome
 from mqinfer.bags.frame import Frame
 from mqinfer.edge_agent.frames.view import FrameView
+from tests.patience import PATIENCE_S
 
 
 @dataclass
@@ -31,7 +32,7 @@ class Kept:
     def wait_for(self, count: int) -> None:
         """Wait until so many frames were written."""
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.written) >= count, 20)
+            assert self.changed.wait_for(lambda: len(self.written) >= count, PATIENCE_S)
 
     @property
     def results(self) -> list[InferResult]:

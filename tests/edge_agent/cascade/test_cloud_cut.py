@@ -14,7 +14,7 @@ from mqinfer.judging.settings import RunsAt
 from mqinfer.protocol.types import Outcome, Stage
 from tests.edge_agent.cascade.rig import Rig, Watched, frame_of
 from tests.edge_agent.kept import Kept
-from tests.patience import wait_until
+from tests.patience import PATIENCE_S, wait_until
 
 EDGE, REUSE, WORKER = Stage.EDGE.value, Stage.REUSE.value, Stage.WORKER.value
 UNSURE = 140.0
@@ -54,13 +54,13 @@ def test_what_was_sent_when_the_connection_broke_is_answered_by_the_edge(rig: Ri
 
     def hold() -> None:
         reached.set()
-        assert release.wait(20)
+        assert release.wait(PATIENCE_S)
 
     rig.start_wrapped("yolo", lambda inner: Watched(inner, hold))
     kept = Kept()
 
     def cut() -> None:
-        assert reached.wait(20)
+        assert reached.wait(PATIENCE_S)
         rig.disconnect()
 
     def restore() -> None:
@@ -79,7 +79,7 @@ def test_in_the_seconds_of_a_reconnect_the_edge_goes_on_answering(rig: Rig, poli
     """One frame tries the model; until its reply no other one waits for it, or is superseded."""
     release = threading.Event()
     release.set()
-    rig.start_wrapped("yolo", lambda inner: Watched(inner, lambda: release.wait(20)))
+    rig.start_wrapped("yolo", lambda inner: Watched(inner, lambda: release.wait(PATIENCE_S)))
     kept = Kept()
 
     def frames() -> Iterator[Frame]:
