@@ -263,8 +263,16 @@ class AsyncConnection:
             return False
         return await asyncio.to_thread(self.absence.is_mistyped, model)
 
-    async def send(self, request: InferRequest, timeout: float | None = None) -> InferResult:  # noqa: ASYNC109
-        """Send a request that is encoded, as `AsyncClient.infer`; its `id` and `response_topic` are set here."""
+    async def send(
+        self,
+        request: InferRequest,
+        timeout: float | None = None,  # noqa: ASYNC109  as for `AsyncClient.infer`
+        worker: str = "",
+    ) -> InferResult:
+        """Send a request that is encoded, as `AsyncClient.infer`; its `id` and `response_topic` are set here.
+
+        With a `worker` it goes there first, as long as that takes requests.
+        """
         if request.model_version is not None and names_label(request):
             request = with_labelled_version(request, await self.registry.wait_for(request.model_name))
         if self._room.locked():
@@ -272,18 +280,25 @@ class AsyncConnection:
         else:
             await self._room.acquire()  # at once
         try:
-            result = await self._ask(request, timeout)
+            result = await self._ask(request, timeout, worker)
         finally:
             self._room.release()
         result.raise_for_outcome()
         return result
 
-    async def _ask(self, request: InferRequest, timeout: float | None) -> InferResult:  # noqa: ASYNC109  as for `send`
+    async def _ask(
+        self,
+        request: InferRequest,
+        timeout: float | None,  # noqa: ASYNC109  as for `send`
+        worker: str,
+    ) -> InferResult:
         loop = asyncio.get_running_loop()
         if self._inbox is None or self._inbox.loop is not loop:
             self._inbox = _Inbox(loop)
         future: asyncio.Future[InferResult] = loop.create_future()
-        request_id = self.requester.submit(request, timeout, partial(self._inbox.put, future), waits=False)
+        request_id = self.requester.submit(
+            request, timeout, partial(self._inbox.put, future), waits=False, worker=worker
+        )
         try:
             return await future
         except asyncio.CancelledError:

@@ -2,6 +2,7 @@
 
 from mqinfer.codecs.image import ImageInfo, encoded_image, probe_image
 from mqinfer.codecs.registry import (
+    ENCODINGS,
     LOSSY,
     STATEFUL,
     Codecs,
@@ -16,6 +17,7 @@ from mqinfer.codecs.registry import (
 )
 
 __all__ = [
+    "ENCODINGS",
     "LOSSY",
     "STATEFUL",
     "Codecs",

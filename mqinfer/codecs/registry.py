@@ -46,6 +46,8 @@ _CODECS: Codecs = {
     "h264": H264Codec(),
 }
 """All encodings; one more is a file of its own and a line here."""
+ENCODINGS = frozenset(_CODECS)
+"""Their names."""
 LOSSY = frozenset(name for name, codec in _CODECS.items() if codec.traits.is_lossy)
 """Encodings that carry no distances, and no mosaic of a sensor."""
 STATEFUL = frozenset(name for name, codec in _CODECS.items() if codec.traits.stream)

@@ -9,7 +9,7 @@ import numpy as np
 
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import BadTensor
-from mqinfer.protocol.types import EncodedTensor, RequestedOutput
+from mqinfer.protocol.types import EncodedTensor, RequestedOutput, Scalar
 
 _MOST_SHOWN = 4
 """Shapes that an error names."""
@@ -31,6 +31,8 @@ class InferCall:
         traceparent: W3C trace context, or empty.
         signature: Of a SavedModel; empty for the model's own.
         tracestate: W3C trace state beside `traceparent`, or empty.
+        parameters: Those of the request that say how pictures come, and what is asked of them.
+        source: Stream of pictures that are encoded against each other, or empty.
     """
 
     model: str = ""
@@ -44,6 +46,8 @@ class InferCall:
     traceparent: str = ""
     signature: str = ""
     tracestate: str = ""
+    parameters: Mapping[str, Scalar] = field(default_factory=dict)
+    source: str = ""
 
 
 def outputs_size(outputs: Mapping[str, Array]) -> int:

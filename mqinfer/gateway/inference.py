@@ -5,25 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from mqinfer.broker.packets import buffer_size
 from mqinfer.client.aio import AsyncClient
 from mqinfer.client.result import InferResult
 from mqinfer.gateway.admission import CallAdmission, Ticket
-from mqinfer.gateway.calls import InferCall, joined, outputs_size
+from mqinfer.gateway.calls import InferCall, outputs_size
 from mqinfer.gateway.checks import CardChecks, in_words
 from mqinfer.gateway.errors import Overloaded, TimeoutExpired
-from mqinfer.gateway.pictures import split_pictures
+from mqinfer.gateway.pictures import ANSWERS, joined_answers, split_pictures
 from mqinfer.metrics.inference import Times
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Datatype, nbytes
 from mqinfer.protocol.errors import BadTensor, Cancelled, Expired, MqinferError, NoWorker, Rejected
-from mqinfer.protocol.header import SIGNATURE
+from mqinfer.protocol.header import POSITION, SIGNATURE
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.trace import TraceContext, read_trace
-from mqinfer.protocol.types import ErrorInfo, InferRequest, Outcome
+from mqinfer.protocol.types import NO_CAPTURE, Capture, ErrorInfo, InferRequest, Outcome
 from mqinfer.telemetry.around import Around
 from mqinfer.telemetry.conventions import SpanRole
 
@@ -34,6 +33,7 @@ Send = Callable[[InferCall], Awaitable[InferResult]]
 _MOST_NAME = 64
 """Characters of a model's name that a span repeats: nobody has checked it."""
 _OK = str(Outcome.OK)
+_BYTES = Datatype.BYTES
 _RESTART_S = 30.0
 """A worker that is to be started again is back within this time."""
 _LEAST_ROOM = 16
@@ -48,6 +48,8 @@ _LOOK_S = 0.5
 """Interval at which calls that wait get the places of those whose replies were lost."""
 _MOST_MODELS = 1024
 """Models whose checks and room are kept ready."""
+_MOST_STREAMS = 1024
+"""Streams whose workers are kept; a picture of another one goes to any worker, which may ask for a key frame."""
 _LEAST_S = 1e-6
 """Time left of a call whose turn came at its deadline: it expires as others do."""
 _UNCONNECTED = "the gateway is not connected to the broker, or does not know yet what is served"
@@ -82,6 +84,8 @@ class Inference:
         self._checks: dict[str, CardChecks] = {}
         self._rooms: dict[str, int] = {}
         self._replies: dict[str, tuple[int, float]] = {}  # by model, the bytes of a large one, and until when it counts
+        self._streams: dict[tuple[str, str], str] = {}  # the worker that has the pictures of a model's stream
+        self._joining = asyncio.Lock()
         self._looking = False
         self._revision = -1
         self.outcomes: Counter[tuple[str, str]] = Counter()
@@ -150,22 +154,28 @@ class Inference:
             version = await self._find(call.model, call.version)  # at once
         else:
             version, limit_s = await self._within(self._find(call.model, call.version), limit_s, _UNCONNECTED)
-        if Datatype.BYTES in [each.datatype for each in call.inputs] and (card := self._known.card(call.model)):
-            parts = split_pictures(call, card)
-            if len(parts) > 1:
-                return await self._all([self._send(part, version, limit_s, trace, span) for part in parts])
-            call = parts[0]
-        return await self._send(call, version, limit_s, trace, span)
+        is_plain = not call.parameters and not any(each.parameters or each.datatype is _BYTES for each in call.inputs)
+        if is_plain or (card := self._known.card(call.model)) is None:
+            return await self._send(call, version, limit_s, trace, span)
+        parts = split_pictures(call, card)
+        if len(parts) == 1 and ANSWERS not in call.parameters:
+            return await self._send(parts[0], version, limit_s, trace, span)
+        results = await self._all([self._send(part, version, limit_s, trace, span) for part in parts])
+        return await asyncio.shield(asyncio.ensure_future(self._joined(parts, results, card)))
 
-    async def _all(self, sent: Sequence[Coroutine[Any, Any, InferResult]]) -> InferResult:
-        """Wait for requests of one row each, and return a result of all rows; the first that fails ends the others."""
+    async def _joined(self, parts: Sequence[InferCall], results: Sequence[InferResult], card: ModelCard) -> InferResult:
+        """Return results of one picture each as one; a mask in the pixels of a large picture takes much memory."""
+        async with self._joining:
+            return await asyncio.to_thread(joined_answers, parts, results, card)
+
+    async def _all(self, sent: Sequence[Coroutine[Any, Any, InferResult]]) -> list[InferResult]:
+        """Wait for several requests, and return their results; the first that fails ends the others."""
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(each) for each in sent]
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
-        results = [task.result() for task in tasks]
-        return replace(results[0], outputs=joined([result.outputs for result in results], [1] * len(results)))
+        return [task.result() for task in tasks]
 
     async def _send(
         self, call: InferCall, version: str | None, limit_s: float, trace: TraceContext | None, span: Around | None
@@ -186,8 +196,12 @@ class Inference:
                 priority=call.priority,
                 parameters={SIGNATURE: call.signature} if call.signature else {},
                 trace=trace,
+                capture=Capture(call.source) if call.source else NO_CAPTURE,
             )
-            result = await self._client.connection.send(request, limit_s)
+            if call.source:
+                result = await self._send_along(request, limit_s)
+            else:
+                result = await self._client.connection.send(request, limit_s)
         finally:
             self.admission.leave(ticket)
         size, now = outputs_size(result.outputs), asyncio.get_running_loop().time()
@@ -198,6 +212,21 @@ class Inference:
         if times is None:
             times = self.times[call.model] = Times()  # of a model that has answered: no name that callers made up
         times.add(result.timings)
+        return result
+
+    async def _send_along(self, request: InferRequest, limit_s: float) -> InferResult:
+        """Send a request; a picture that is encoded against others goes to the worker that has answered their first."""
+        position = next((each.parameters[POSITION] for each in request.inputs if POSITION in each.parameters), None)
+        if position is None:
+            return await self._client.connection.send(request, limit_s)
+        stream = (request.model_name, request.capture.source)
+        worker = self._streams.get(stream, "") if position else ""
+        result = await self._client.connection.send(request, limit_s, worker)
+        if not position:
+            self._streams.pop(stream, None)
+            self._streams[stream] = result.worker  # the latest one
+            if len(self._streams) > _MOST_STREAMS:
+                del self._streams[next(iter(self._streams))]
         return result
 
     async def _wait_for_turn(self, ticket: Ticket, limit_s: float) -> float:

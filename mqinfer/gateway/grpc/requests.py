@@ -15,12 +15,13 @@ from mqinfer.gateway.errors import Unsupported
 from mqinfer.gateway.grpc.contents import raw_contents
 from mqinfer.gateway.grpc_calls import GrpcCaller
 from mqinfer.gateway.messages import message_class, parse
+from mqinfer.gateway.pictures import REQUEST_PARAMETERS, TENSOR_PARAMETERS
 from mqinfer.gateway.protocol_answers import NO_SHARED_MEMORY
 from mqinfer.protobuf_wire import DELIMITED, delimited, fields
 from mqinfer.protocol.datatypes import Buffer, Datatype
 from mqinfer.protocol.errors import BadTensor, InvalidRequest, LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS
-from mqinfer.protocol.types import EncodedTensor, RequestedOutput
+from mqinfer.protocol.types import EncodedTensor, RequestedOutput, Scalar
 
 LARGE = 64 << 10
 """Bytes from which a request's tensors are cut out of it, and from which work is done beside the loop."""
@@ -85,8 +86,10 @@ def read_call(request: GrpcRequest, caller: GrpcCaller) -> InferCall:
     if message.outputs:
         check_names("output", [output.name for output in message.outputs])
     priority = timeout = 0
+    stated: dict[str, Scalar] = {}
     if message.parameters:
         priority, timeout = _parameters(message.parameters)
+        stated = _stated(message.parameters, REQUEST_PARAMETERS)
     return InferCall(
         message.model_name,
         message.model_version,
@@ -98,6 +101,7 @@ def read_call(request: GrpcRequest, caller: GrpcCaller) -> InferCall:
         priority,
         caller.headers.get("traceparent", ""),
         tracestate=caller.headers.get("tracestate", ""),
+        parameters=stated,
     )
 
 
@@ -180,8 +184,10 @@ def _inputs(request: GrpcRequest) -> list[EncodedTensor]:
 def _tensor(tensor: Any, model: str, raws: Any, typed: memoryview | None) -> EncodedTensor:
     """Return one input; takes the next of the raw contents, unless there are none at all (None)."""
     name = tensor.name
+    parameters: dict[str, Scalar] = {}
     if tensor.parameters:
         _check_memory(tensor.parameters)
+        parameters = _stated(tensor.parameters, TENSOR_PARAMETERS)
     datatype = _DATATYPES.get(tensor.datatype)
     if datatype is None:
         raise BadTensor(
@@ -203,7 +209,7 @@ def _tensor(tensor: Any, model: str, raws: Any, typed: memoryview | None) -> Enc
         data = raw_contents(name, model, datatype, shape, view) if stated else None
     if data is None:
         raise BadTensor(f"unable to find data for input tensor '{name}' for model '{model}' in request.")
-    return EncodedTensor(name, datatype, shape, "raw", data)
+    return EncodedTensor(name, datatype, shape, "raw", data, parameters)
 
 
 _DATATYPES = {str(datatype): datatype for datatype in Datatype}
@@ -237,6 +243,14 @@ def _parameters(parameters: Any) -> tuple[int, int]:
                 f"invalid value type for '{key[:100]}' parameter, expected int64_param, bool_param, or string_param."
             )
     return numbers["priority"], numbers["timeout"]
+
+
+def _stated(parameters: Any, known: frozenset[str]) -> dict[str, Scalar]:
+    """Return the parameters that say how tensors come."""
+    chosen = {key: parameters[key] for key in known.intersection(parameters)}
+    return {
+        key: getattr(value, value.WhichOneof("parameter_choice") or "string_param") for key, value in chosen.items()
+    }
 
 
 def _number(key: str, value: Any) -> int:

@@ -28,6 +28,7 @@ from mqinfer.gateway.http import (
     make_application,
 )
 from mqinfer.gateway.messages import to_record
+from mqinfer.gateway.pictures import begins_picture
 from mqinfer.gateway.protocol_answers import (
     NO_NAMED_REPOSITORY,
     NO_SHARED_MEMORY,
@@ -154,8 +155,8 @@ class _Front:
         headers = call.request.headers
         async with self.bodies.read(call) as body:
             length = header_length(headers.get(HEADER_LENGTH), len(body))
-            if headers.get("Content-Type", "").startswith("image/"):
-                request = picture_request(body, await self._core.metadata(model, version))
+            if headers.get("Content-Type", "").startswith("image/") or (length and begins_picture(body)):
+                request = picture_request(body, await self._core.metadata(model, version), call.request.query)
             elif length or not body:
                 request = await self.bodies.run(length, read_request, body, length, model)
             else:
@@ -169,6 +170,7 @@ class _Front:
                     caller=call.caller,
                     timeout_s=request.timeout_s,
                     priority=request.priority,
+                    parameters=request.parameters,
                     **call.trace,
                 )
             )

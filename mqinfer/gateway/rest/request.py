@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from msgspec import Raw, Struct
 from mqinfer.gateway.checks import check_names, check_shape
 from mqinfer.gateway.errors import Unsupported
 from mqinfer.gateway.http import check_nesting
+from mqinfer.gateway.pictures import REQUEST_PARAMETERS, TENSOR_PARAMETERS
 from mqinfer.gateway.protocol_answers import NO_SHARED_MEMORY
 from mqinfer.gateway.rest.json_data import raw_of_text
 from mqinfer.images.sending import offer_contract
@@ -22,10 +23,11 @@ from mqinfer.protocol.decoding import JSON_STRINGS, MAX_JSON_BYTES, prepare, ref
 from mqinfer.protocol.errors import BadEnvelope, BadTensor, InvalidRequest, LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.oip_json import HEADER_LENGTH
-from mqinfer.protocol.types import Count, EncodedTensor, RequestedOutput
+from mqinfer.protocol.types import Count, EncodedTensor, RequestedOutput, Scalar
 
 _MOST_QUOTES = 1 << 16
 """Quotes in JSON in which numbers that JSON lacks are put into quotes: text between strings is searched for them."""
+_NUMBER = re.compile("[0-9]{1,18}")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SOURCES = ("data", "binary_data_size", "shared_memory_region")
 _FIELD = re.compile(r"'(?:[^']*\.)?(\w+)(?:\[[^']*)?'")
@@ -34,6 +36,16 @@ _FIELD = re.compile(r"'(?:[^']*\.)?(\w+)(?:\[[^']*)?'")
 class _InputParameters(Struct, frozen=True, gc=False):
     binary_data_size: Count | None = None
     shared_memory_region: Raw = Raw(b"")
+    encoding: str | None = None
+    image_encoding: str | None = None
+    demosaic: str | None = None
+    bit_depth: int | None = None
+    chain: int | None = None
+    position: int | None = None
+    digest: str | None = None
+    raw_size: int | None = None
+    shape: str | None = None
+    datatype: str | None = None
 
 
 class _Input(Struct, frozen=True, gc=False):
@@ -95,6 +107,7 @@ class RestRequest:
         all_binary: Whether outputs that nobody named are.
         timeout_s: The parameter `timeout`, in seconds; None without one.
         priority: The parameter.
+        parameters: Those that say how pictures come, and what is asked of them.
     """
 
     inputs: tuple[EncodedTensor, ...]
@@ -104,6 +117,7 @@ class RestRequest:
     all_binary: bool = False
     timeout_s: float | None = None
     priority: int = 0
+    parameters: Mapping[str, Scalar] = field(default_factory=dict)
 
 
 def header_length(header: str | None, size: int) -> int:
@@ -139,7 +153,7 @@ def read_request(body: Buffer, length: int, model: str) -> RestRequest:
     """
     view = memoryview(body)
     found = _parse(bytes(view[:length]))
-    known = _parameters(found.parameters)
+    known, further = _parameters(found.parameters)
     inputs = tuple(_inputs(found.inputs, view[length:], model))
     chosen = _outputs(found.outputs or [])
     return RestRequest(
@@ -150,6 +164,7 @@ def read_request(body: Buffer, length: int, model: str) -> RestRequest:
         known.binary_data_output,
         known.timeout / 1e6 if known.timeout else None,
         known.priority,
+        {name: value for name, value in further.items() if name in REQUEST_PARAMETERS},
     )
 
 
@@ -185,8 +200,13 @@ def expand_raw(body: Buffer, card: ModelCard) -> RestRequest:
     return RestRequest((EncodedTensor(spec.name, spec.datatype, shape_found, "raw", data),), all_binary=True)
 
 
-def picture_request(body: Buffer, card: ModelCard) -> RestRequest:
+def picture_request(body: Buffer, card: ModelCard, query: Mapping[str, str]) -> RestRequest:
     """Return the request of a body that is a picture's file, for the model's only input of pictures.
+
+    Args:
+        body: The file.
+        card: Of the model.
+        query: The parameters of the request, as its URL has them.
 
     Raises:
         BadTensor: The model has none, or several inputs.
@@ -197,7 +217,15 @@ def picture_request(body: Buffer, card: ModelCard) -> RestRequest:
         names = ", ".join(spec.name for spec in card.inputs)
         raise BadTensor(f"the body is one picture, and model '{card.name}' has the inputs {names}; send them in JSON")
     data = len(body).to_bytes(4, "little") + bytes(body)
-    return RestRequest((EncodedTensor(card.pictures[0].input, Datatype.BYTES, (1,), "raw", data),))
+    tensor = EncodedTensor(card.pictures[0].input, Datatype.BYTES, (1,), "raw", data)
+    return RestRequest(
+        (tensor,), parameters={name: _scalar(query[name]) for name in query if name in REQUEST_PARAMETERS}
+    )
+
+
+def _scalar(text: str) -> Scalar:
+    """Return the value of a parameter of a URL, where everything is text."""
+    return text == "true" if text in {"true", "false"} else int(text) if _NUMBER.fullmatch(text) else text
 
 
 def read_json(text: Buffer, shape: type[_T]) -> _T:
@@ -270,10 +298,10 @@ def _wrong(error: msgspec.ValidationError, shape: type[Struct], what: str) -> In
     return type(found)(f"Unable to parse '{named[1]}': {found}") if named else found
 
 
-def _parameters(raw: Raw) -> _Parameters:
+def _parameters(raw: Raw) -> tuple[_Parameters, Mapping[str, Scalar]]:
     text = bytes(raw)
     if text in _NOTHING:
-        return _NO_PARAMETERS
+        return _NO_PARAMETERS, {}
     if len(text) > DEFAULT_LIMITS.header_bytes:
         raise LimitExceeded(f"parameters of {len(text)} bytes; at most {DEFAULT_LIMITS.header_bytes} are accepted")
     try:
@@ -287,9 +315,9 @@ def _parameters(raw: Raw) -> _Parameters:
         raise BadEnvelope(
             "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
         )
-    scalars(parameters, _KNOWN, "request")
+    further = scalars(parameters, _KNOWN, "request")
     try:
-        return msgspec.convert(parameters, _Parameters)
+        return msgspec.convert(parameters, _Parameters), further
     except msgspec.ValidationError as error:
         raise _wrong(error, _Parameters, "request parameters") from error
 
@@ -323,9 +351,16 @@ def _inputs(described: Sequence[_Input], tail: memoryview, model: str) -> Iterat
             )
         else:
             data, tail = tail[:size], tail[size:]
-        yield EncodedTensor(name, datatype, shape, "raw", data)
+        yield EncodedTensor(name, datatype, shape, "raw", data, _stated(known))
     if tail:
         raise BadTensor(f"unexpected additional input data for model '{model}': {len(tail)} bytes")
+
+
+def _stated(known: _InputParameters) -> dict[str, Scalar]:
+    """Return what an input's parameters say of its bytes."""
+    if known is _NO_INPUT_PARAMETERS:
+        return {}
+    return {name: value for name in TENSOR_PARAMETERS if (value := getattr(known, name)) is not None}
 
 
 def _check_source(described: _Input, known: _InputParameters) -> None:
