@@ -124,19 +124,28 @@ def _opened(tensor: EncodedTensor, stated: dict[str, Scalar], takes: set[str], s
     """Return an input as it travels, by what is stated of it; the files of pictures are left as strings."""
     if not stated:
         return tensor
-    encoding, is_picture = str(stated.get(_ENCODING, "raw")), tensor.name in takes
+    encoding = str(stated.get(_ENCODING, "raw"))
     kept = {name: value for name, value in stated.items() if name in _TRAVELLING}
     if encoding not in ENCODINGS:
         kept[IMAGE_ENCODING], encoding = _pixels(tensor.name, encoding), "raw"
     if tensor.datatype is Datatype.BYTES and tensor.name not in strings:
-        if is_picture and (encoding in _FILES or (encoding == "raw" and _SHAPE not in stated)):
+        if tensor.name in takes and _are_files(encoding, stated):
             return changed(tensor, encoding=encoding, parameters=kept)
         tensor = _from_string(tensor, encoding, stated)
     check_shape(tensor.name, tensor.datatype, tensor.shape)
-    if is_picture and encoding in _PICTURES:
-        bits = 16 if tensor.datatype is Datatype.UINT16 else 8
-        kept.setdefault(IMAGE_ENCODING, f"{'rgb' if tensor.shape[-1:] == (3,) else 'mono'}{bits}")
+    if tensor.name in takes and encoding in _PICTURES:
+        kept.setdefault(IMAGE_ENCODING, _colours(tensor))
     return changed(tensor, encoding=encoding, parameters=kept)
+
+
+def _are_files(encoding: str, stated: Mapping[str, Scalar]) -> bool:
+    """Return whether strings are the files of pictures, which tell their shape, and not the bytes of arrays."""
+    return encoding in _FILES or (encoding == "raw" and _SHAPE not in stated)
+
+
+def _colours(picture: EncodedTensor) -> str:
+    bits = 16 if picture.datatype is Datatype.UINT16 else 8
+    return f"{'rgb' if picture.shape[-1:] == (3,) else 'mono'}{bits}"
 
 
 def _pixels(name: str, encoding: str) -> str:
