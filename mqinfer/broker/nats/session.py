@@ -260,14 +260,13 @@ class NatsSession:
                 answer.set_result(None)
 
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
-        from nats.errors import Error
-
         try:
             await work
         except LinkError as error:
             self.give_up(error)
-        except (Error, OSError) as error:
-            self.give_up(NotConnected(f"the connection failed: {error}"))
+        except Exception as error:  # noqa: BLE001 - also a defect may not leave a link that only seems connected
+            _log.debug("link %s: its connection failed", self._client_id, exc_info=True)
+            self.give_up(NotConnected(f"the connection failed: {error!r}"))
 
     async def _beat(self) -> None:
         while True:

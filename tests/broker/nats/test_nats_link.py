@@ -126,7 +126,7 @@ def test_nobody_there(unique: Unique) -> None:
 def test_without_jetstream(unique: Unique) -> None:
     """A server that keeps nothing is refused, with what to do."""
     with NatsServer(jetstream=False) as server, pytest.raises(BrokerUnreachable, match="nats-server --jetstream"):
-        make_link(server.url, client_id=unique("link")).open(2.0)
+        make_link(server.url, client_id=unique("link")).open(PATIENCE)
 
 
 def test_access_rules(unique: Unique) -> None:
