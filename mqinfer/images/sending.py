@@ -64,6 +64,9 @@ def picture_tensor(
 
 def _file(picture: str | PathLike[str] | bytes | bytearray | memoryview, name: str) -> EncodedTensor:
     data = Path(picture).read_bytes() if isinstance(picture, str | PathLike) else picture
+    if not isinstance(data, bytes | bytearray | memoryview):  # such as the None of OpenCV for a file that it can't read
+        expected = "expected a path, the bytes of a JPEG or PNG, or an array of its pixels"
+        raise BadTensor(f"a picture of type {type(data).__name__}: {expected}")
     try:
         return picture_file(name, data)
     except BadEncoding as error:

@@ -116,6 +116,8 @@ def test_what_is_no_picture_is_refused(blobs: str, make_client: MakeClient, tmp_
         ),
         (np.zeros((1, 4, 4, 3), np.uint8), BadTensor, r"a picture of uint8 \[1, 4, 4, 3\]"),
         (np.zeros((0, 4, 3), np.uint8), BadTensor, r"\[0, 4, 3\]"),
+        (None, BadTensor, "a picture of type NoneType: expected a path, the bytes of a JPEG or PNG, or an array"),
+        (7, BadTensor, "a picture of type int"),
         (tmp_path / "none.png", FileNotFoundError, "none.png"),
     ]
     for picture, error, words in wrong:

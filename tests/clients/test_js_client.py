@@ -271,7 +271,8 @@ def test_logins_over_tls(programs: Path, write_echo: Callable[..., Path], serve:
             arguments = [url, "car-1", str(car.password), str(car.ca_file)]
             found = json.loads(output(programs / "test" / "live" / "login.js", *arguments))
             assert found == {
-                "refused": "not_authorized",
+                "refused": "check user and password",
+                "without": "it wants a user and a password",
                 "statuses": ["connecting false", "refused true"],
                 "stranger": "broker_unreachable",
                 "name": "car-1",

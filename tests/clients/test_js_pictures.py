@@ -191,7 +191,7 @@ def test_pictures_in_node(
         "nothing": "bad_tensor: expected a JPEG or PNG, pixels",
         "several": 'bad_tensor: 2 pictures: model "blobs" takes 1 in one request: images',
         "few": 'bad_tensor: 1 pictures: model "stereo" takes 2 in one request: right, left',
-        "none": 'bad_tensor: model "plain" takes no pictures; `mqinfer infer plain --input a.jpg` prints the line',
+        "none": 'bad_tensor: model "plain" takes no pictures; its inputs are x FP32[-1, 4]; if one has',
         "nobody": 'model_not_found: no worker has published a card of model "nobody" in 0.2 s',
     }.items():
         assert wrong[name].startswith(words)

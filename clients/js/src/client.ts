@@ -13,6 +13,7 @@ import {
   NotConnected,
 } from "./errors.js";
 import { shown } from "./fields/fields.js";
+import { checkOptions } from "./fields/nearest.js";
 import { DEFAULT_LIMITS } from "./limits.js";
 import type { Link, LinkOptions, LinkStatus, Message } from "./link.js";
 import { openLink } from "./mqtt_link.js";
@@ -41,6 +42,9 @@ import { type Watch, Watches, type WatchOptions } from "./watch.js";
 
 const TIMEOUT_MS = 10_000;
 const CONNECT_TIMEOUT_MS = 10_000;
+const LINK_OPTIONS = ["user", "password", "maxPacketSize", "signal", "tls"] as const;
+const PENDING_OPTIONS = ["window", "maxPending", "patienceMs", "settlingMs", "backoffMs"] as const;
+const OWN_OPTIONS = ["name", "root", "timeoutMs", "connectTimeoutMs", "limits", "onStatus"] as const;
 /** Above this a browser's timer fires at once. */
 const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
@@ -97,10 +101,7 @@ export class Client {
   private constructor(options: ClientOptions, name: string) {
     this.name = name;
     this.#topics = new Topics(options.root);
-    this.#table = new PendingTable(
-      given(options, ["window", "maxPending", "patienceMs", "settlingMs", "backoffMs"]),
-      (...asked) => this.#workers.insteadOf(...asked),
-    );
+    this.#table = new PendingTable(given(options, PENDING_OPTIONS), (...asked) => this.#workers.insteadOf(...asked));
     this.#patienceMs = options.patienceMs ?? DEFAULT_PENDING.patienceMs;
     this.#limits = options.limits ?? DEFAULT_LIMITS;
     this.#timeoutMs = checkedTimeout(options.timeoutMs ?? TIMEOUT_MS);
@@ -114,12 +115,13 @@ export class Client {
    * @throws BrokerUnreachable: No broker answered within `connectTimeoutMs`.
    * @throws NotAuthorized: The broker refused the login, or the subscription to the results of this client's name.
    * @throws BadTopic: The name or the root breaks the naming rules.
-   * @throws ConfigError: The URL or a timeout is wrong.
+   * @throws ConfigError: The URL or a timeout is wrong, or there is no such option.
    */
   static async connect(url: string, options: ClientOptions = {}): Promise<Client> {
+    checkOptions(options, [...LINK_OPTIONS, ...PENDING_OPTIONS, ...OWN_OPTIONS]);
     const { user, name = user && isName("client", user) ? user : `js-${newId().slice(0, 12)}` } = options;
     const client = new Client(options, checkName("client", name));
-    const forLink = given(options, ["user", "password", "maxPacketSize", "signal", "tls"]);
+    const forLink = given(options, LINK_OPTIONS);
     const timeoutMs = options.connectTimeoutMs ?? CONNECT_TIMEOUT_MS;
     const link = await openLink({ ...forLink, url, name, timeoutMs, onStatus: (status) => client.#onLink(status) });
     client.#link = link;

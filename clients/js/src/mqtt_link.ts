@@ -110,6 +110,9 @@ class MqttLink implements Link {
     const addresses = eachOf(options.url).map(withoutLogin);
     this.#urls = addresses.map(({ url }) => url);
     const { user, password } = addresses[0] ?? {};
+    if ((options.user ?? user) === undefined && (options.password ?? password) !== undefined) {
+      throw new ConfigError("a password needs the user that it is of; state both");
+    }
     this.#onStatus = options.onStatus ?? nothing;
     this.#options = {
       clientId: `${checkName("client", options.name ?? "client")}~${randomHex(8)}`,
@@ -243,7 +246,8 @@ class MqttLink implements Link {
     if (isFinal) {
       this.#closed = true;
       const message = `the broker at ${this.#urls[0]} refused the connection: ${end.reason}`;
-      const refusal = end.needsLogin ? new NotAuthorized(message) : new LinkError(message);
+      const check = this.#options.username === undefined ? "it wants a user and a password" : "check user and password";
+      const refusal = end.needsLogin ? new NotAuthorized(`${message}; ${check}`) : new LinkError(message);
       this.#settle.reject(refusal);
       for (const { settle } of this.#subscriptions.all()) settle(refusal);
       this.#report("refused", end.reason, end.needsLogin);

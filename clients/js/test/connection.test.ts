@@ -7,7 +7,9 @@ import { matches, Subscriptions } from "../src/connection/filters.js";
 import { Liveness } from "../src/connection/liveness.js";
 import { messageOf, packetSize } from "../src/connection/packets.js";
 import { eachOf } from "../src/connection/standby.js";
+import { Client } from "../src/index.js";
 import { openLink } from "../src/mqtt_link.js";
+import { type InferOptions, newRequest } from "../src/requests/messages.js";
 
 test("The pauses grow from 0.25 to 5 seconds, less up to half by chance, and begin anew after a good connection", () => {
   const backoff = new Backoff();
@@ -163,6 +165,19 @@ for (const url of [
     await assert.rejects(openLink({ url }), { code: "config_error" });
   });
 }
+
+test("An option that there is not is refused, with those that there are", async () => {
+  const wrong = (options: object) => Client.connect("ws://127.0.0.1:9", options);
+  await assert.rejects(wrong({ username: "a" }), {
+    code: "config_error",
+    message: /^there is no option "username"; expected some of .*tls, user, .*; did you mean "user"\?$/,
+  });
+  await assert.rejects(wrong({ timeout: 1 }), { code: "config_error", message: /did you mean "timeoutMs"\?$/ });
+  await assert.rejects(wrong({ password: "secret" }), { code: "config_error", message: /^a password needs the user/ });
+  const address = { id: "r", responseTopic: "t" };
+  const seconds = { timeout: 1 } as InferOptions;
+  assert.throws(() => newRequest("m", { x: new Float32Array(1) }, seconds, address), /did you mean "timeoutMs"/);
+});
 
 test("Without an address the error says what one looks like", async () => {
   const nothing = undefined as unknown as string;

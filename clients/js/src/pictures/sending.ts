@@ -27,8 +27,11 @@ export async function pictureInputs(
   const given = Array.isArray(picture) ? (picture as readonly Picture[]) : [picture as Picture];
   const names = contracts.map(({ input }) => input).join(", ");
   if (contracts.length === 0) {
-    const cure = `\`mqinfer infer ${card.name} --input a.jpg\` prints the line that its model.toml lacks`;
-    throw new BadTensor(`model ${shown(card.name)} takes no pictures; ${cure}`);
+    const inputs = card.inputs
+      .map(({ name, datatype, shape }) => `${name} ${datatype}[${shape.join(", ")}]`)
+      .join(", ");
+    const cure = `if one has a picture's shape, \`mqinfer infer ${card.name} --input a.jpg\` prints the line that its model.toml lacks`;
+    throw new BadTensor(`model ${shown(card.name)} takes no pictures; its inputs are ${inputs}; ${cure}`);
   }
   if (given.length !== contracts.length) {
     throw new BadTensor(

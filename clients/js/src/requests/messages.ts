@@ -4,6 +4,7 @@ import { CHECKSUM, checksum } from "../checksum.js";
 import type { Outgoing } from "../connection/packets.js";
 import { CONTENT_TYPE, encodeRequest } from "../envelope.js";
 import { BadEncoding, BadTensor, ConfigError, MqinferError } from "../errors.js";
+import { checkOptions } from "../fields/nearest.js";
 import { checkTogether, decodeTensor, type EncodeOptions, encodeTensor } from "../tensors.js";
 import { checkName, type Topics } from "../topics.js";
 import type {
@@ -66,6 +67,8 @@ export interface Result {
 
 const MOST_TIMEOUT_MS = 1e9;
 const CAPTURE = ["source", "sequence", "captureTimeNs", "frameId"] as const;
+const SENDING = ["timeoutMs", "signal", "version", "outputs", "outputEncoding", "priority", "parameters"] as const;
+const OPTIONS = [...SENDING, ...CAPTURE];
 const PICTURES = new Set(["jpeg", "png"]);
 
 /** Return a timeout if it is possible. */
@@ -83,6 +86,7 @@ export function newRequest(
   options: InferOptions,
   address: { readonly id: string; readonly responseTopic: string },
 ): Request {
+  checkOptions(options, OPTIONS);
   const { version, outputs, outputEncoding, priority, parameters } = options;
   if (!inputs) throw new BadTensor(`a request to ${model} needs its inputs by name, such as { x: Float32Array.of(1) }`);
   const capture = Object.fromEntries(
