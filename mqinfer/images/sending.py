@@ -62,7 +62,7 @@ def picture_tensor(
     return tensor, Placement.in_model(contract, width, height)
 
 
-def _file(picture: str | PathLike[str] | bytes | bytearray | memoryview, name: str) -> EncodedTensor:
+def _file(picture: object, name: str) -> EncodedTensor:
     data = Path(picture).read_bytes() if isinstance(picture, str | PathLike) else picture
     if not isinstance(data, bytes | bytearray | memoryview):  # such as the None of OpenCV for a file that it can't read
         expected = "expected a path, the bytes of a JPEG or PNG, or an array of its pixels"
