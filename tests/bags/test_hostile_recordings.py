@@ -6,6 +6,7 @@ import bz2
 import json
 import resource
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -151,3 +152,39 @@ def test_the_command_ends_in_words(bomb: Make, write_echo: Write, tmp_path: Path
         assert "unpacks to more than 512 MiB" in printed
     assert "Traceback" not in printed
     assert not summary.exists() or json.loads(summary.read_text())["frames_read"] <= 20
+
+
+READ_ALL = """
+import logging, os, sys
+from contextlib import closing
+from pathlib import Path
+from mqinfer.bags.sources import open_source
+from mqinfer.broker.malloc import return_freed_memory
+from mqinfer.protocol.errors import MqinferError
+logging.disable()
+for turn in range(3):
+    for path in sys.argv[1:]:
+        try:
+            with closing(open_source(path)) as source:
+                list(source.frames())
+        except MqinferError:
+            pass
+    return_freed_memory()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    print(pages * os.sysconf("SC_PAGE_SIZE") >> 20, len(os.listdir("/proc/self/fd")))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_memory_returns_after_many(tmp_path: Path, bomb: Make) -> None:
+    """One process reads packed zeros and what is no recording, again and again: 32 MiB stay, and no descriptor."""
+    paths = [bomb(kind, 16) for kind in ("bz2.bag", "chunk")]
+    for suffix in ("webm", "ts", "mp4", "h264", "bag", "mcap", "db3"):
+        for name, content in {"text": b"no recording\n" * 99, "zeros": bytes(MIB), "ones": b"\xff" * MIB}.items():
+            paths.append(tmp_path / f"{name}.{suffix}")
+            paths[-1].write_bytes(content)
+    run = subprocess.run([sys.executable, "-c", READ_ALL, *map(str, paths)], capture_output=True, text=True, check=True)
+    (first, opened), _, (last, still_opened) = (map(int, line.split()) for line in run.stdout.splitlines()[-3:])
+    assert last <= first + 32
+    assert still_opened == opened
