@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 
 from aiohttp import web
@@ -18,6 +19,8 @@ from mqinfer.dashboard.sessions import GRANTED, Attempts, Sessions
 from mqinfer.dashboard.settings import DashboardSettings
 from mqinfer.dashboard.wall import WallGate
 from mqinfer.interrupts import on_stop
+from mqinfer.metrics.endpoint import serving_metrics
+from mqinfer.metrics.lag import add_site, follow_site
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.web.connections import BoundedRunner, allow_many_connections
 from mqinfer.web.keys import KeyFile
@@ -46,7 +49,8 @@ def run(settings: DashboardSettings) -> None:
     async def main() -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         on_stop(partial(loop.call_soon_threadsafe, stop.set), lambda: "connections of browsers were cut")
-        await serve(settings, page, stop)
+        async with _serving_lag(settings):
+            await serve(settings, page, stop)
 
     asyncio.run(main())
 
@@ -87,6 +91,17 @@ async def serve(
         _log.info("stopping")
     finally:
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def _serving_lag(settings: DashboardSettings) -> AsyncIterator[None]:
+    """Answer `/metrics` with the lag of the site while the context lasts, where a port is set for it."""
+    if settings.metrics_port is None:
+        yield
+        return
+    async with follow_site(settings.address, None, settings.root) as client:
+        with serving_metrics(partial(add_site, client), settings.metrics_port, settings.metrics_bind):
+            yield
 
 
 def _make_relay(settings: DashboardSettings) -> Relay:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import typer
 
 from mqinfer.broker.address import BrokerAddress
+from mqinfer.metrics.endpoint import LOOPBACK
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.web.tls import TlsFiles
 
@@ -68,6 +69,8 @@ class DashboardSettings(PageOptions):
         hosts: Names under which the page is reached, with a port unless it is the usual one; empty for loopback's
             names where it listens there, and for any elsewhere.
         max_connections: Browsers that the relay connects at a time.
+        metrics_port: Where Prometheus reads the lag of the site; None: nowhere.
+        metrics_bind: Address of that port.
         first_packet: Time in which a browser has to send the first packet after the WebSocket is open.
         broker_patience: Time in which the broker has to accept a connection.
         heartbeat: Interval of the pings to a browser; one that answers none for half of it is disconnected.
@@ -79,6 +82,8 @@ class DashboardSettings(PageOptions):
     tls: TlsFiles | None = None
     hosts: tuple[str, ...] = ()
     max_connections: int = 256
+    metrics_port: int | None = None
+    metrics_bind: str = LOOPBACK
     first_packet: float = 10.0
     broker_patience: float = 10.0
     heartbeat: float = 60.0

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Container, Mapping
+from collections.abc import AsyncIterator, Container, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain, islice, zip_longest
 
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.client.aio import AsyncClient
 from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.registry import Registry
+from mqinfer.metrics.client import add_connection
 from mqinfer.metrics.samples import Samples
+from mqinfer.protocol.errors import NotConnected
 from mqinfer.protocol.states import AT_WORK, WorkerStatus
 
 _MOST_CLAIMED = 1 << 20
@@ -117,3 +122,24 @@ def add_lag(samples: Samples, live: LiveRegistry) -> None:
         samples.gauge("lag_oldest_request_seconds", text, each.oldest_ms / 1e3, model=model)
         samples.gauge("lag_workers", "Worker processes that are ready.", each.workers, model=model)
         samples.gauge("lag_capacity_requests", "Requests that these accept at a time.", each.capacity, model=model)
+
+
+def add_site(client: AsyncClient, samples: Samples) -> None:
+    """Add the lag of the site that a client of `follow_site` sees, and whether there is a connection."""
+    add_lag(samples, client.connection.registry)
+    add_connection(samples, connected=client.connection.requester.connected)
+
+
+@asynccontextmanager
+async def follow_site(address: BrokerAddress, name: str | None, root: str) -> AsyncIterator[AsyncClient]:
+    """Connect a client whose registry has all that the broker keeps, also the states of clients.
+
+    Raises:
+        LinkError: The broker is away, or refuses the login.
+        ConfigError: The address is wrong.
+    """
+    async with AsyncClient(address, name=name, root=root) as client:
+        client.connection.registry.watches_clients = True
+        if not await client.connection.registry.wait_until_complete():
+            raise NotConnected("the broker has not sent the states of clients and workers in time; try again")
+        yield client

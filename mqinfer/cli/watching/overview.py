@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Container, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from msgspec import Struct, ValidationError, convert, to_builtins
@@ -14,11 +15,9 @@ from msgspec import Struct, ValidationError, convert, to_builtins
 from mqinfer.cli.options import ConnectionOptions
 from mqinfer.client.aio import AsyncClient
 from mqinfer.client.control import AsyncControl, ControlReply
-from mqinfer.metrics.client import add_connection
-from mqinfer.metrics.lag import add_lag, lag, to_record
-from mqinfer.metrics.samples import Samples
+from mqinfer.metrics.lag import add_site, follow_site, lag, to_record
 from mqinfer.protocol.control import Call, ModelState, Operation
-from mqinfer.protocol.errors import MqinferError, NotAuthorized, NotConnected, NoWorker
+from mqinfer.protocol.errors import MqinferError, NotAuthorized, NoWorker
 from mqinfer.protocol.states import AT_WORK, PendingRequests, ServedModel, ServerStatus, WorkerStatus
 from mqinfer.protocol.topics import instead_of
 
@@ -114,13 +113,9 @@ class Observer:
     """
 
     def __init__(self, client: AsyncClient) -> None:
+        self.read_metrics = partial(add_site, client)
         self._connection, self._control = client.connection, AsyncControl(client)
         self._known = client.connection.registry.known
-
-    def read_metrics(self, samples: Samples) -> None:
-        """Add what waits for each model, and whether there is a connection."""
-        add_lag(samples, self._connection.registry)
-        add_connection(samples, connected=self._connection.requester.connected)
 
     async def ask(self, timeout: float) -> ServerReplies:  # noqa: ASYNC109  part of the result: who has not replied in time
         """Ask all servers for their models and statistics; a server that fails is no error."""
@@ -293,10 +288,7 @@ async def observe(connection: ConnectionOptions) -> AsyncIterator[Observer]:
         LinkError: The broker is away, or refuses the login.
         ConfigError: The address is wrong.
     """
-    async with AsyncClient(connection.address(), name=connection.name, root=connection.root) as client:
-        client.connection.registry.watches_clients = True
-        if not await client.connection.registry.wait_until_complete():
-            raise NotConnected("the broker has not sent the states of clients and workers in time; try again")
+    async with follow_site(connection.address(), connection.name, connection.root) as client:
         yield Observer(client)
 
 

@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from mqinfer.broker.connect import resolve
-from mqinfer.cli.options import ConnectionOptions, with_connection, with_group
+from mqinfer.cli.options import ConnectionOptions, MetricsBind, MetricsPort, with_connection, with_group
 from mqinfer.dashboard.settings import MOST_OF_LOGIN, DashboardSettings, PageOptions, check_settings
 from mqinfer.extras import check_packages
+from mqinfer.metrics.endpoint import LOOPBACK
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.web.tls import TlsFiles
 
@@ -38,6 +39,8 @@ def dashboard(
             min=1,
         ),
     ] = None,
+    metrics_port: MetricsPort = None,
+    metrics_bind: MetricsBind = LOOPBACK,
 ) -> None:
     """Serve a page with live pictures, results and workers to browsers until Ctrl-C.
 
@@ -52,11 +55,14 @@ def dashboard(
         root=connection.root,
         hosts=tuple(host or ()),
         tls=TlsFiles(tls_cert, tls_key) if tls_cert and tls_key else None,
+        metrics_port=metrics_port,
+        metrics_bind=metrics_bind,
         **asdict(page),
     )
     check_settings(settings)
     if max_connections is None:
-        max_connections = MOST_OF_LOGIN if settings.login == "relay" else settings.max_connections
+        of_login = MOST_OF_LOGIN - (metrics_port is not None)  # its connection is of the same login
+        max_connections = of_login if settings.login == "relay" else settings.max_connections
     settings = replace(settings, max_connections=max_connections)
     from mqinfer.dashboard.serving import run
 
