@@ -20,6 +20,7 @@ from mqinfer.models.load_options import LoadOptions, RequestedDevice, TensorOpti
 from mqinfer.models.postprocess.stage import check_labels, with_postprocessing
 from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config import InstanceKind, ModelConfig, TensorConfig, WarmUp
+from mqinfer.models.repository.config_files import CONFIG_FILE, CONFIG_FILES
 from mqinfer.models.repository.files import check_model_files
 from mqinfer.models.row_trial import why_rows_stay_alone
 from mqinfer.protocol.card import ModelCard, Signature, with_parameters
@@ -101,6 +102,28 @@ def _unservable(card: ModelCard) -> str:
 
 
 def _load(model: ModelVersion, device: str, versions: Sequence[int], find_remote: FindRemote | None) -> LoadedModel:
+    """Load a version; what is wrong in its configuration is said of the file that it has."""
+    try:
+        return _load_parts(model, device, versions, find_remote)
+    except ConfigError as error:
+        words = str(error)
+        if not words.startswith(CONFIG_FILE):
+            raise
+        raise ConfigError(f"{_configured_in(model)}{words.removeprefix(CONFIG_FILE)}") from error
+
+
+def _configured_in(model: ModelVersion) -> str:
+    """Return the configuration files that a version has, or the one that it may have."""
+    folder = next((each for each in model.path.parents if each.name == model.name), model.path)
+    files = [name for name in CONFIG_FILES if (folder / name).exists()]
+    if (folder / str(model.version) / CONFIG_FILE).exists():
+        files.append(f"{model.version}/{CONFIG_FILE}")
+    return ", ".join(files) or CONFIG_FILE
+
+
+def _load_parts(
+    model: ModelVersion, device: str, versions: Sequence[int], find_remote: FindRemote | None
+) -> LoadedModel:
     if model.config.ensemble_scheduling:
         return _load_ensemble(model, device, versions, find_remote)
     check_model_files(model.path)

@@ -8,13 +8,16 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from mqinfer.bench.site_load import LoadTurn
 from mqinfer.cli.app import app
+from mqinfer.cli.bench import app as bench_app
 from mqinfer.client import InferResult
 from mqinfer.lab.load import Overlapping
 from mqinfer.protocol.errors import MqinferError, NoWorker
@@ -117,3 +120,10 @@ def test_what_can_not_be_measured(options: list[str], words: str) -> None:
     """It is refused before anything is sent."""
     refused = CliRunner().invoke(app, ["bench", "load", "any", "--broker", "mqtt://127.0.0.1:1", *options])
     assert words in str(refused.exception)
+
+
+def test_every_bench_has_the_same_files() -> None:
+    """Each keeps its table as CSV and Markdown, draws it, and prints it as JSON."""
+    benches: Any = get_command(bench_app)
+    for command in benches.commands.values():
+        assert {"--csv", "--markdown", "--plot", "--json"} <= {name for each in command.params for name in each.opts}

@@ -275,3 +275,26 @@ def test_a_file_that_is_removed_while_it_loads(
     monkeypatch.setattr(Path, "stat", stat)
     with pytest.raises(ModelNotLoadable, match=r"model\.onnx: can't be read: .*copying\.tmp"):
         load_model(ModelVersion("m", 1, path))
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        (["config.pbtxt"], "config.pbtxt"),
+        (["model.toml"], "model.toml"),
+        (["config.pbtxt", "1/model.toml"], "config.pbtxt, 1/model.toml"),
+    ],
+)
+def test_the_file_that_holds_the_error_is_named(
+    write_onnx: WriteOnnx, repository: Path, files: list[str], named: str
+) -> None:
+    """What does not fit the model is looked for where the configuration stands."""
+    write_onnx(repository / "m" / "1" / "model.onnx")
+    for file in files:
+        (repository / "m" / file).write_text("")
+    wrong = 'input [ { name: "x" data_type: TYPE_FP64 dims: [ -1 ] } ]'
+    if files[0] == "model.toml":
+        wrong = '[[input]]\nname = "x"\ndata_type = "TYPE_FP64"\ndims = [-1]\n'
+    (repository / "m" / files[0]).write_text(wrong)
+    with pytest.raises(ConfigError, match=f"model m version 1: {named}: x: data_type FP64, the model has FP32"):
+        load_model(Repository(repository).find("m"), device="cpu")

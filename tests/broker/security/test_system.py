@@ -364,6 +364,8 @@ def test_the_commands(secured: Any, write_echo: WriteEcho, tmp_path: Path) -> No
             assert (stranger.returncode, "wants a client certificate" in stranger.stderr) == (ExitCode.REFUSED, True)
             second = run("worker", "--repository", repository, **where, **identity("w"))
             assert (second.returncode, "another process has the name 'w'" in second.stderr) == (ExitCode.REFUSED, True)
+            other = run("worker", "--repository", repository, "--name", "v", **where, **identity("w"))
+            assert (other.returncode, "access rules don't let worker" in other.stderr) == (ExitCode.REFUSED, True)
             listed = run("broker", "list", folder)
             assert [line.split()[:2] for line in listed.stdout.splitlines()[2:]] == [
                 ["vehicle", "car-1"],
