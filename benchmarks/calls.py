@@ -1,11 +1,12 @@
 """Counts what one request and one frame pass through: calls of Python and C functions, files, classes and threads.
 
-Client, worker and replay run in processes of their own with a profile function in every thread (`sys.setprofile`). It
-makes them several times slower, so nothing is timed here.
+Client, worker, gateway and replay run in processes of their own with a profile function in every thread
+(`sys.setprofile`). It makes them several times slower, so nothing is timed here.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import runpy
 import sys
@@ -21,6 +22,8 @@ from tempfile import TemporaryDirectory
 from types import CodeType, FrameType
 
 import mqinfer
+from benchmarks.contestants.gateway import METHOD, request_maker, serving
+from benchmarks.contestants.grpc_server import OPTIONS
 from benchmarks.processes import Program
 from mqinfer.bench.over_mqtt import BrokerAccess
 from mqinfer.bench.workloads import Workload, load_workloads
@@ -31,6 +34,7 @@ from mqinfer.client.result import InferResult
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec, serve
 from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS
+from mqinfer.extras import import_extra
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.lab.reports import Grid
 
@@ -40,6 +44,7 @@ __all__ = [
     "Side",
     "calls_grid",
     "count_calls",
+    "count_gateway",
     "count_requests",
     "main",
     "side_of",
@@ -127,7 +132,7 @@ def count_calls(repository: Path) -> list[CountedCalls]:
     small, frame = load_workloads(repository, ("small", "frame"))
     with MosquittoServer() as broker:
         counted = count_requests(small, BrokerAccess.to(broker))
-    return counted + _count_frames(frame, [(), DEFAULT_SINKS])
+    return [*counted, *map(count_gateway, (small, frame)), *_count_frames(frame, [(), DEFAULT_SINKS])]
 
 
 def count_requests(workload: Workload, route: BrokerAccess, callers: Sequence[int] = (1, 8)) -> list[CountedCalls]:
@@ -156,6 +161,27 @@ def count_requests(workload: Workload, route: BrokerAccess, callers: Sequence[in
             sides = {"client": side_of(sent, _REQUESTS), "worker": side_of(served, _REQUESTS)}
             found.append(CountedCalls(f"{workload.name}, {'one caller' if each == 1 else f'{each} callers'}", sides))
     return found
+
+
+def count_gateway(workload: Workload) -> CountedCalls:
+    """Count requests to the gateway's gRPC front, one after the other.
+
+    Raises:
+        MqinferError: A process does not start, or fails a request.
+    """
+    grpc = import_extra("grpc", "bench", "grpcio")
+    with MosquittoServer() as broker, ExitStack() as stack:
+        worker = _start(stack, "worker", broker.url, workload.path.parents[2], workload.model)
+        gateway = _start(stack, "gateway", broker.url)
+        channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{gateway.first_line}", OPTIONS))
+        ask, request, tallies = channel.unary_unary(METHOD), request_maker(workload), []
+        for requests in (_WARM_UP, _REQUESTS):
+            for _ in range(requests):
+                ask(request(), wait_for_ready=True)
+            tallies.append([_read(each.ask("")) for each in (gateway, worker)])
+        spent = (after - before for before, after in zip(*tallies, strict=True))
+    sides = {role: side_of(each, _REQUESTS) for role, each in zip(("gateway", "worker"), spent, strict=True)}
+    return CountedCalls(f"{workload.name} through the gateway", sides)
 
 
 def _count_frames(workload: Workload, sinks: Sequence[Sequence[str]]) -> list[CountedCalls]:
@@ -332,6 +358,17 @@ def _worker(counter: CallCounter, url: str, repository: str, model: str) -> None
     worker.stop()
 
 
+def _gateway(counter: CallCounter, url: str) -> None:
+    asyncio.run(_serve_gateway(counter, url))
+
+
+async def _serve_gateway(counter: CallCounter, url: str) -> None:
+    async with serving(url) as port:
+        print(port, flush=True)
+        while await asyncio.to_thread(sys.stdin.readline):
+            _write(counter.tally())
+
+
 def _replays(counter: CallCounter, *arguments: str) -> None:
     """Run `mqinfer replay` to its end with each list of words that standard input has; an empty list runs nothing."""
     print("ready", flush=True)
@@ -354,8 +391,13 @@ def _replay(*arguments: str) -> None:
 
 
 def main(role: str, *arguments: str) -> None:
-    """Run one of the processes: `client`, `worker` or `replays`."""
-    roles: dict[str, Callable[..., None]] = {"client": _client, "worker": _worker, "replays": _replays}
+    """Run one of the processes: `client`, `worker`, `gateway` or `replays`."""
+    roles: dict[str, Callable[..., None]] = {
+        "client": _client,
+        "worker": _worker,
+        "gateway": _gateway,
+        "replays": _replays,
+    }
     counter = CallCounter()
     counter.install()
     try:

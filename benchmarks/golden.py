@@ -57,9 +57,7 @@ def write_golden(figures: Figures) -> Path:
 def _figures(counted: CountedCalls) -> dict[str, int]:
     together = counted.together()
     figures = {_BROKER: together.rooms["broker"], "other calls, both sides": together.own - together.rooms["broker"]}
-    if (
-        "client" in counted.sides
-    ):  # a request alone; of frames that overlap, each side's share changes with their timing
+    if "edge" not in counted.sides:  # a request alone; of frames that overlap, each side's share changes with timing
         figures |= {
             f"other calls of the {role}": side.own - side.rooms["broker"] for role, side in counted.sides.items()
         }

@@ -14,10 +14,14 @@ from benchmarks.calls import (
     Tally,
     calls_grid,
     count_calls,
+    count_gateway,
+    count_requests,
     side_of,
 )
 from benchmarks.golden import differences, figures_of, read_golden
-from mqinfer.bench.workloads import WORKLOADS, fixed_shape
+from mqinfer.bench.over_mqtt import BrokerAccess
+from mqinfer.bench.workloads import WORKLOADS, fixed_shape, load_workloads
+from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.lab.reports import as_json
 from mqinfer.lab.zoo import build
 
@@ -108,6 +112,25 @@ def test_wake_ups_have_a_wider_bound() -> None:
     assert differences(figures(90), figures(80))
 
 
+@pytest.mark.broker
+@pytest.mark.slow
+def test_a_request_takes_its_golden_number_of_calls(tmp_path: Path) -> None:
+    """Over MQTT, and through the gateway; as below a figure is wrong if it is in each of three counts."""
+    build(tmp_path, [WORKLOADS["small"]])
+    (small,) = load_workloads(tmp_path, ["small"])
+
+    def too_many() -> dict[tuple[str, str], str]:
+        with MosquittoServer() as broker:
+            counted = [*count_requests(small, BrokerAccess.to(broker), [1]), count_gateway(small)]
+        figures = figures_of(counted)
+        return differences(figures, {what: read_golden()[what] for what in figures})
+
+    wrong = too_many()
+    for _ in range(2):
+        wrong = {key: text for key, text in too_many().items() if key in wrong} if wrong else wrong
+    assert not wrong, "\n".join([*wrong.values(), "if it is meant: python -m benchmarks calls --write"])
+
+
 @pytest.mark.full
 @pytest.mark.broker
 @pytest.mark.slow
@@ -119,9 +142,10 @@ def test_a_request_and_a_frame_take_their_golden_number_of_calls(tmp_path: Path)
     """
     build(tmp_path, [WORKLOADS["small"], WORKLOADS["frame"]])
     passages = count_calls(tmp_path)
-    one, many, frame, kept = (passage.sides for passage in passages)
+    one, many, small, large, frame, kept = (passage.sides for passage in passages)
     assert "client/client.py" in one["client"].files & many["client"].files
     assert not any(file.startswith("client/") for file in one["worker"].files)
+    assert "gateway/grpc/infer.py" in small["gateway"].files & large["gateway"].files
     assert "models/backends/onnx.py" in one["worker"].files & frame["worker"].files
     assert any(file.startswith("edge_agent/") for file in frame["edge"].files & kept["edge"].files)
     assert "edge_agent/sinks/jsonl_sink.py" in kept["edge"].files - frame["edge"].files
