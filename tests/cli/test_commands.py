@@ -425,7 +425,7 @@ def test_the_commands_together(drive: Path, write_echo: WriteEcho, tmp_path: Pat
         wrong = mqinfer("infer", "ecko", "--broker", url, "--input", f"image={tmp_path}/x.npy")
         assert wrong.returncode == 1
         assert "no worker" in wrong.stderr  # or, on a busy machine: turned away (no worker, or busy ones)
-        assert "Traceback" not in wrong.stderr
+        assert not any(word in wrong.stderr for word in ("Traceback", "ignored")), wrong.stderr
         played = mqinfer("replay", drive, "--model", "eye", "--broker", url, "--summary", tmp_path / "s.json")
         assert played.returncode == 0, played.stderr
         assert json.loads((tmp_path / "s.json").read_text())["outcomes"]["ok"] == 10

@@ -36,6 +36,11 @@ def test_what_is_restarted(unit: str) -> None:
     assert values(unit, "StartLimitIntervalSec") == ["0"]
 
 
+def test_an_edge_may_open_cameras() -> None:
+    """Their devices belong to a group of the system."""
+    assert values("mqinfer-edge.service", "SupplementaryGroups") == ["video"]
+
+
 @pytest.mark.parametrize("unit", UNITS)
 def test_its_command_exists(unit: str) -> None:
     """The subcommand and each option."""
