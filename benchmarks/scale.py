@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,7 @@ from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client import AsyncClient, ClientOptions
 from mqinfer.lab.profiling.memory import resident_bytes
 from mqinfer.lab.reports import Grid
+from mqinfer.lab.zoo.onnx_graph import OnnxGraph
 from mqinfer.protocol.errors import ConfigError, ModelFailed, MqinferError
 
 __all__ = ["ScaleOptions", "Step", "measure_scale", "measure_states", "scale_grid", "serve", "vehicles"]
@@ -185,20 +187,12 @@ def _step(options: ScaleOptions, count: int, drive: Callable[[float], list[_Turn
 
 def _write_model(repository: Path) -> None:
     """Write a model that takes any number of bytes and returns the first eight."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    ends = [
-        helper.make_tensor_value_info("bytes", TensorProto.UINT8, ["n", "size"]),
-        helper.make_tensor_value_info("first", TensorProto.UINT8, ["n", 8]),
-    ]
-    bounds = {"starts": [0], "ends": [8], "axes": [1]}
-    given = [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in bounds.items()]
-    node = helper.make_node("Slice", ["bytes", *bounds], ["first"])
-    graph = helper.make_graph([node], _MODEL, ends[:1], ends[1:], given)
+    graph = OnnxGraph("uint8", ("n", "size"))
+    graph.node("Slice", "input", graph.integers(0), graph.integers(8), graph.integers(1), output="first")
+    graph.add_output("first", "uint8", ("n", 8))
     path = repository / _MODEL / "1" / "model.onnx"
     path.parent.mkdir(parents=True)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    path.write_bytes(model.SerializeToString())
+    graph.write(path)
 
 
 def serve(url: str, repository: str) -> None:
@@ -255,7 +249,7 @@ async def _turn(fleet: Sequence[AsyncClient], content: object, rate: float, seco
             due = begin + first + number / rate
             await asyncio.sleep(due - loop.time())
             try:
-                await client.infer(_MODEL, {"bytes": content})  # type: ignore[dict-item] # an array
+                await client.infer(_MODEL, {"input": content})  # type: ignore[dict-item] # an array
             except MqinferError as error:
                 failed[error.code] += 1
             else:
@@ -288,8 +282,6 @@ def measure_states(count: int) -> str:
 
 
 def _newcomer(url: str, count: int) -> float:
-    import threading
-
     came, left = threading.Event(), [count]
 
     def take(_: Message) -> None:

@@ -114,10 +114,9 @@ def _load(model: ModelVersion, device: str, versions: Sequence[int], find_remote
 
 def _configured_in(model: ModelVersion) -> str:
     """Return the configuration files that a version has, or the one that it may have."""
-    folder = next((each for each in model.path.parents if each.name == model.name), model.path)
-    files = [name for name in CONFIG_FILES if (folder / name).exists()]
-    if (folder / str(model.version) / CONFIG_FILE).exists():
-        files.append(f"{model.version}/{CONFIG_FILE}")
+    own = model.folder / CONFIG_FILE
+    files = [name for name in CONFIG_FILES if (model.folder.parent / name).exists()]
+    files += [f"{model.folder.name}/{own.name}"] if own.exists() else []
     return ", ".join(files) or CONFIG_FILE
 
 

@@ -21,7 +21,6 @@ from mqinfer.lab.optimize.products import (
     override_toml,
     plan,
     product_version,
-    version_folder,
     write_product,
 )
 from mqinfer.lab.optimize.samples import Sample, SampleInputs, feeds, random_samples
@@ -107,7 +106,7 @@ OWN = 'dynamic_batching = { preferred_batch_size = [2, 4] }\noutput = [{ name = 
 def test_a_product_keeps_the_models_configuration(repository: Path) -> None:
     """A product inherits the keys of the model and of the version, except those of the file."""
     original = _model(repository, CONFIG, OWN)
-    assert version_folder(original).name == "0001"
+    assert original.folder.name == "0001"
     folder = repository / "m" / "candidates" / "onnx-fp32"
     write_product(Recipe("onnx", "fp32"), Fused(original.path), original, [], folder)
     product = product_version(original, folder)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import ConnectionHandler, Message
 from mqinfer.broker.nats.loop import NatsLoop
-from mqinfer.broker.packets import encode_head
 from mqinfer.broker.threaded.link import ThreadedLink
 from mqinfer.extras import check_packages
 
@@ -34,8 +33,6 @@ class NatsLink(ThreadedLink):
         on_connection: ConnectionHandler | None = None,
     ) -> None:
         check_packages({"nats": "nats-py"}, "nats")
-        if will is not None:
-            encode_head(will)  # refuse a will that can't be published here, not on the link's thread
         super().__init__(
-            address, client_id, lambda routes: NatsLoop(address, client_id, will, routes, on_connection), _LIMIT
+            address, client_id, will, lambda routes: NatsLoop(address, client_id, will, routes, on_connection), _LIMIT
         )

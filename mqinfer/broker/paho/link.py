@@ -6,7 +6,6 @@ import asyncio
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import ConnectionHandler, Message
-from mqinfer.broker.packets import encode_head
 from mqinfer.broker.paho.client import check_paho
 from mqinfer.broker.paho.connecting import Identity, make_tls_context
 from mqinfer.broker.paho.loop import Loop
@@ -39,9 +38,7 @@ class PahoLink(ThreadedLink):
         on_connection: ConnectionHandler | None = None,
         host: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        if will is not None:
-            encode_head(will)  # refuse a will that can't be published here, not on the link's thread
         check_paho()
         tls = None if address.tls is None else make_tls_context(address.tls)
         identity = Identity(address, client_id, will, tls=tls)
-        super().__init__(address, client_id, lambda routes: Loop(identity, routes, on_connection, host), _LIMIT)
+        super().__init__(address, client_id, will, lambda routes: Loop(identity, routes, on_connection, host), _LIMIT)

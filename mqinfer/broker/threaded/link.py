@@ -203,13 +203,21 @@ class ThreadedLink:
     Args:
         address: The broker.
         client_id: Unique among all connections to the broker.
+        will: What the thread will leave with the broker; it must be one that can be published.
         make_loop: Returns the thread, which has not begun, for the subscriptions.
         limit: How the broker states the largest packet, and what to raise where it is too small.
     """
 
     def __init__(
-        self, address: BrokerAddress, client_id: str, make_loop: Callable[[Routes], LinkThread], limit: tuple[str, str]
+        self,
+        address: BrokerAddress,
+        client_id: str,
+        will: Message | None,
+        make_loop: Callable[[Routes], LinkThread],
+        limit: tuple[str, str],
     ) -> None:
+        if will is not None:
+            encode_head(will)  # refused here, not on the link's thread
         self._address = address
         self._maker = Maker(f"the link {client_id!r} to {address}")
         self._make_loop = make_loop

@@ -37,9 +37,10 @@ _CONCURRENCY = 8
 """Runs of the ensemble at a time: most of them wait for another worker."""
 _PATIENCE_S = 30.0
 """How long it waits for a worker of a step, where the deadline leaves as much: one that crashed comes back."""
-
 _REPLY_S = 0.05
 """What is left of the deadline for the error of a step that has come to nothing; of a short one a twentieth."""
+_served: ContextVar[Sequence[IncomingRequest]] = ContextVar("served", default=())
+"""The requests that this thread runs the ensemble for."""
 
 
 class RemoteModels:
@@ -68,7 +69,6 @@ class RemoteModels:
         self._found = 0
         self._lock = threading.Lock()
         self._waited_for: dict[Future[InferResult], set[tuple[str, str]]] = {}
-        self._served: ContextVar[Sequence[IncomingRequest]] = ContextVar("served", default=())
 
     def find(self, model: str, version: int | None, within: Collection[str]) -> LoadedModel:
         """Return a model that other workers serve.
@@ -97,11 +97,11 @@ class RemoteModels:
 
     def serving(self, requests: Sequence[IncomingRequest], run: Callable[[], T]) -> T:
         """Run something for requests: what is asked for meanwhile, by this thread, is for them."""
-        token = self._served.set(requests)
+        token = _served.set(requests)
         try:
             return run()
         finally:
-            self._served.reset(token)
+            _served.reset(token)
 
     def cancel(self, client: str, ids: Iterable[str]) -> None:
         """Cancel what nobody waits for any more, since a client has cancelled these requests."""
@@ -119,7 +119,7 @@ class RemoteModels:
         Raises:
             MqinferError: As of a client; `Cancelled` where nobody waits any more.
         """
-        client, served = self._client, self._served.get()
+        client, served = self._client, _served.get()
         if client is None:
             raise ModelFailed("the ensemble is closed")
         left = max((each.deadline for each in served), default=math.inf) - self._clock()

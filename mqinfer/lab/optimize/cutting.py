@@ -7,7 +7,7 @@ what was made before it and is taken behind it crosses from the one part to the 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from operator import itemgetter
@@ -22,7 +22,7 @@ from mqinfer.lab.conversion import import_onnx, to_onnx
 from mqinfer.lab.model_process import card_of
 from mqinfer.lab.optimize.optimising import run_samples
 from mqinfer.lab.optimize.parity import compare
-from mqinfer.lab.optimize.products import version_folder
+from mqinfer.lab.optimize.passes import reads
 from mqinfer.lab.optimize.samples import Sample, random_samples
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.repository.config_files import CONFIG_FILE
@@ -92,7 +92,7 @@ def cut(
         ModelFailed: The pipeline does not answer as the model does.
         MissingExtra: A package of the extra `optimize` is not installed.
     """
-    repository = version_folder(original).parent.parent
+    repository = original.folder.parent.parent
     names = _names(original.name)
     taken = [name for name in names if (repository / name).exists()]
     if taken:
@@ -135,10 +135,11 @@ class _Graph:
         graph = model.graph
         self._model = model
         self._nodes = list(graph.node)
-        self._weights = {each.name: len(each.SerializeToString()) for each in graph.initializer}
+        self._weights = {each.name: each.ByteSize() for each in graph.initializer}
         self._inputs = [each.name for each in graph.input if each.name not in self._weights]
         self.outputs = [each.name for each in graph.output]
         self._made = {name: number for number, node in enumerate(self._nodes) for name in node.output if name}
+        self._last = {name: number for number, node in enumerate(self._nodes) for name in reads(node)}
         self._values = {each.name: each for each in (*graph.value_info, *graph.input, *graph.output)}
 
     def places(self) -> list[list[str]]:
@@ -155,8 +156,7 @@ class _Graph:
 
     def _crossing(self, place: int) -> list[str]:
         """Return what nodes before a place make for those behind it."""
-        behind = {name for node in self._nodes[place:] for name in _taken(node)}
-        return [name for node in self._nodes[:place] for name in node.output if name in behind]
+        return [name for name, number in self._made.items() if number < place <= self._last.get(name, -1)]
 
     def parts(self, tensors: Sequence[str]) -> tuple[_Part, _Part]:
         """Return both sides of a cut.
@@ -193,7 +193,7 @@ class _Graph:
             number = self._made.get(left.pop())
             if number is not None and number not in found:
                 found.add(number)
-                left += [name for name in _taken(self._nodes[number]) if name not in known]
+                left += [name for name in reads(self._nodes[number]) if name not in known]
         return found
 
     def _given(self, nodes: Collection[int]) -> list[str]:
@@ -201,11 +201,11 @@ class _Graph:
         return [name for name in self._inputs if self._is_taken(name, nodes)]
 
     def _is_taken(self, name: str, nodes: Collection[int]) -> bool:
-        return any(name in _taken(self._nodes[number]) for number in nodes)
+        return any(name in reads(self._nodes[number]) for number in nodes)
 
     def weights(self, nodes: Iterable[int]) -> int:
         """Return the bytes of the weights that nodes take."""
-        names = {name for number in nodes for name in _taken(self._nodes[number])}
+        names = {name for number in nodes for name in reads(self._nodes[number])}
         return sum(size for name, size in self._weights.items() if name in names)
 
     def model_of(self, part: _Part) -> Any:
@@ -218,7 +218,7 @@ class _Graph:
         unknown = [name for name in (*part.inputs, *part.outputs) if name not in self._values]
         if unknown:
             raise ConfigError(f"--cut {unknown[0]}: the type and shape of this tensor are not known; cut it elsewhere")
-        taken = {name for node in nodes for name in _taken(node)}
+        taken = {name for node in nodes for name in reads(node)}
         graph = helper.make_graph(
             nodes,
             self._model.graph.name,
@@ -239,15 +239,6 @@ class _Graph:
         return nbytes
 
 
-def _taken(node: Any) -> Iterator[str]:
-    """Yield the tensors that a node takes, those of the graphs within it included."""
-    yield from node.input
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            for inner in graph.node:
-                yield from _taken(inner)
-
-
 def _write(
     original: ModelVersion, card: ModelCard, graph: _Graph, parts: tuple[_Part, _Part], repository: Path
 ) -> None:
@@ -262,7 +253,7 @@ def _write_part(graph: _Graph, part: _Part, card: ModelCard, folder: Path) -> No
     extracted = graph.model_of(part)
     path = folder / "1" / "model.onnx"
     path.parent.mkdir(parents=True)
-    is_large = sum(len(each.raw_data) for each in extracted.graph.initializer) > _LARGE
+    is_large = graph.weights(part.nodes) > _LARGE
     onnx.save(extracted, str(path), save_as_external_data=is_large, location="weights.bin" if is_large else None)
     (folder / CONFIG_FILE).write_text(f"max_batch_size = {card.max_batch_size}\n", encoding="utf-8")
 

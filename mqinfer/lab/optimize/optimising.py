@@ -18,7 +18,7 @@ from mqinfer.lab.machine import ENGINES, describe_machine
 from mqinfer.lab.model_process import card_of, in_process
 from mqinfer.lab.optimize.fusing import Fused, fuse, fused_inputs
 from mqinfer.lab.optimize.parity import Outputs, Parity, Tolerance, compare
-from mqinfer.lab.optimize.products import Recipe, plan, product_version, version_folder, write_product
+from mqinfer.lab.optimize.products import Recipe, plan, product_version, write_product
 from mqinfer.lab.optimize.results import Optimisation, Product, Speed
 from mqinfer.lab.optimize.samples import Sample, SampleInputs, feeds, random_samples
 from mqinfer.lab.profiling.child import Plan, Subject
@@ -170,7 +170,7 @@ def optimize(
         samples=words,
         machine=describe_machine(ENGINES),
     )
-    return promote(found, version_folder(original).parent) if options.promote else found
+    return promote(found, original.folder.parent) if options.promote else found
 
 
 def _fused(job: _Job) -> dict[bool, Fused | None]:
@@ -199,7 +199,7 @@ def _candidates(job: _Job, recipes: Sequence[Recipe], fused: Mapping[bool, Fused
 
 
 def _candidate(job: _Job, recipe: Recipe, fused: Fused, expected: Outputs) -> Product:
-    folder = version_folder(job.original).parent / CANDIDATES / recipe.label
+    folder = job.original.folder.parent / CANDIDATES / recipe.label
     candidate = Product(recipe.label, recipe.precision, notes=fused.notes)
     is_int8 = recipe.precision == "int8"
     inputs, image = fused_inputs(job.card, fused)

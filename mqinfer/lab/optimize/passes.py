@@ -63,7 +63,7 @@ def prune(model: Any) -> int:
         name = waiting.pop()
         if name and name not in needed:
             needed.add(name)
-            waiting += _reads(makers[name]) if name in makers else ()
+            waiting += reads(makers[name]) if name in makers else ()
     before = len(graph.node) + len(graph.initializer)
     _keep(graph.node, lambda node: any(output in needed for output in node.output))
     _keep(graph.initializer, lambda each: each.name in needed)
@@ -80,7 +80,7 @@ def sort(model: Any) -> None:
         ready: list[Any] = []
         rest: list[Any] = []
         for node in waiting:
-            (rest if (made - known).intersection(_reads(node)) - set(node.output) else ready).append(node)
+            (rest if (made - known).intersection(reads(node)) - set(node.output) else ready).append(node)
         if not ready:
             raise ValueError(f"the graph has a cycle through {rest[0].name!r}")
         known |= {output for node in ready for output in node.output}
@@ -91,10 +91,10 @@ def sort(model: Any) -> None:
     model.graph.node.extend(copies)
 
 
-def _reads(node: Any) -> list[str]:
+def reads(node: Any) -> list[str]:
     """Return the inputs of a node, and of its subgraphs (of a Loop or an If)."""
-    inner = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
-    return [*node.input, *(name for graph in inner for each in graph.node for name in _reads(each))]
+    inner = [graph for attribute in node.attribute for graph in (attribute.g, *attribute.graphs)]
+    return [*node.input, *(name for graph in inner for each in graph.node for name in reads(each))]
 
 
 def _keep(entries: Any, wanted: Callable[[Any], bool]) -> None:

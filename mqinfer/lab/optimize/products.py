@@ -32,7 +32,7 @@ def override_toml(original: ModelVersion, fused: Fused, keys: Mapping[str, Any])
         fused: New image contract and outputs.
         keys: Keys of the product.
     """
-    own = version_folder(original) / CONFIG_FILE
+    own = original.folder / CONFIG_FILE
     layer: dict[str, Any] = parse_toml(read_text(own)) if own.exists() else {}
     layer.pop("platform", None)
     layer |= keys
@@ -43,15 +43,6 @@ def override_toml(original: ModelVersion, fused: Fused, keys: Mapping[str, Any])
         layer["output"] = []  # drop the settings of the logits
     lines = [f"{toml_key(key)} = {as_toml(value)}\n" for key, value in layer.items()]
     return f"# Made by `mqinfer models optimize` from version {original.version}.\n{''.join(lines)}"
-
-
-def version_folder(model: ModelVersion) -> Path:
-    """Return the folder named after a version's number; the model is in it, or is the folder itself."""
-    return next(each for each in (model.path, *model.path.parents) if _is_number(each.name, model.version))
-
-
-def _is_number(name: str, number: int) -> bool:
-    return name.isascii() and name.isdigit() and int(name) == number
 
 
 ENGINES = ("onnx", "openvino")
@@ -151,7 +142,7 @@ def write_product(recipe: Recipe, fused: Fused, original: ModelVersion, calibrat
 
 def product_version(original: ModelVersion, folder: Path) -> ModelVersion:
     """Return a product's folder as a version of the model: its configuration merged over the model's."""
-    model_folder, own = version_folder(original).parent, read_layer(folder / CONFIG_FILE)
+    model_folder, own = original.folder.parent, read_layer(folder / CONFIG_FILE)
     layers = [*(read_layer(model_folder / name) for name in CONFIG_FILES), own]
     config = with_named_files(combine(layers), model_folder)
     return ModelVersion(original.name, original.version, folder / str(config.default_model_filename), config)

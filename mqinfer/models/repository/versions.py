@@ -49,6 +49,12 @@ class ModelVersion:
     is_remote: bool = False
 
     @property
+    def folder(self) -> Path:
+        """The folder named after its number; the model is in it, or is the folder itself."""
+        places = (self.path, *self.path.parents)
+        return next((each for each in places if _is_number(each.name, self.version)), self.path.parent)
+
+    @property
     def remote_parts(self) -> frozenset[str]:
         """The models that other workers run for this one, for its parts, or theirs."""
         return frozenset(
@@ -285,6 +291,10 @@ def _remote_part(step: EnsembleStep, path: Path) -> ModelVersion:
 
 def _steps(model: ModelVersion) -> int:
     return sum(1 + _steps(part) for part in model.parts)
+
+
+def _is_number(name: str, number: int) -> bool:
+    return name.isascii() and name.isdigit() and int(name) == number
 
 
 def _numbered_folders(folder: Path) -> dict[int, Path]:
