@@ -43,10 +43,11 @@ class FaultProxy(ThinLink):
     Args:
         port: Of the broker, on this machine.
         seed: For the bits that flip.
+        scheme: Of its address for clients.
     """
 
-    def __init__(self, port: int, seed: int = 0) -> None:
-        super().__init__(port)
+    def __init__(self, port: int, seed: int = 0, scheme: str = "mqtt") -> None:
+        super().__init__(port, scheme=scheme)
         self._random = random.Random(seed)  # noqa: S311 - which bits flip is no secret
         self._faults = {self._up: Faults(), self._down: Faults()}
         self._refuses = False

@@ -126,6 +126,7 @@ def proxy() -> Iterator[Callable[[str], FaultProxy]]:
     with ExitStack() as stack:
 
         def start(url: str, seed: int = 0) -> FaultProxy:
-            return stack.enter_context(FaultProxy(int(url.rpartition(":")[2]), seed))
+            scheme, _, place = url.partition("://")
+            return stack.enter_context(FaultProxy(int(place.rpartition(":")[2]), seed, scheme))
 
         yield start

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 
 import pytest
 
 from benchmarks.faults import Figures
-from benchmarks.faults.fault_proxy import FaultProxy
 from tests.broker.nats.server import NatsServer
 from tests.faults.test_network import link, test_half_open_connection, test_twenty_cuts
 from tests.faults.test_workers import (
@@ -44,23 +42,3 @@ def broker_url() -> Iterator[str]:
 def figure() -> Figures:
     """Figures that go into no table: that is Mosquitto's."""
     return Figures()
-
-
-class NatsProxy(FaultProxy):
-    """A proxy before a nats-server."""
-
-    @property
-    def url(self) -> str:
-        """Its address for clients."""
-        return f"nats://127.0.0.1:{self.port}"
-
-
-@pytest.fixture
-def proxy() -> Iterator[Callable[[str], FaultProxy]]:
-    """Put a proxy before a nats-server."""
-    with ExitStack() as stack:
-
-        def start(url: str, seed: int = 0) -> FaultProxy:
-            return stack.enter_context(NatsProxy(int(url.rpartition(":")[2]), seed))
-
-        yield start
