@@ -33,7 +33,7 @@ from mqinfer.models.repository import Repository
 from mqinfer.protocol.topics import Topics
 from mqinfer.web.tls import TlsFiles
 from tests.gateway.models import build_repository
-from tests.patience import PATIENT
+from tests.patience import PATIENCE_S, PATIENT
 
 _PEERS = Path(__file__).parents[2] / ".venv-peers"
 
@@ -177,20 +177,35 @@ def front(open_core: OpenCore, options: dict[str, Any]) -> AbstractAsyncContextM
     return serving(open_core, **options)
 
 
+_PEER_S = 4 * PATIENCE_S
+"""Longest time of a script with a published client, in seconds; what it waits for itself is bounded by less."""
+_GUARD = f"""
+import faulthandler, os, sys, traceback
+
+def end(*error):
+    traceback.print_exception(*error)
+    sys.stderr.flush()
+    os._exit(1)
+
+sys.excepthook = end  # threads of clients, such as that of a stream, would keep a script that has failed
+faulthandler.dump_traceback_later({_PEER_S}, exit=True)
+"""
+
+
 async def call_peer(python: Path, script: str, *arguments: str) -> None:
-    """Run a script with a published client; the last that it prints is PASS."""
+    """Run a script with a published client; the last that it prints is PASS. One that hangs ends with its stacks."""
     process = await asyncio.create_subprocess_exec(
         python,
         "-c",
-        dedent(script),
+        _GUARD + dedent(script),
         *arguments,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env={key: value for key, value in os.environ.items() if not key.startswith("PYTHON")},
     )
     output, _ = await process.communicate()
-    assert process.returncode == 0, output.decode()[-3000:]
-    assert output.endswith(b"PASS\n"), output.decode()[-3000:]
+    assert process.returncode == 0, output.decode()[-6000:]
+    assert output.endswith(b"PASS\n"), output.decode()[-6000:]
 
 
 @pytest.fixture(scope="session")

@@ -482,6 +482,8 @@ TRITON = """
     assert [error for _, error in come if error][0].message().startswith("inference input 'x', picture 0: "), come
     assert all((result.as_numpy("x") == wanted).all() for result, _ in come if result is not None)
     assert len({result.get_response().id for result, _ in come if result is not None}) == 8
+    grpc.close()
+    http.close()
     print("PASS")
 """
 
@@ -496,7 +498,16 @@ async def test_published_clients(open_core: OpenCore, peer_python: Callable[[str
         await call_peer(peer_python("triton"), TRITON, address, front.address, str(picture), str(coded))
         seen = (await expected(core, PICTURE)).ravel().tolist()
         for header in (["-H", "Content-Type: image/jpeg"], []):
-            command = ("curl", "-sf", *header, "--data-binary", f"@{picture}", f"{rest.url}/v2/models/echo/infer")
+            command = (
+                "curl",
+                "-sf",
+                "--max-time",
+                "60",
+                *header,
+                "--data-binary",
+                f"@{picture}",
+                f"{rest.url}/v2/models/echo/infer",
+            )
             curl = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
             output, _ = await curl.communicate()
             assert json.loads(output)["outputs"][0]["data"] == seen

@@ -127,6 +127,7 @@ CLIENT = """
     fails(codes.INVALID_ARGUMENT, "Input is empty.", stub.Regress, spec(regression_pb2.RegressionRequest()))
     request = examples(spec(regression_pb2.RegressionRequest()), 1.0)
     fails(codes.INVALID_ARGUMENT, "No regression inputs found in SignatureDef: ", stub.Regress, request)
+    channel.close()
     print("PASS")
 """
 
