@@ -41,13 +41,15 @@ def test_a_stopped_edge_turns_its_tile_stale(site: RunningSite, page_of: PageOf)
 
 
 def test_the_page_comes_back_after_the_broker(site: RunningSite, page_of: PageOf) -> None:
-    """Without a reload, tiles go on with frames of after the restart."""
-    watched = page_of(site.url)
+    """Without a reload, tiles go on with frames of after the restart; meanwhile a narrow window says so in full."""
+    watched = page_of(site.url, width=390)
     tile = "[data-testid='tile'][data-key*='car-1']"
     watched.page.wait_for_selector(f"{tile}[data-sequence]")
     site.broker.kill()
     watched.page.wait_for_selector(f"{tile}[data-stale='true']")
     shown = int(watched.page.get_attribute(tile, "data-sequence") or 0)
+    name, words = (watched.page.locator(part).bounding_box() for part in (".top h1", "[data-status='lost']"))
+    assert name and words and name["x"] + name["width"] <= words["x"]
     site.broker.start()
     watched.page.wait_for_function(
         "([tile, shown]) => Number(document.querySelector(tile)?.dataset.sequence ?? 0) > shown", arg=[tile, shown + 5]

@@ -72,27 +72,26 @@ def _each_format(
     name: str, purpose: str, make: Callable[[], Network], config: str = "", classes: tuple[ClassInfo, ...] = ()
 ) -> dict[str, ZooModel]:
     forms = {
-        name: (f"{purpose}, frozen graph", GRAPH),
-        f"{name}_savedmodel": ("the same as a SavedModel", SAVED),
-        f"{name}_onnx": ("the same as ONNX", ONNX),
+        name: ("frozen graph", GRAPH),
+        f"{name}_savedmodel": ("SavedModel", SAVED),
+        f"{name}_onnx": ("ONNX", ONNX),
     }
     return {
-        each: ZooModel(what, file, lambda _: make(), config=config, classes=classes)
-        for each, (what, file) in forms.items()
+        each: ZooModel(f"{purpose}, {form}", file, lambda _: make(), config=config, classes=classes)
+        for each, (form, file) in forms.items()
     }
 
 
 _UNNAMED = tuple(ClassInfo(f"class {number}", class_colour(number % 256)) for number in range(CLASSES))
 """Classes of a network with random weights have numbers only."""
 _JETS = "max_batch_size = 256\n"
+_STREETS = "small segmentation network, trained on synthetic drives"
 
 CATALOGUE: Mapping[str, ZooModel] = {
-    "drive_segmentation": _drive(
-        "small segmentation network, trained on synthetic drives, 968x608, frozen graph", GRAPH
-    ),
-    "drive_segmentation_savedmodel": _drive("the same as a SavedModel", SAVED),
-    "drive_segmentation_onnx": _drive("the same as ONNX", ONNX),
-    "drive_segmentation_2048_1024_onnx": _drive("the same network for 2048x1024, ONNX", ONNX, (1024, 2048)),
+    "drive_segmentation": _drive(f"{_STREETS}, 968x608, frozen graph", GRAPH),
+    "drive_segmentation_savedmodel": _drive(f"{_STREETS}, 968x608, SavedModel", SAVED),
+    "drive_segmentation_onnx": _drive(f"{_STREETS}, 968x608, ONNX", ONNX),
+    "drive_segmentation_2048_1024_onnx": _drive(f"{_STREETS}, 2048x1024, ONNX", ONNX, (1024, 2048)),
     "mobilenet_v3_small_968_608_os8": _segmentation(
         "MobileNetV3-small, output stride 8, 968x608, frozen graph", GRAPH, lambda: mask_network("small")
     ),
@@ -115,7 +114,7 @@ CATALOGUE: Mapping[str, ZooModel] = {
     ),
     **_each_format(
         "graph_vae",
-        "graph Conv-VAE of 100 particles and their neighbours with anomaly scores, trained likewise",
+        "graph Conv-VAE of 100 particles and their neighbours with anomaly scores, trained for seconds on jets",
         graph_vae_network,
         _JETS,
     ),
@@ -140,7 +139,7 @@ CATALOGUE: Mapping[str, ZooModel] = {
         classes=COCO,
     ),
     "yolo_v2_608_nms": ZooModel(
-        "the same with non-maximum suppression, at most 100 boxes and their count, SavedModel",
+        "YOLOv2 with non-maximum suppression, 608x608 to at most 100 boxes, SavedModel, random weights",
         SAVED,
         lambda _: yolo_suppressed_network(),
         config="max_batch_size = 8\n",

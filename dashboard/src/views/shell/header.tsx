@@ -19,7 +19,7 @@ export function Header({ page }: { page: Page }) {
         <span class="mark" aria-hidden="true">
           <Icon name="brand" />
         </span>
-        mqinfer
+        <span class="word">mqinfer</span>
       </h1>
       <ConnectionState connection={page.site.connection.value} />
       <Controls page={page} />
