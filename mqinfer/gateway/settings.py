@@ -28,6 +28,9 @@ class GatewayPorts:
     metrics_bind: Annotated[str, typer.Option(help="Address that the metrics are served on.")] = "127.0.0.1"
     tfs_grpc_port: Annotated[int, _port("TensorFlow Serving's gRPC API")] = 8500
     tfs_rest_port: Annotated[int, _port("TensorFlow Serving's REST API")] = 8501
+    tfs_grpc_socket: Annotated[
+        Path | None, typer.Option(help="Path of a Unix socket for TensorFlow Serving's gRPC API, beside its port.")
+    ] = None
     bind: Annotated[
         str, typer.Option(help="Address to listen on. Without --keys, any other than loopback is open to everyone.")
     ] = "127.0.0.1"

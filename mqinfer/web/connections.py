@@ -14,7 +14,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from mqinfer.logs import log_dropped
@@ -24,6 +24,9 @@ _MOST_WHY = 200
 _IDLE_S = 120.0
 """A connection without a request, or whose headers have not come, is closed after this; as long as gRPC's handshake."""
 _OPTIONS: Mapping[str, Any] = {"auto_decompress": False, "access_log": None, "keepalive_timeout": _IDLE_S}
+_PROBE_S, _PROBE_GROWTH = 0.05, 4.0
+"""Time until the second interim reply to a caller that has ended its sending, and how the time between them grows."""
+_INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _MASKED = 0x80
 _LONGER = {126: 2, 127: 8}
@@ -95,6 +98,29 @@ class _Connection(web.RequestHandler):
         if len(self._server.connections) > self._most and isinstance(transport, asyncio.Transport):
             transport.write(_too_many(self._who))
             self.force_close()
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio has it
+        """Close the connection, unless its caller only ends its sending and waits for the reply to a whole request."""
+        transport = self.transport
+        if transport is None or transport.get_extra_info("sslcontext"):  # TLS ends both ways at once
+            return False
+        asyncio.get_running_loop().call_soon(self._check_end)  # the task that handles what has just come begins first
+        return True
+
+    def _check_end(self) -> None:
+        request = self._current_request
+        if request and request.version >= HttpVersion11 and request.content.is_eof() and not self._upgraded:
+            self.close()  # once it is answered
+            self._probe(_PROBE_S)
+        elif self.transport:
+            self.transport.close()
+
+    def _probe(self, delay: float) -> None:
+        """Write interim replies until the reply begins: once the caller has gone, the second fails."""
+        request, transport = self._current_request, self.transport
+        if request and transport and not request.writer.output_size:
+            transport.write(_INTERIM)
+            asyncio.get_running_loop().call_later(delay, self._probe, _PROBE_GROWTH * delay)
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
         """Read a WebSocket's frames, of which each has to be masked."""

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _DESCRIPTORS = Path("/proc/self/fd")
+_UNIX = "unix:"
 _BYTES_RECEIVED = 128
 """Where Linux has it in its `tcp_info`."""
 
@@ -17,14 +18,17 @@ def name_connection(peer: str, port: int) -> str:
     """Return the name of a connection: its peer, as gRPC writes it, and the port of this process that it came to.
 
     A peer may reach several ports of a gateway from one port of its own, and behind one address may be several peers.
+    gRPC has one name for all peers at Unix sockets, so their connections are one.
     """
-    return f"{peer} to port {port}"
+    return _UNIX if peer.startswith(_UNIX) else f"{peer} to port {port}"
 
 
 def received_bytes() -> dict[str, int]:
     """Return what each connection has received, by its name; empty where that can't be known."""
     found: dict[str, int] = {}
     for peer, connection in _connections():
+        if peer == _UNIX:
+            continue  # the kernel does not count there
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
         found[peer] = struct.unpack_from("=Q", info, _BYTES_RECEIVED)[0]
     return found
@@ -39,7 +43,7 @@ def close_connections(names: Collection[str]) -> None:
 
 
 def _connections() -> Iterator[tuple[str, socket.socket]]:
-    """Yield the connections of TCP, each borrowed until the next."""
+    """Yield the connections, those that came to Unix sockets among them; each is borrowed until the next."""
     descriptors: list[Path] = []
     with suppress(OSError):  # there may be none free
         descriptors = list(_DESCRIPTORS.iterdir())
@@ -47,9 +51,13 @@ def _connections() -> Iterator[tuple[str, socket.socket]]:
         with suppress(OSError):
             connection = socket.socket(fileno=int(path.name))
             try:
-                if connection.family in {socket.AF_INET, socket.AF_INET6} and connection.type == socket.SOCK_STREAM:
-                    peer = _name(*connection.getpeername()[:2])
-                    yield name_connection(peer, connection.getsockname()[1]), connection
+                peer, own = connection.getpeername(), connection.getsockname()
+                if connection.type != socket.SOCK_STREAM:
+                    continue
+                if connection.family in {socket.AF_INET, socket.AF_INET6}:
+                    yield name_connection(_name(*peer[:2]), own[1]), connection
+                elif connection.family == socket.AF_UNIX and own:
+                    yield _UNIX, connection
             finally:
                 connection.detach()
 

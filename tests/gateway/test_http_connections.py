@@ -8,7 +8,7 @@ import json
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -36,6 +36,18 @@ ECHO = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: %b\r\n\r\n"
 Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
 
+@asynccontextmanager
+async def serving(
+    answer: Callable[[http.AdmittedCall], Awaitable[web.Response]], **options: Any
+) -> AsyncIterator[tuple[str, int]]:
+    """Answer posts with this; yield the address."""
+    settings = gateway_settings(**options)
+    bodies = http.Bodies(settings, core_that_counts())
+    route = http.Endpoint(re.compile("/"), Right.HEALTH, {"POST": answer})
+    async with over_http(http.make_application([route], Access(), bodies), settings) as address:
+        yield address
+
+
 @pytest.fixture
 def connect(options: dict[str, Any]) -> AbstractAsyncContextManager[Connect]:
     """Serve what returns the bodies that it receives; yield what connects to it."""
@@ -45,10 +57,7 @@ def connect(options: dict[str, Any]) -> AbstractAsyncContextManager[Connect]:
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[Connect]:
-        settings = gateway_settings(**options)
-        bodies = http.Bodies(settings, core_that_counts())
-        route = http.Endpoint(re.compile("/"), Right.HEALTH, {"POST": echo})
-        async with over_http(http.make_application([route], Access(), bodies), settings) as address:
+        async with serving(echo, **options) as address:
             async with asyncio.timeout(60):
                 yield lambda: asyncio.open_connection(*address)
 
@@ -89,6 +98,43 @@ async def test_expectations(connect: Connect, expected: bytes) -> None:
     writer.close()
 
 
+@pytest.mark.parametrize(
+    ("version", "then", "ends"),
+    [(b"1.1", "reads", "answered"), (b"1.1", "goes", "cancelled"), (b"1.0", "reads", "cancelled")],
+)
+async def test_a_caller_that_ends_its_sending(version: bytes, then: str, ends: str) -> None:
+    """It gets its reply, after interim ones that show whether it has gone: the call of one that has is cancelled."""
+    done, seen = asyncio.Event(), asyncio.Queue[str]()
+
+    async def answer(call: http.AdmittedCall) -> web.Response:
+        body = await call.request.read()
+        try:
+            await seen.put("begun")
+            await done.wait()
+            await seen.put("answered")
+        except asyncio.CancelledError:
+            await seen.put("cancelled")
+            raise
+        return web.Response(body=body)
+
+    async with asyncio.timeout(60), serving(answer) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"POST / HTTP/%b\r\nHost: x\r\nContent-Length: 2\r\n\r\nab" % version)
+        writer.write_eof()
+        assert await seen.get() == "begun"
+        if then == "goes":
+            writer.close()
+        elif ends == "answered":
+            for _ in range(2):
+                assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            done.set()
+            assert re.fullmatch(
+                rb"(HTTP/1.1 100 Continue\r\n\r\n)*HTTP/1.1 200 OK\r\n.*\r\n\r\nab", await reader.read(), re.DOTALL
+            )
+        assert await seen.get() == ends
+        writer.close()
+
+
 @pytest.mark.parametrize("begun", [b"", HEAD])
 async def test_connections_that_ask_for_nothing(
     connect: Connect, monkeypatch: pytest.MonkeyPatch, begun: bytes
@@ -116,12 +162,10 @@ async def test_too_many_connections(connect: Connect) -> None:
     while True:  # the server sees the end of the first one a little later
         reader, writer = await connect()
         writer.write(ECHO.replace(b"Expect: %b\r\n", b"") + b"ab")
-        try:
-            reply = await reader.readuntil(b"ab")
-        except (asyncio.IncompleteReadError, ConnectionError):
-            continue
-        assert reply.startswith(b"HTTP/1.1 200 OK")
-        break
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            if (await reader.readuntil(b"ab")).startswith(b"HTTP/1.1 200 OK"):
+                break
+        writer.close()
     for _, each in (*held, (reader, writer)):
         each.close()
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import ssl
+import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -25,9 +27,12 @@ from mqinfer.gateway.messages import message_class
 from mqinfer.gateway.serving.fronts import check_ports
 from mqinfer.gateway.serving.process import GatewaySpec, Stop, serve
 from mqinfer.gateway.settings import GatewaySettings
+from mqinfer.gateway.tfs.messages import tfs_class
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MqinferError, NameTaken
+from mqinfer.web.peers import close_connections, name_connection
 from mqinfer.web.tls import TlsFiles
 from tests.gateway.conftest import Fleet, gateway_settings
+from tests.patience import until
 from tests.ports import free_port
 
 KEY = "key-of-ann-0123456789"
@@ -296,6 +301,37 @@ def test_a_port_that_is_in_use(fleet: Fleet, unique: Callable[[str], str], field
 
     asyncio.run(main())
     check_ports(settings)
+
+
+async def test_a_unix_socket(fleet: Fleet, unique: Callable[[str], str], tmp_path: Path) -> None:
+    """TensorFlow Serving's gRPC is there alone, for this user and group, in place of one left behind, none in use.
+
+    Its callers count as one, and that one loses its connections where it does not take replies.
+    """
+    path, request = tmp_path / "tfs.sock", tfs_class("GetModelStatusRequest")(model_spec={"name": "simple"})
+    method = "/tensorflow.serving.ModelService/GetModelStatus"
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(path))
+    left.close()
+    settings = settings_of(grpc_port=0, tfs_grpc_socket=path)
+    check_ports(settings)
+    async with running(fleet, settings, unique("gw")):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
+        with pytest.raises(
+            MqinferError, match=f"can't listen on unix:{path} .Address already in use.* --tfs-grpc-socket"
+        ):
+            check_ports(settings_of(tfs_grpc_socket=path))
+        async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+            for _ in range(2):
+                reply = await channel.unary_unary(method)(request.SerializeToString(), timeout=PATIENCE)
+                status = tfs_class("GetModelStatusResponse").FromString(reply)
+                assert [each.state for each in status.model_version_status] == [30]
+                close_connections({name_connection("unix:", 1)})  # as of one that does not take its replies
+                await until(lambda: channel.get_state() is not grpc.ChannelConnectivity.READY)
+    assert not path.exists()
+    path.write_text("mine")
+    with pytest.raises(MqinferError, match="a file that is no socket"):
+        check_ports(settings)
 
 
 def test_ports_that_are_off(fleet: Fleet, unique: Callable[[str], str], caplog: pytest.LogCaptureFixture) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -25,6 +28,8 @@ from mqinfer.gateway.tfs.rest import make_rest_app
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.web.tls import TlsFiles
 
+_SOCKET_UMASK = 0o117
+"""A Unix socket is for this user and its group."""
 _BACKLOG = 4096
 """Connections that the kernel keeps until they are accepted, as with gRPC; further callers wait a second or more."""
 
@@ -40,6 +45,7 @@ class Front:
         is_grpc: Whether it speaks gRPC in place of HTTP.
         bind: The field of the ports that holds the address.
         has_tls: Whether it is encrypted where the gateway is.
+        socket: The field of the ports that holds the path of a Unix socket beside its port.
     """
 
     name: str
@@ -48,6 +54,7 @@ class Front:
     is_grpc: bool = False
     bind: str = "bind"
     has_tls: bool = True
+    socket: str = ""
 
     def address(self, settings: GatewaySettings) -> tuple[str, int]:
         """Return where it listens."""
@@ -58,12 +65,22 @@ class Front:
         bind, port = self.address(settings)
         return f"[{bind}]:{port}" if ":" in bind else f"{bind}:{port}"
 
+    def path(self, settings: GatewaySettings) -> Path | None:
+        """Return the path of its Unix socket."""
+        found: Path | None = getattr(settings.ports, self.socket) if self.socket else None
+        return found
+
+    def places(self, settings: GatewaySettings) -> list[str]:
+        """Return all places where it listens, as gRPC and people write them."""
+        port, path = self.address(settings)[1], self.path(settings)
+        return [self.place(settings)] * bool(port) + [f"unix:{each}" for each in (path,) if each]
+
 
 _FRONTS = (
     Front("HTTP", "http_port", make_app),
     Front("gRPC", "grpc_port", make_handlers, is_grpc=True),
     Front("metrics", "metrics_port", make_metrics_app, bind="metrics_bind", has_tls=False),
-    Front("TensorFlow Serving gRPC", "tfs_grpc_port", make_grpc_handlers, is_grpc=True),
+    Front("TensorFlow Serving gRPC", "tfs_grpc_port", make_grpc_handlers, is_grpc=True, socket="tfs_grpc_socket"),
     Front("TensorFlow Serving REST", "tfs_rest_port", make_rest_app),
 )
 
@@ -103,20 +120,21 @@ class Fronts:
         try:
             await site.start()
         except OSError as error:
-            raise _cannot_listen(settings, front, error) from error
+            raise _cannot_listen(front, front.place(settings), error) from error
 
     async def _open_grpc(self, front: Front, handlers: Any) -> None:
         settings = self.settings
         server = make_server(handlers, settings, shared=self._shared)
-        where = front.place(settings)
+        tls = settings.callers.tls and _grpc_credentials(settings.callers.tls)
+        opened, mask = list[int](), os.umask(_SOCKET_UMASK)
         try:
-            if settings.callers.tls:
-                port = server.add_secure_port(where, _grpc_credentials(settings.callers.tls))
-            else:
-                port = server.add_insecure_port(where)
+            for where in front.places(settings):
+                opened.append(server.add_secure_port(where, tls) if tls else server.add_insecure_port(where))
         except RuntimeError as error:  # which names no cause
-            raise _cannot_listen(settings, front, OSError(str(error))) from error
-        await start_server(server, port)
+            raise _cannot_listen(front, where, OSError(str(error))) from error
+        finally:
+            os.umask(mask)
+        await start_server(server, opened[0])
         self._servers.append(server)
 
 
@@ -127,6 +145,8 @@ def check_ports(settings: GatewaySettings) -> None:
         MqinferError: One does, or the address is none of this machine's.
     """
     for front in _open_fronts(settings):
+        if path := front.path(settings):
+            _check_socket(front, path)
         try:
             family, kind, _, _, where = socket.getaddrinfo(
                 *front.address(settings), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -135,24 +155,38 @@ def check_ports(settings: GatewaySettings) -> None:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else connections of before are in the way
                 probe.bind(where)
         except OSError as error:
-            raise _cannot_listen(settings, front, error) from error
+            raise _cannot_listen(front, front.place(settings), error) from error
 
 
-def _cannot_listen(settings: GatewaySettings, front: Front, error: OSError) -> MqinferError:
-    port, bind = (field.replace("_", "-") for field in (front.field, front.bind))
+def _check_socket(front: Front, path: Path) -> None:
+    """Check that a Unix socket may be made: gRPC takes the place of one that is there, also of one in use."""
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            code = probe.connect_ex(str(path))
+    except OSError as error:
+        raise _cannot_listen(front, f"unix:{path}", error) from error
+    is_left = code == errno.ECONNREFUSED and path.is_socket()  # by one that was killed
+    if code != errno.ENOENT and not is_left:
+        why = "a file that is no socket" if code == errno.ECONNREFUSED else os.strerror(code or errno.EADDRINUSE)
+        raise _cannot_listen(front, f"unix:{path}", OSError(code, why))
+
+
+def _cannot_listen(front: Front, where: str, error: OSError) -> MqinferError:
+    fields = (front.socket,) if where.startswith("unix:") else (front.field, front.bind)
+    options = " or ".join(f"--{field.replace('_', '-')}" for field in fields)
     return MqinferError(
-        f"can't listen on {front.place(settings)} ({error.strerror or error}); end the program that does, or choose "
-        f"another port with --{port} or another address with --{bind}"
+        f"can't listen on {where} ({error.strerror or error}); end the program that does, or choose another place "
+        f"with {options}"
     )
 
 
 def _open_fronts(settings: GatewaySettings) -> Iterator[Front]:
-    return (front for front in _FRONTS if getattr(settings.ports, front.field))
+    return (front for front in _FRONTS if front.places(settings))
 
 
 def places(settings: GatewaySettings) -> str:
     """Return the ports that are open, for people."""
-    return ", ".join(f"{front.name} on {front.place(settings)}" for front in _open_fronts(settings))
+    return ", ".join(f"{front.name} on {' and '.join(front.places(settings))}" for front in _open_fronts(settings))
 
 
 def _grpc_credentials(files: TlsFiles) -> Any:

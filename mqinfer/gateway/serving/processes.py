@@ -60,7 +60,7 @@ def run_several(spec: GatewaySpec, count: int) -> None:
 
 
 def specs_of(spec: GatewaySpec, count: int) -> list[GatewaySpec]:
-    """Return what each of several processes serves: all ports are shared but that of the metrics."""
+    """Return what each of several processes serves: all share the ports but the metrics', the first has a socket."""
     settings, ports = spec.settings, spec.settings.ports
     first = ports.metrics_port
     return [
@@ -68,7 +68,14 @@ def specs_of(spec: GatewaySpec, count: int) -> list[GatewaySpec]:
             spec,
             name=f"{spec.name}.{number}",
             shared=True,
-            settings=replace(settings, ports=replace(ports, metrics_port=first and first + number)),
+            settings=replace(
+                settings,
+                ports=replace(
+                    ports,
+                    metrics_port=first and first + number,
+                    tfs_grpc_socket=None if number else ports.tfs_grpc_socket,
+                ),
+            ),
         )
         for number in range(count)
     ]
