@@ -126,7 +126,7 @@ class Core:
         return self._known.models.is_ready(model, self._version_of(model, version)) and self._registry.is_complete
 
     async def metadata(self, model: str, version: str | None = None) -> ModelCard:
-        """Return a model's card; its `versions` are those that are ready.
+        """Return a model's card; its `versions` are those that are ready, or the one that is asked about.
 
         Raises:
             ModelNotFound: There is no such model, or no such version.
@@ -138,6 +138,8 @@ class Core:
         card = self._known.card(model)
         if card is None or version not in {None, card.version}:
             card = await self._ask_about(Operation.METADATA, model, version, _read_card)
+        if version is not None:
+            return replace(card, versions=(version,))
         versions = self._known.models.versions(model)
         ready = [each for each, is_ready in versions.items() if is_ready] or list(versions)
         return replace(card, versions=tuple(sorted(ready, key=lambda each: (len(each), each))))

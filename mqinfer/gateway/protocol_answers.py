@@ -15,6 +15,7 @@ from mqinfer.gateway.errors import Unsupported
 from mqinfer.gateway.messages import from_record
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.errors import ModelNotFound
 from mqinfer.protocol.types import TensorSpec
 
 EXTENSIONS = (
@@ -34,6 +35,16 @@ NO_SHARED_MEMORY = "Client shared memory is disabled. Start the server with '--a
 """Triton's sentence; a gateway and its workers are on other machines than its clients, so no option turns it on."""
 
 NO_NAMED_REPOSITORY = "'repository_name' specification is not supported"
+
+
+def check_region(kind: str, region: str) -> None:
+    """Check that a caller asks about all regions of shared memory, `system` or `cuda`: there is none.
+
+    Raises:
+        ModelNotFound: It asks about one.
+    """
+    if region:
+        raise ModelNotFound(f"Unable to find {kind} shared memory region: '{region}'")
 
 
 def describe_server(settings: GatewaySettings) -> dict[str, Any]:

@@ -269,6 +269,8 @@ async def test_what_a_gateway_does_not_have(front: GrpcFront) -> None:
     """Shared memory has no regions and takes none; settings can be read and not changed."""
     for kind in ("System", "Cuda"):
         assert not (await front.call(f"{kind}SharedMemoryStatus")).regions
+        code, _ = await failure(front.call(f"{kind}SharedMemoryStatus", name="x"))
+        assert code is grpc.StatusCode.NOT_FOUND
         await front.call(f"{kind}SharedMemoryUnregister", name="x")
         code, details = await failure(front.call(f"{kind}SharedMemoryRegister", name="x", byte_size=1))
         assert code is grpc.StatusCode.UNIMPLEMENTED

@@ -13,6 +13,7 @@ from mqinfer.gateway.messages import from_record, message_class, parse
 from mqinfer.gateway.protocol_answers import (
     NO_NAMED_REPOSITORY,
     NO_SHARED_MEMORY,
+    check_region,
     config_of,
     describe_model,
     describe_server,
@@ -123,6 +124,14 @@ async def _no_regions(_core: Core, _settings: GatewaySettings, _request: Any) ->
     return {}
 
 
+def _regions(kind: str) -> _Method:
+    async def status(_core: Core, _settings: GatewaySettings, request: Any) -> _Fields:
+        check_region(kind, request.name)
+        return {}
+
+    return status
+
+
 async def _no_shared_memory(_core: Core, _settings: GatewaySettings, _request: Any) -> _Fields:
     raise Unsupported(NO_SHARED_MEMORY)
 
@@ -149,10 +158,10 @@ METHODS: Mapping[str, tuple[Right, _Method]] = {
     "RepositoryIndex": (Right.MODEL_REPOSITORY, _repository_index),
     "RepositoryModelLoad": (Right.MODEL_REPOSITORY, _load),
     "RepositoryModelUnload": (Right.MODEL_REPOSITORY, _unload),
-    "SystemSharedMemoryStatus": (Right.SHARED_MEMORY, _no_regions),
+    "SystemSharedMemoryStatus": (Right.SHARED_MEMORY, _regions("system")),
     "SystemSharedMemoryRegister": (Right.SHARED_MEMORY, _no_shared_memory),
     "SystemSharedMemoryUnregister": (Right.SHARED_MEMORY, _no_regions),
-    "CudaSharedMemoryStatus": (Right.SHARED_MEMORY, _no_regions),
+    "CudaSharedMemoryStatus": (Right.SHARED_MEMORY, _regions("cuda")),
     "CudaSharedMemoryRegister": (Right.SHARED_MEMORY, _no_shared_memory),
     "CudaSharedMemoryUnregister": (Right.SHARED_MEMORY, _no_regions),
     "TraceSetting": (Right.TRACE, _trace_setting),

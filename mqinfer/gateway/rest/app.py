@@ -32,6 +32,7 @@ from mqinfer.gateway.pictures import begins_picture
 from mqinfer.gateway.protocol_answers import (
     NO_NAMED_REPOSITORY,
     NO_SHARED_MEMORY,
+    check_region,
     config_of,
     describe_model,
     describe_server,
@@ -148,7 +149,8 @@ class _Front:
 
     async def statistics(self, call: AdmittedCall) -> web.Response:
         model, version = _model(call) if call.parts else ("", None)
-        return json_reply({"model_stats": await self._core.statistics(model, version)})
+        found = await self._core.statistics(model, version)
+        return json_reply({"model_stats": [each | {"response_stats": {}} for each in found]})
 
     async def infer(self, call: AdmittedCall) -> web.Response:
         model, version = _model(call)
@@ -208,7 +210,8 @@ class _Repository:
     async def index(self, call: AdmittedCall) -> web.Response:
         _check_repository(call)
         wanted = await _fields(self._bodies, call, _Index)
-        return json_reply(await self._core.index(only_ready=wanted.ready))
+        entries = await self._core.index(only_ready=wanted.ready)
+        return json_reply([{key: value for key, value in each.items() if value or key != "reason"} for each in entries])
 
     async def load(self, call: AdmittedCall) -> web.Response:
         _check_repository(call)
@@ -243,7 +246,9 @@ def _state(is_so: bool, content: dict[str, Any], otherwise: str) -> web.Response
     return json_reply(content) if is_so else json_reply({"error": otherwise}, 400)
 
 
-async def _no_regions(_: AdmittedCall) -> web.Response:
+async def _no_regions(call: AdmittedCall) -> web.Response:
+    kind, region = call.parts
+    check_region(kind, region)
     return json_reply([])
 
 
