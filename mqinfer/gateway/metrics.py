@@ -6,18 +6,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 
 from aiohttp import web
+from msgspec.structs import replace
 
 from mqinfer.gateway.access import Access
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.metrics.client import add_client
 from mqinfer.metrics.endpoint import make_registry
+from mqinfer.metrics.inference import add_triton
 from mqinfer.metrics.lag import add_lag, lag, to_record
 from mqinfer.metrics.samples import Samples
+from mqinfer.protocol.control import ModelStatistics
+from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.states import PendingRequests
 
 
@@ -32,23 +37,43 @@ def pending_calls(core: Core) -> list[PendingRequests]:
     return list(found.values())
 
 
-def make_metrics(core: Core, access: Access) -> Callable[[web.Request], Awaitable[web.Response]]:
+def make_metrics(
+    core: Core, access: Access, settings: GatewaySettings
+) -> Callable[[web.Request], Awaitable[web.Response]]:
     """Return what answers with the metrics, in the format that the caller accepts.
 
     Raises:
         MissingExtra: prometheus-client is not installed.
     """
-    registry = make_registry(partial(_read, core, access))
+    found: dict[tuple[str, str], ModelStatistics] = {}
+    registry = make_registry(partial(_read, core, access, found))
     from prometheus_client.exposition import choose_encoder
 
     async def answer(request: web.Request) -> web.Response:
+        if settings.triton_metrics:
+            counted = await _statistics(core)
+            found.clear()
+            found.update(counted)
         encoder, content_type = choose_encoder(request.headers.get("Accept", ""))
         return web.Response(body=encoder(registry), headers={"Content-Type": content_type})
 
     return answer
 
 
-def make_metrics_app(core: Core, access: Access, _settings: GatewaySettings) -> web.Application:
+async def _statistics(core: Core) -> dict[tuple[str, str], ModelStatistics]:
+    """Return what all workers count by model and version, with what is pending here; nothing where none replies."""
+    with suppress(MqinferError):
+        found = dict(map(ModelStatistics.from_record, await core.statistics()))
+        for each in pending_calls(core):
+            card = core.client.connection.registry.known.card(each.model)
+            if card is not None and (card.name, card.version) in found:
+                counted = found[card.name, card.version]
+                found[card.name, card.version] = replace(counted, depth=each.queued + each.in_flight)
+        return found
+    return {}
+
+
+def make_metrics_app(core: Core, access: Access, settings: GatewaySettings) -> web.Application:
     """Return what answers on the metrics port; may raise as `make_metrics`."""
     registry = core.client.connection.registry
 
@@ -58,12 +83,12 @@ def make_metrics_app(core: Core, access: Access, _settings: GatewaySettings) -> 
         return web.json_response(to_record(lag(registry.known, time.monotonic())))
 
     app = web.Application()
-    app.router.add_get("/metrics", make_metrics(core, access))
+    app.router.add_get("/metrics", make_metrics(core, access, settings))
     app.router.add_get("/lag", answer_lag)
     return app
 
 
-def _read(core: Core, access: Access, samples: Samples) -> None:
+def _read(core: Core, access: Access, counted: Mapping[tuple[str, str], ModelStatistics], samples: Samples) -> None:
     connection = core.client.connection
     add_client(samples, connection.requester)
     found = core.inference
@@ -86,4 +111,6 @@ def _read(core: Core, access: Access, samples: Samples) -> None:
     samples.gauge("gateway_running_requests", "Calls that were handed to the client.", admission.running)
     samples.gauge("gateway_queued_requests", "Calls that wait for their turn.", admission.queued)
     samples.gauge("gateway_pending_bytes", "Inputs of the calls without an outcome.", admission.bytes)
+    for (model, version), statistics in counted.items():
+        add_triton(samples, statistics, {"model": model, "version": version})
     add_lag(samples, connection.registry)

@@ -111,6 +111,10 @@ class GatewaySettings:
     server_name: Annotated[
         str, typer.Option(help="Name in the server's metadata; some of Triton's clients expect triton.")
     ] = "mqinfer"
+    triton_metrics: Annotated[
+        bool,
+        typer.Option("--triton-metrics", help="Add what all workers count of inference under Triton's names (nv_...)."),
+    ] = False
     strict_readiness: Annotated[
         bool, typer.Option("--strict-readiness", help="Be ready only while every model has a worker that is ready.")
     ] = False

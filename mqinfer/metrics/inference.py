@@ -35,7 +35,7 @@ def add_inference(samples: Samples, models: Mapping[tuple[str, str], ModelStatis
         triton: Whether to add the same under the names of Triton Inference Server.
     """
     for (model, version), found in models.items():
-        for add in (_add_requests, _add_batches, _add_load, *((_add_triton,) if triton else ())):
+        for add in (_add_requests, _add_batches, _add_load, *((add_triton,) if triton else ())):
             add(samples, found, {"model": model, "version": version})
 
 
@@ -80,13 +80,17 @@ def _add_load(samples: Samples, found: ModelStatistics, labels: _Labels) -> None
             samples.count("inference_events", "What else a worker counts.", count, **labels, event=what)
 
 
-def _add_triton(samples: Samples, found: ModelStatistics, labels: _Labels) -> None:
+def add_triton(samples: Samples, found: ModelStatistics, labels: _Labels) -> None:
+    """Add the figures of a version of a model under Triton's names; failures without a known reason are OTHER."""
     for name, (text, value) in _triton(found).items():
         samples.foreign(f"nv_inference_{name}", text, value, **labels)
-    for reason in ("REJECTED", "CANCELED", "BACKEND", "OTHER"):
-        failed = sum(_failed(found, each) for each in _FAILED if _REASONS.get(each, "OTHER") == reason)
+    failed = dict.fromkeys(("REJECTED", "CANCELED", "BACKEND", "OTHER"), 0)
+    for outcome in _FAILED:
+        failed[_REASONS.get(outcome, "OTHER")] += _failed(found, outcome)
+    failed["OTHER"] += max(0, found.stages.fail.count - sum(failed.values()))
+    for reason, count in failed.items():
         text = "Number of failed inference requests, all batch sizes"
-        samples.foreign("nv_inference_request_failure", text, failed, **labels, reason=reason)
+        samples.foreign("nv_inference_request_failure", text, count, **labels, reason=reason)
 
 
 _REASONS = {Outcome.REJECTED: "REJECTED", Outcome.CANCELLED: "CANCELED", Outcome.ERROR: "BACKEND"}

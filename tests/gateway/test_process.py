@@ -37,6 +37,7 @@ from tests.ports import free_port
 
 KEY = "key-of-ann-0123456789"
 SLOW = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
+IDENTITY = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
 PATIENCE = 60.0
 
 
@@ -332,6 +333,30 @@ async def test_a_unix_socket(fleet: Fleet, unique: Callable[[str], str], tmp_pat
     path.write_text("mine")
     with pytest.raises(MqinferError, match="a file that is no socket"):
         check_ports(settings)
+
+
+async def test_metrics_under_triton_s_names(fleet: Fleet, unique: Callable[[str], str]) -> None:
+    """With the option, `/metrics` has what all workers count, by model and version, and what is pending here."""
+    settings = settings_of(metrics_port=free_port(), triton_metrics=True)
+    async with running(fleet, settings, unique("gw")) as gateway, aiohttp.ClientSession() as session:
+
+        async def read() -> dict[tuple[str, str], float]:
+            async with session.get(f"http://127.0.0.1:{settings.ports.metrics_port}/metrics") as reply:
+                lines = re.findall(r"^(nv_\w+)\{([^}]*)\} (\S+)$", await reply.text(), re.MULTILINE)
+            return {(name, labels): float(value) for name, labels, value in lines}
+
+        before, labels = await read(), 'model="identity_fp32",version="2"'
+        for body, status in ((IDENTITY, 200), ({"inputs": []}, 400), (IDENTITY, 200)):
+            async with session.post(f"{gateway.http}/v2/models/identity_fp32/infer", json=body) as reply:
+                assert reply.status == status
+        after = await read()
+        for name in ("request_success", "count", "exec_count"):
+            key = f"nv_inference_{name}", labels
+            assert after[key] - before[key] == 2, name
+        assert after["nv_inference_request_duration_us", labels] > before["nv_inference_request_duration_us", labels]
+        assert after["nv_inference_pending_request_count", labels] == 0
+        reasons = {labels for name, labels in after if name == "nv_inference_request_failure" and "fp32" in labels}
+        assert len(reasons) == 2 * 4
 
 
 def test_ports_that_are_off(fleet: Fleet, unique: Callable[[str], str], caplog: pytest.LogCaptureFixture) -> None:

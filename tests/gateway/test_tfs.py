@@ -14,12 +14,14 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from mqinfer.gateway.tfs import calls
 from mqinfer.gateway.tfs.messages import tfs_class
 from mqinfer.gateway.tfs.tensors import NUMBERS
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
 from mqinfer.protocol.topics import Topics
+from mqinfer.telemetry.tracer import Tracer
 from tests.gateway.conftest import Fleet, OpenCore, core_of
 from tests.gateway.listening import failure
 from tests.gateway.models import IDENTITIES
@@ -68,6 +70,23 @@ async def test_a_thousand_rows(front: TfsFront) -> None:
     reply = await front.post("simple_string:predict", {"instances": instances})
     found = [[int(each) for each in row["OUTPUT0"]] for row in reply.json["predictions"]]
     assert found == (ROWS[:21] + 1).tolist()
+
+
+async def test_a_call_with_its_parts_below(front: TfsFront) -> None:
+    """20 rows for a model of 8 are one call in metrics and traces, and below it three requests."""
+    memory, requester = InMemorySpanExporter(), front.core.client.connection.requester
+    requester.tracer = Tracer(memory, "memory")
+    rows = [{"INPUT0": row, "INPUT1": row} for row in ROWS[:20].tolist()]
+    assert len((await front.post("simple:predict", {"instances": rows})).json["predictions"]) == 20
+    tracer, requester.tracer = requester.tracer, None
+    tracer.close()
+    spans = memory.get_finished_spans()
+    (call,) = [span for span in spans if span.name == "call"]
+    below = [span for span in spans if span.parent is not None and span.parent.span_id == call.context.span_id]
+    assert [span.name.split()[0] for span in below] == ["infer"] * 3
+    assert {span.context.trace_id for span in spans} == {call.context.trace_id}
+    assert front.core.inference.outcomes == {("simple", "ok"): 1}
+    assert front.core.inference.admission.accepted == 3
 
 
 async def test_more_rows_than_are_split(front: TfsFront, monkeypatch: pytest.MonkeyPatch) -> None:

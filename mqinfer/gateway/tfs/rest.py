@@ -79,7 +79,7 @@ def make_rest_app(
     front = _Front(core, settings)
     monitoring: list[Endpoint] = []
     if settings.ports.metrics_port:
-        metrics = make_metrics(core, access)
+        metrics = make_metrics(core, access, settings)
         monitoring.append(Endpoint(_METRICS, Right.STATISTICS, {"GET": lambda call: metrics(call.request)}))
 
     def route(pattern: re.Pattern[str], right: Right, method: str, handler: Handler) -> Endpoint:
