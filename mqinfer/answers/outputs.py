@@ -1,22 +1,19 @@
 """What the outputs of a result mean: class masks, boxes and a classifier's best classes.
 
-They are found, brought back to the pixels of the picture that they were found in, and described for JSON.
+They are found here, and brought back to the pixels of the picture that they were found in; `words` describes them.
 """
 
 from __future__ import annotations
 
-import base64
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
-from xxhash import xxh3_128_hexdigest
 
 from mqinfer.images.placement import Placement
 from mqinfer.protocol.card import ClassInfo
-from mqinfer.protocol.datatypes import Array, datatype_of
+from mqinfer.protocol.datatypes import Array
 
 Mask = npt.NDArray[np.uint8]
 """Class numbers `[height, width]`."""
@@ -104,42 +101,6 @@ def _count(numbers: Mask) -> npt.NDArray[np.int64]:
     return counts
 
 
-def describe_outputs(
-    outputs: Mapping[str, Array],
-    classes: Sequence[ClassInfo],
-    mask: Mask | None = None,
-    seen: npt.NDArray[np.bool_] | None = None,
-    picture: tuple[int, int] | None = None,
-) -> dict[str, dict[str, object]]:
-    """Describe outputs for JSON: shape, datatype, hash, `class_shares` of a mask, `values` of anything small.
-
-    Larger ones have their `least` and `greatest` number that is finite.
-
-    Args:
-        outputs: Decoded arrays by name.
-        classes: Of the model's card.
-        mask: The class mask among them in the frame's size, whose pixels are counted; None to count the output's own.
-        seen: Which of its pixels have a class; None if all have one.
-        picture: As in `find_mask`.
-    """
-    found = find_mask(outputs, picture)
-    described: dict[str, dict[str, object]] = {}
-    for name, output in outputs.items():
-        entry: dict[str, object] = {
-            "shape": list(output.shape),
-            "datatype": datatype_of(output.dtype).value,
-            "hash": f"xxh3:{_hash(output)}",
-        }
-        if found and found[0] == name:
-            entry["class_shares"] = class_shares(found[1] if mask is None else mask, classes, seen)
-        elif output.size <= SMALL_OUTPUT:
-            entry["values"] = [_plain(value) for value in output.ravel().tolist()]
-        elif (ends := extremes(output)) is not None:
-            entry["least"], entry["greatest"] = ends
-        described[name] = entry
-    return described
-
-
 def extremes(output: Array) -> tuple[float, float] | None:
     """Return the least and the greatest number that is finite; None if there is none."""
     if output.dtype.kind not in "fiu":
@@ -148,32 +109,9 @@ def extremes(output: Array) -> tuple[float, float] | None:
     return (finite.min().item(), finite.max().item()) if finite.size else None
 
 
-def elements(output: Array) -> dict[str, object]:
-    """Return all elements of an output for JSON: little-endian bytes, or strings, in base64."""
-    if output.dtype.kind == "O":
-        return {"strings": [base64.b64encode(each).decode() for each in strings_of(output)]}
-    return {"data": base64.b64encode(np.ascontiguousarray(output).tobytes()).decode()}
-
-
 def strings_of(output: Array) -> list[bytes]:
     """Return the strings of an output in row-major order, as bytes."""
     return [each if isinstance(each, bytes) else str(each).encode() for each in output.ravel().tolist()]
-
-
-def _hash(output: Array) -> str:
-    """Return a hash of the elements in order; it tells two results apart, and protects from nobody."""
-    if output.dtype.kind == "O":  # strings, each behind its length
-        return xxh3_128_hexdigest(b"".join(len(each).to_bytes(8, "little") + each for each in strings_of(output)))
-    return xxh3_128_hexdigest(np.ascontiguousarray(output).reshape(-1).view(np.uint8).data)
-
-
-def _plain(value: object) -> object:
-    """Convert a value for JSON: bytes to text, numbers that are not finite to protobuf's JSON words."""
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
 
 
 MOST_BOXES = 100
@@ -189,20 +127,24 @@ class DetectedBox:
         score: Of the class, usually 0 to 1.
         number: Of the class; None if the model has no classes.
         name: Of the class, where whoever found the box knew the model's card.
+        id: Of the object over several pictures, of a model that follows it; else None.
+        row: Of the outputs, to which its mask belongs.
     """
 
     box: tuple[float, float, float, float]
     score: float
     number: int | None = None
     name: str = ""
+    id: int | None = None
+    row: int = field(default=0, compare=False, repr=False)
 
 
 def find_boxes(outputs: Mapping[str, Array]) -> tuple[DetectedBox, ...]:
     """Find boxes among a result's outputs, the best first, at most `MOST_BOXES`.
 
     Boxes are an output `boxes` `[n, 4]` (left, top, right, bottom in pixels of the model's input) with `scores` `[n]`,
-    and optionally `classes` `[n]`, each with or without a leading axis of 1. An output `count` is the number of valid
-    rows if they are padded. Rows that are not finite, or that end before they begin, are left out.
+    and optionally `classes` and `ids` `[n]`, each with or without a leading axis of 1. An output `count` is the number
+    of valid rows if they are padded. Rows that are not finite, or that end before they begin, are left out.
 
     Args:
         outputs: Decoded arrays by name.
@@ -210,17 +152,16 @@ def find_boxes(outputs: Mapping[str, Array]) -> tuple[DetectedBox, ...]:
     if "boxes" not in outputs or "scores" not in outputs:
         return ()
     boxes = _unbatched(outputs["boxes"], 2)
-    scores, numbers, counts = (_unbatched(outputs.get(name), 1) for name in ("scores", "classes", "count"))
+    scores, numbers, ids, counts = (_unbatched(outputs.get(name), 1) for name in ("scores", "classes", "ids", "count"))
     if not _fit(boxes, scores):
         return ()
     end = int(counts.item()) if counts.size == 1 and counts.dtype.kind in "iu" else len(scores)
     finite = np.isfinite(boxes[:end]).all(axis=1) & np.isfinite(scores[:end])
     chosen = np.flatnonzero(finite & np.less_equal(boxes[:end, :2], boxes[:end, 2:]).all(axis=1))
     best = chosen[np.argsort(-scores.astype(np.float64)[chosen], kind="stable")[:MOST_BOXES]].tolist()
-    known = _are_numbers(numbers, scores.shape)
+    number, own = (_whole(each, scores.shape) for each in (numbers, ids))
     return tuple(
-        DetectedBox(tuple(boxes[row].tolist()), float(scores[row]), int(numbers[row]) if known else None)
-        for row in best
+        DetectedBox(tuple(boxes[row].tolist()), float(scores[row]), number(row), id=own(row), row=row) for row in best
     )
 
 
@@ -230,31 +171,16 @@ def _fit(boxes: Array, scores: Array) -> bool:
     return are_boxes and scores.dtype.kind == "f" and scores.shape == boxes.shape[:1]
 
 
-def _are_numbers(numbers: Array, shape: tuple[int, ...]) -> bool:
-    """Return whether an output names the class of each box."""
-    return numbers.shape == shape and numbers.dtype.kind in "iuf" and bool(np.isfinite(numbers).all())
+def _whole(numbers: Array, shape: tuple[int, ...]) -> Callable[[int], int | None]:
+    """Return what finds a row's number in an output that has one for each box: its class, or its id; None without."""
+    known = numbers.shape == shape and numbers.dtype.kind in "iuf" and bool(np.isfinite(numbers).all())
+    return lambda row: int(numbers[row]) if known else None
 
 
 def label(box: DetectedBox, classes: Sequence[ClassInfo]) -> str:
     """Return the label of a box: `car 0.87`."""
     name = "" if box.number is None else class_name(box.number, classes)
     return f"{name} {box.score:.2f}".strip()
-
-
-def describe_boxes(boxes: Sequence[DetectedBox], classes: Sequence[ClassInfo]) -> dict[str, object]:
-    """Describe boxes for JSON: empty without any, otherwise the key `detections`."""
-    if not boxes:
-        return {}
-    return {
-        "detections": [
-            {
-                "class": None if each.number is None else class_name(each.number, classes),
-                "score": round(each.score, 6),
-                "box": [round(side, 2) for side in each.box],
-            }
-            for each in boxes
-        ]
-    }
 
 
 def _unbatched(output: Array | None, axes: int) -> Array:
@@ -331,10 +257,3 @@ def _is_row(output: Array) -> bool:
 def top_label(top: TopClass) -> str:
     """Return the label of a class: `tabby cat 0.87`."""
     return f"{top.name} {top.score:.3g}"
-
-
-def describe_top(top: Sequence[TopClass]) -> dict[str, object]:
-    """Describe the best classes for JSON: empty without any, otherwise the key `top`."""
-    if not top:
-        return {}
-    return {"top": [{"class": each.name, "number": each.number, "score": round(each.score, 6)} for each in top]}

@@ -13,7 +13,8 @@ import typer
 from rich import box
 from rich.table import Table
 
-from mqinfer.answers.outputs import describe_boxes, describe_outputs, describe_top, find_top
+from mqinfer.answers.outputs import find_top
+from mqinfer.answers.words import describe_boxes, describe_outputs, describe_top
 from mqinfer.cli.options import ConnectionOptions, table_console, with_connection
 from mqinfer.client import Client, InferResult
 from mqinfer.client.request import Input

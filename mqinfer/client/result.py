@@ -12,10 +12,10 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from mqinfer.answers.depth import find_depth
-from mqinfer.answers.outputs import DetectedBox, Mask, TopClass, class_shares, find_top, placed_boxes, placed_mask
+from mqinfer.answers.answer import Answer
+from mqinfer.answers.outputs import DetectedBox, Mask, TopClass, class_shares, find_top, placed_boxes
 from mqinfer.broker.link import Message
-from mqinfer.images.placement import UNKNOWN, Placement
+from mqinfer.images.placement import Placement
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array, Buffer
 from mqinfer.protocol.errors import MqinferError, error_from_code
@@ -93,21 +93,24 @@ class PictureResult:
     classes: tuple[ClassInfo, ...] = ()
 
     @cached_property
+    def answer(self) -> Answer:
+        """What the outputs mean, in pixels of the picture."""
+        return Answer(self.result.outputs, self.placement)
+
+    @cached_property
     def detections(self) -> tuple[DetectedBox, ...]:
         """The boxes, the best first, with the names of their classes."""
         return placed_boxes(self.result.outputs, self.placement, self.classes)
 
-    @cached_property
+    @property
     def mask(self) -> Mask | None:
         """The class number of each pixel, `[height, width]`, 255 where the model did not see it; None without."""
-        return placed_mask(self.result.outputs, self.placement)
+        return self.answer.mask
 
     @cached_property
     def shares(self) -> dict[str, float]:
         """The share of each class in the pixels of the mask, 0 to 1; empty without a mask."""
-        if self.mask is None:
-            return {}
-        return class_shares(self.mask, self.classes, None if self.placement.is_whole else self.mask != UNKNOWN)
+        return {} if self.mask is None else class_shares(self.mask, self.classes, self.answer.seen)
 
     @cached_property
     def top(self) -> tuple[TopClass, ...]:
@@ -117,7 +120,7 @@ class PictureResult:
     @cached_property
     def depth(self) -> npt.NDArray[np.float64] | None:
         """A number for each pixel, `[height, width]`, NaN where the model did not see it; None without."""
-        found = find_depth(self.result.outputs, self.placement.picture)
+        found = self.answer.depth
         return None if found is None else self.placement.mask_to_frame(found.values.astype(np.float64), math.nan)
 
 

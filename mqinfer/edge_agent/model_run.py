@@ -28,7 +28,8 @@ from mqinfer.edge_agent.reporting.report import Ending, SessionReport
 from mqinfer.edge_agent.reporting.statistics import FrameCounts, ReplayStatistics, Snapshot
 from mqinfer.edge_agent.resuming import NOTHING, begin_run, describe_run, open_earlier
 from mqinfer.edge_agent.settings import ReplayOptions, ReplaySettings
-from mqinfer.edge_agent.sinks.factory import SinkSet, open_sinks
+from mqinfer.edge_agent.sinks.factory import ON_LINK, SinkSet, open_sinks
+from mqinfer.edge_agent.sinks.mqtt_sink import MqttSink
 from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.edge_agent.spooling.before_card import BeforeCard, wait_for
 from mqinfer.edge_agent.spooling.spool import Spool
@@ -96,6 +97,7 @@ class ModelRun:
         self._card: ModelCard | None = None
         self._encoding = settings.preparing.encoding or ""
         self._sinks = SinkSet(())
+        self._answers: MqttSink | None = None
         self._replay: Replay | None = None
         self._previews = Previews(site.requester, settings.options.model, settings.options.preview_rate)
         self._source_error: SourceError | None = None
@@ -186,13 +188,17 @@ class ModelRun:
         site = self._site
         if site.observe is not None:
             self._sinks.add(site.observe(settings, card))
-        sink = self._sinks if settings.outputs.folder is not None or site.observe is not None else None
+        if ON_LINK in settings.outputs.sinks:
+            retain = settings.outputs.retain
+            self._answers = MqttSink(site.requester, settings.options.model, card.classes, retain=retain)
+            self._sinks.add(self._answers)
+        has_sink = settings.outputs.folder is not None or site.observe is not None or self._answers is not None
         self._replay = Replay(
             site.requester,
             preparer,
             options,
             self.statistics,
-            sink,
+            self._sinks if has_sink else None,
             spool=self._spool,
             streams=site.streams,
             pacer=site.pacer,
@@ -311,6 +317,7 @@ class ModelRun:
             clocks={} if self._replay is None else self._replay.clocks.offsets(),
             missed=None if self._site.missed is None else self._site.missed(),
             previews=None if options.preview_rate is None else self._previews.total,
+            answers=None if self._answers is None else self._answers.counts,
         )
 
     def _ending(self, snapshot: Snapshot) -> tuple[Ending, MqinferError | None]:

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from mqinfer.answers.outputs import Picture
 from mqinfer.broker.link import Message
@@ -63,16 +64,18 @@ class PreviewDrop(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PreviewCounts:
-    """Previews since the start.
+class PublishedCounts:
+    """Previews, or answers in words, since the start.
 
     Attributes:
         published: How many were published.
         dropped: How many were due and not published, by reason.
+        cut: How many lack a part, which would have made them too large, by part.
     """
 
     published: int = 0
-    dropped: Mapping[PreviewDrop, int] = field(default_factory=dict)
+    dropped: Mapping[Any, int] = field(default_factory=dict)
+    cut: Mapping[str, int] = field(default_factory=dict)
 
 
 def check_rate(rate: float | None) -> float | None:
@@ -202,13 +205,13 @@ class Previews:
         topic = self._requester.topics.preview(self._requester.name, capture.source)
         return Message(topic, payload, qos=0, content_type=CONTENT_TYPE, user_properties=(checksum((payload,)),))
 
-    def of(self, source: str) -> PreviewCounts:
+    def of(self, source: str) -> PublishedCounts:
         """Return the counts of one stream."""
         with self._lock:
-            return PreviewCounts(self._published[source], dict(self._dropped.get(source, {})))
+            return PublishedCounts(self._published[source], dict(self._dropped.get(source, {})))
 
     @property
-    def total(self) -> PreviewCounts:
+    def total(self) -> PublishedCounts:
         """The counts of all streams."""
         with self._lock:
-            return PreviewCounts(self._published.total(), dict(sum(self._dropped.values(), Counter())))
+            return PublishedCounts(self._published.total(), dict(sum(self._dropped.values(), Counter())))

@@ -126,12 +126,14 @@ class OutputSettings:
         sinks: Kinds of files to write there.
         picture_every: Write an overlay picture every N frames.
         resume: Go on with the results in the folder, with the first frame that has none.
+        retain: Have the broker keep the last answer of each stream that the sink `mqtt` publishes.
     """
 
     folder: Path | None = None
     sinks: Sequence[str] = DEFAULT_SINKS
     picture_every: int = 10
     resume: bool = False
+    retain: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from math import prod
 import numpy as np
 from msgspec.structs import replace as changed
 
-from mqinfer.answers.outputs import describe_boxes, describe_top
+from mqinfer.answers.words import describe_answer
 from mqinfer.client.result import InferResult, PictureResult
 from mqinfer.codecs import ENCODINGS
 from mqinfer.gateway.calls import InferCall, joined
@@ -231,13 +231,6 @@ def _placement(tensor: EncodedTensor, contract: ImageContract) -> Placement:
 def _describe(found: PictureResult) -> dict[str, object]:
     width, height = found.placement.frame
     try:
-        shares = {"class_shares": found.shares} if found.mask is not None else {}
+        return {"width": width, "height": height, **describe_answer(found.answer, found.classes)}
     except MissingExtra as error:
-        raise Unsupported(f"{ANSWERS}: the gateway can't bring a mask to the picture's pixels: {error}") from error
-    return {
-        "width": width,
-        "height": height,
-        **describe_boxes(found.detections, found.classes),
-        **describe_top(found.top),
-        **shares,
-    }
+        raise Unsupported(f"{ANSWERS}: the gateway can't follow the masks of objects: {error}") from error

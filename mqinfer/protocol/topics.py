@@ -228,6 +228,8 @@ class Topics:
     """States of clients (retained, and their wills)."""
     previews = _Kind("preview", "clients/{client}/preview/{stream}")
     """Previews; receivers read the stream's whole name from the message."""
+    answers = _Kind("answer", "answers/{model}/{client}/{stream}")
+    """Answers of a client's frames in words, JSON (the last one retained where its edge is told so)."""
     control = _Kind("control", f"{CONTROL}/{{server}}/{{client}}/{{path}}")
     """Calls to a server, or to `all`, whose path is that of a `mqinfer.protocol.control.Call`; the filter for those to
     one server covers its state too."""
@@ -257,11 +259,16 @@ class Topics:
 
     def preview(self, client: str, source: str) -> str:
         """Return the topic of a client's previews of one stream."""
-        return self.previews(client, _OUTSIDE_LEVEL.sub("_", source).lstrip("_")[:64] or "stream")
+        return self.previews(client, stream_level(source))
 
     def parse_infer(self, topic: str) -> InferAddress:
         """Return the names in the topic of a request: a model's channel, a version's channel or a worker's lane."""
         return _parse_infer(self.root, topic)
+
+
+def stream_level(source: str) -> str:
+    """Return the level of a topic that stands for a stream (`/camera/image_raw`): two may share one."""
+    return _OUTSIDE_LEVEL.sub("_", source).lstrip("_")[:64] or "stream"
 
 
 def may_reply(topics: Topics, response_topic: str, model: str, client: str) -> bool:

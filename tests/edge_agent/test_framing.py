@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mqinfer.answers.outputs import describe_outputs
+from mqinfer.answers.words import describe_outputs
 from mqinfer.bags.frame import Frame, StreamInfo
 from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.edge_agent.frames.table import PreparedFrame

@@ -26,7 +26,7 @@ from mqinfer.edge_agent.model_run import ModelRun
 from mqinfer.edge_agent.preparing.framing import Framing
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.preparing.quality_ladder import QualityStep
-from mqinfer.edge_agent.previews import PreviewCounts, PreviewDrop, Previews, check_rate
+from mqinfer.edge_agent.previews import PreviewDrop, Previews, PublishedCounts, check_rate
 from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.reporting.statistics import FrameCounts, ReplayStatistics
 from mqinfer.edge_agent.settings import ReplayOptions
@@ -87,7 +87,7 @@ def test_the_rate_is_a_streams_own() -> None:
             wanted[source] += previews.wants(source, has_room=True, is_full_quality=True)
         clock.now += 0.125
     assert wanted == {"/front": 10, "/rear": 10}
-    assert previews.total == PreviewCounts()
+    assert previews.total == PublishedCounts()
 
 
 @pytest.mark.parametrize("rate", [0.2, 1, 7.5, 10])
@@ -143,7 +143,7 @@ def test_lowered_quality_and_a_lost_connection() -> None:
     client.connected = False
     assert not wanted(previews, clock)
     previews.publish("r", FRONT, lambda: SCENE, (192, 120))  # lost since it was due
-    assert previews.total == PreviewCounts(0, {PreviewDrop.QUALITY_LOWERED: 1, PreviewDrop.NOT_CONNECTED: 2})
+    assert previews.total == PublishedCounts(0, {PreviewDrop.QUALITY_LOWERED: 1, PreviewDrop.NOT_CONNECTED: 2})
     assert client.sent == []
 
 
@@ -154,8 +154,8 @@ def test_what_was_given_up_is_not_due_at_once() -> None:
     for _ in range(30):
         previews.wants("/front", has_room=True, is_full_quality=True)
         clock.now += 0.125
-    assert previews.of("/front") == PreviewCounts(0, {PreviewDrop.NOT_CONNECTED: 4})
-    assert previews.of("/rear") == PreviewCounts()
+    assert previews.of("/front") == PublishedCounts(0, {PreviewDrop.NOT_CONNECTED: 4})
+    assert previews.of("/rear") == PublishedCounts()
 
 
 def test_a_preview_travels_as_a_reply() -> None:
@@ -187,7 +187,7 @@ def test_a_picture_that_is_none_is_counted() -> None:
     noise = np.random.default_rng(1).integers(0, 255, (4000, 480, 3), np.uint8)
     previews.publish("r", FRONT, broken, (1, 1))
     previews.publish("r", FRONT, lambda: noise, (480, 4000))
-    assert previews.total == PreviewCounts(0, {PreviewDrop.FAILED: 1, PreviewDrop.TOO_LARGE: 1})
+    assert previews.total == PublishedCounts(0, {PreviewDrop.FAILED: 1, PreviewDrop.TOO_LARGE: 1})
     assert client.sent == []
 
 

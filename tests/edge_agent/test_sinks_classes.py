@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mqinfer.answers.outputs import TopClass, describe_top, find_top, top_label
+from mqinfer.answers.outputs import TopClass, find_top, top_label
+from mqinfer.answers.words import describe_top
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mqinfer.answers.outputs import MOST_BOXES, DetectedBox, describe_outputs, find_boxes, label
+from mqinfer.answers.outputs import MOST_BOXES, DetectedBox, find_boxes, label
+from mqinfer.answers.words import describe_outputs
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.sinks.drawing.overlay import draw_boxes, draw_instances
 from mqinfer.images.placement import Placement, Resize

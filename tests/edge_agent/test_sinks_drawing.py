@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mqinfer.answers.outputs import class_shares, describe_outputs, find_mask
+from mqinfer.answers.outputs import class_shares, find_mask
+from mqinfer.answers.words import describe_outputs
 from mqinfer.edge_agent.sinks.drawing.overlay import MINIMUM_WIDTH, add_strip, colour_mask, draw_overlay, palette
 from mqinfer.protocol.card import ClassInfo
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mqinfer.answers.depth import find_depth
-from mqinfer.answers.outputs import describe_outputs
+from mqinfer.answers.words import describe_outputs
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.view import FrameView

@@ -28,7 +28,7 @@ from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.preparing.quality_ladder import QualityBounds
-from mqinfer.edge_agent.previews import PreviewCounts, PreviewDrop, Previews
+from mqinfer.edge_agent.previews import PreviewDrop, Previews, PublishedCounts
 from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
 from mqinfer.edge_agent.settings import ReplayOptions
@@ -124,7 +124,7 @@ def replay(
     frames: Iterator[Frame],
     size: tuple[int, int],
     *,
-    counts: list[PreviewCounts] | None = None,
+    counts: list[PublishedCounts] | None = None,
     **options: Any,
 ) -> tuple[Ages, Snapshot]:
     """Replay frames to the model `eye`; assert that the sums balance and the answered frames are in order.
@@ -218,7 +218,7 @@ def test_previews_on_a_thin_link(served: Start, proxy: Start, broker_url: str, t
     served(WIDTH, HEIGHT, 5)
     between: FaultProxy = proxy(broker_url)
     images = pictures(WIDTH, HEIGHT, 4)
-    counts: list[PreviewCounts] = []
+    counts: list[PublishedCounts] = []
     for rate in (None, 125_000):
         if rate is not None:
             between.both(bytes_per_s=rate)

@@ -57,6 +57,7 @@ _SWEPT = (
     "results/+/+/+",
     "clients/+/control/+",
     "clients/+/preview/+",
+    "answers/+/+/+",
 )
 _WATCHED = ("clients/+/state", "workers/+/state", "models/+/card")
 
@@ -145,6 +146,7 @@ def _driving(name: str, root: str) -> Iterator[str]:
     yield f"read {root}/{CONTROL}/{name}/+/{Operation.CASCADE}"
     yield f"write {root}/clients/{name}/{CONTROL}/+"
     yield f"write {root}/clients/{name}/preview/+"
+    yield f"write {root}/answers/+/{name}/+"
 
 
 def _asking(name: str, root: str) -> Iterator[str]:
@@ -176,6 +178,7 @@ def _dashboard(_: str, root: str) -> Iterator[str]:
     """List what a dashboard reads; it writes nothing, since its login lies on screens that many people pass by."""
     yield f"read {root}/results/+/+/+"
     yield f"read {root}/clients/+/preview/+"
+    yield f"read {root}/answers/+/+/+"
     yield f"read {root}/workers/+/state"
     yield f"read {root}/clients/+/state"
     yield f"read {root}/{CONTROL}/+/state"

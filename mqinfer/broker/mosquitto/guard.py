@@ -48,6 +48,7 @@ _SUSPENDED_S = 60.0  # the first time, and twice as long each further time
 _MOST_SUSPENDED_S = 86400.0
 _MOST_ROUNDS = 1000
 _MOST_LINES = 10_000
+_MOST_ANSWERS = 64
 _ENDED_AT_A_TIME = 50  # then it sweeps again
 
 
@@ -109,6 +110,8 @@ def offence(path: str, message: Kept) -> Offence | None:
     match path.split("/"):
         case ["clients" | "workers" | "control", name, "state"]:
             found, allowed = Offence(name, "a state above 64 KiB"), MAX_STATE_BYTES
+        case ["answers", _, name, _]:
+            found, allowed = Offence(name, "an answer above 64 KiB"), MAX_STATE_BYTES
         case ["models", _, "card"]:
             found, allowed = Offence(None, "a card above 1 MiB"), MAX_CARD_BYTES
         case ["models", _, "infer" | "cancel", name] | ["models", _, "versions", _, "infer", name]:
@@ -120,6 +123,16 @@ def offence(path: str, message: Kept) -> Offence | None:
         case _:
             found, allowed = Offence(None, "a message"), 0
     return found if message.size > allowed and (message.retained or allowed) else None
+
+
+def _surplus(path: str, message: Kept, answers: Counter[str]) -> Offence | None:
+    """Return why one more answer may not stay in the broker: a client may keep those of `_MOST_ANSWERS` streams."""
+    match path.split("/"):
+        case ["answers", _, name, _] if message.retained and message.size:
+            answers[name] += 1
+            if answers[name] > _MOST_ANSWERS:
+                return Offence(name, f"answers of more than {_MOST_ANSWERS} streams")
+    return None
 
 
 class Guard:
@@ -218,11 +231,13 @@ class Guard:
     def _sweep(self, connection: Connection, site: GuardedBroker) -> None:
         connection.send(subscribing(site.filters.swept), unsubscribing(site.filters.swept))
         removed: Counter[Offence] = Counter()
+        answers: Counter[str] = Counter()
         for _ in range(_MOST_ROUNDS):
             nothing = True
             for message in connection.until_pong():
                 nothing = False
-                found = offence(_path(message.topic, site.filters), message)
+                path = _path(message.topic, site.filters)
+                found = offence(path, message) or _surplus(path, message, answers)
                 if found is not None:
                     connection.send(clearing(message.topic))
                     self._counters["messages removed"] += 1

@@ -35,7 +35,7 @@ from mqinfer.edge_agent.reporting.report import (
     failure_lines,
     missed_lines,
     plain_line,
-    preview_words,
+    published_words,
     summary,
     summary_table,
     write_summary,
@@ -207,8 +207,8 @@ def _print_report(console: Console, report: SessionReport, *, is_titled: bool) -
         _print(console, f"{report.spool_damaged} frames were damaged in the spool, and set aside there as *.damaged")
     for line in missed_lines(report):
         _print(console, line)
-    if words := preview_words(report):
-        _print(console, f"previews: {words}")
+    for what, words in published_words(report).items():
+        _print(console, f"{what}: {words}")
     for path in report.files:
         _print(console, f"wrote {path}")
 

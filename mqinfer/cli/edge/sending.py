@@ -24,7 +24,7 @@ from mqinfer.edge_agent.settings import (
     SourceSettings,
     SpoolSettings,
 )
-from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS, SINK_KINDS, check_kinds
+from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS, ON_LINK, SINK_KINDS, check_kinds
 from mqinfer.images.pixel_format import Demosaic
 from mqinfer.judging.settings import CascadeSettings, read_settings
 from mqinfer.metrics.endpoint import LOOPBACK
@@ -177,6 +177,9 @@ class OutputOptions:
             help=f"Kind of results: {', '.join(SINK_KINDS)}; may be repeated. By default {', '.join(DEFAULT_SINKS)}."
         ),
     ] = None
+    retain: Annotated[
+        bool, typer.Option("--retain", help="Have the broker keep the last answer of each stream, of --sink mqtt.")
+    ] = False
     picture_every: Annotated[int, typer.Option(help="Write an overlay picture every N frames.", min=1)] = 10
     summary_file: Annotated[
         Path | None,
@@ -196,9 +199,13 @@ class OutputOptions:
         Raises:
             ConfigError: One is unknown, or there is no folder for those that are asked for.
         """
-        if self.sink and self.output is None:
-            raise ConfigError(f"--sink {self.sink[0]} writes into the folder of --output; name one")
-        return check_kinds(self.sink or DEFAULT_SINKS)
+        kinds = check_kinds(self.sink or DEFAULT_SINKS)
+        files = [each for each in kinds if each != ON_LINK]
+        if self.sink and files and self.output is None:
+            raise ConfigError(f"--sink {files[0]} writes into the folder of --output; name one")
+        if self.retain and ON_LINK not in kinds:
+            raise ConfigError(f"--retain is of the answers that are published; add --sink {ON_LINK}")
+        return kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +278,7 @@ def make_settings(sending: Sending, source: SourceSettings, *, resumes: bool = F
         replace(source, topics=topics, join=_join(sending.topics.join or (), sending.topics.tolerance, topics)),
         _options(model, version, sending, source),
         sending.preparing.settings(),
-        OutputSettings(outputs.output, outputs.sinks(), outputs.picture_every, resumes),
+        OutputSettings(outputs.output, outputs.sinks(), outputs.picture_every, resumes, outputs.retain),
         sending.spool.settings(),
         cascade,
     )

@@ -8,17 +8,14 @@ from datetime import datetime
 from msgspec.structs import asdict
 
 from mqinfer.answers.outputs import (
-    class_name,
     class_shares,
-    describe_outputs,
-    describe_top,
-    elements,
     find_boxes,
     find_mask,
     find_top,
     label,
     top_label,
 )
+from mqinfer.answers.words import describe_boxes, describe_outputs, describe_top, elements
 from mqinfer.client.result import InferResult
 from mqinfer.client.watching import SeenResult
 from mqinfer.logs import printable
@@ -71,11 +68,6 @@ def describe(
     if with_tensors:
         for name, output in result.outputs.items():
             outputs[name] |= elements(output)
-    boxes = [
-        {"class": None if each.number is None else class_name(each.number, classes), "score": each.score}
-        | {"box": list(each.box)}
-        for each in find_boxes(result.outputs)
-    ]
     return {
         "received_ns": seen.received_ns,
         "client": seen.client,
@@ -90,7 +82,7 @@ def describe(
         "attempt": result.attempts,
         "timings": asdict(result.timings),
         "outputs": outputs,
-        **({"detections": boxes} if boxes else {}),
+        **describe_boxes(find_boxes(result.outputs), classes),
         **describe_top(find_top(result.outputs, classes)),
         "parameters": {name: _finite(value) for name, value in result.parameters.items()},
         "error": asdict(result.error) if result.error else None,

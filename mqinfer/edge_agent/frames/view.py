@@ -9,13 +9,14 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from mqinfer.answers.depth import Depth, find_depth
-from mqinfer.answers.outputs import DetectedBox, Mask, Picture, placed_boxes, placed_mask
+from mqinfer.answers.answer import Answer
+from mqinfer.answers.depth import Depth
+from mqinfer.answers.outputs import DetectedBox, Mask, Picture
 from mqinfer.codecs import probe_image
 from mqinfer.edge_agent.frames.times import NO_TIMES, FrameTimes
 from mqinfer.images.compressed import parse_format
 from mqinfer.images.picture import CompressedImage, RawImage
-from mqinfer.images.placement import UNKNOWN, Placement
+from mqinfer.images.placement import Placement
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import BadEncoding
 from mqinfer.protocol.states import ServedModel
@@ -46,32 +47,34 @@ class FrameView:
     served: ServedModel | None = None
 
     @cached_property
+    def answer(self) -> Answer:
+        """What the outputs mean, in pixels of the frame."""
+        return Answer(self.outputs, self.placement)
+
+    @property
     def boxes(self) -> tuple[DetectedBox, ...]:
-        """The boxes among the outputs, in pixels of the frame, the best first."""
-        return placed_boxes(self.outputs, self.placement)
+        """The boxes of the answer."""
+        return self.answer.boxes
 
-    @cached_property
+    @property
     def mask(self) -> Mask | None:
-        """The class mask among the outputs, in the frame's size; None if no output is one.
+        """Its class mask."""
+        return self.answer.mask
 
-        Pixels that the model did not see, outside the region or the sight of the lens, are `UNKNOWN`, 255.
-        """
-        return placed_mask(self.outputs, self.placement)
+    @property
+    def seen(self) -> npt.NDArray[np.bool_] | None:
+        """Which pixels of the frame the mask has a class for."""
+        return self.answer.seen
 
-    @cached_property
+    @property
     def depth(self) -> Depth | None:
-        """The output with a number for each pixel; None if there is none."""
-        return find_depth(self.outputs, self.placement.picture)
+        """Its output with a number for each pixel."""
+        return self.answer.depth
 
     @cached_property
     def depth_levels(self) -> Mask | None:
         """Its numbers as levels in the frame's size, as `Depth.levels` returns them; None if there is none."""
         return None if self.depth is None else self.depth.levels(self.placement)
-
-    @cached_property
-    def seen(self) -> npt.NDArray[np.bool_] | None:
-        """Which pixels of the frame the mask has a class for; None if all of them, or without a mask."""
-        return None if self.mask is None or self.placement.is_whole else self.mask != UNKNOWN
 
     @property
     def engine(self) -> dict[str, str | None]:

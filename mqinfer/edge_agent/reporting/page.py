@@ -30,7 +30,7 @@ from mqinfer.edge_agent.reporting.report import (
     milliseconds,
     missed_lines,
     outcome_words,
-    preview_words,
+    published_words,
     ratio_words,
 )
 from mqinfer.edge_agent.reporting.statistics import Snapshot
@@ -185,8 +185,7 @@ def _page(made: Made, runs: Runs, folder: Path) -> str:
 def _run(run: SessionReport, recorder: RunRecorder, folder: Path) -> str:
     snapshot, worst = run.snapshot, recorder.worst
     about = {"version": run.version, "hash": run.model_hash, "encoding": run.encoding, "broker": run.broker}
-    if run.previews is not None:
-        about["previews"] = preview_words(run)
+    about |= published_words(run)
     return "".join(
         [
             f"<section><h2>Model {_text(run.model)}</h2>{_ending(run)}{_tiles(snapshot)}{_pairs(about)}</section>",

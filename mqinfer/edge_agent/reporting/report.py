@@ -21,7 +21,7 @@ from rich.text import Text
 
 from mqinfer.edge_agent.frames.times import Offset
 from mqinfer.edge_agent.output_files import set_aside, writing
-from mqinfer.edge_agent.previews import PreviewCounts
+from mqinfer.edge_agent.previews import PublishedCounts
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
 from mqinfer.metrics.histogram import Percentiles
 from mqinfer.protocol.errors import MqinferError
@@ -64,6 +64,7 @@ class SessionReport:
         clocks: How far each worker's clock is ahead of this one.
         missed: Frames of joined topics that were left out, by topic and reason; None where no topics are joined.
         previews: Previews that were published and dropped; None where none were asked for.
+        answers: The same of answers in words, of the sink `mqtt`.
     """
 
     snapshot: Snapshot
@@ -79,7 +80,8 @@ class SessionReport:
     is_stopped: bool = False
     clocks: Mapping[str, Offset] = field(default_factory=dict)
     missed: Mapping[tuple[str, str], int] | None = None
-    previews: PreviewCounts | None = None
+    previews: PublishedCounts | None = None
+    answers: PublishedCounts | None = None
 
     @property
     def reason(self) -> str:
@@ -108,6 +110,7 @@ def summary(run: SessionReport) -> dict[str, object]:
         "spool_damaged": run.spool_damaged,
         "missed": _missed(run),
         "previews": run.previews and {"published": run.previews.published, "dropped": dict(run.previews.dropped)},
+        "answers": run.answers and asdict(run.answers),
         "clocks": {worker: _clock(offset) for worker, offset in run.clocks.items()},
     }
 
@@ -231,12 +234,16 @@ def missed_lines(run: SessionReport) -> list[str]:
     return [f"{count} x {printable(f'{topic}: {why}')}; not sent" for (topic, why), count in found]
 
 
-def preview_words(run: SessionReport) -> str:
-    """Return how many previews were published, and why others were not; empty where none were asked for."""
-    if run.previews is None:
-        return ""
-    dropped = [f"{count} dropped ({why})" for why, count in sorted(run.previews.dropped.items())]
-    return ", ".join([f"{run.previews.published} published", *dropped])
+def published_words(run: SessionReport) -> dict[str, str]:
+    """Return how many previews and answers were published, and why others were not; of those that were asked for."""
+    asked = {"previews": run.previews, "answers": run.answers}
+    return {what: _published(counts) for what, counts in asked.items() if counts is not None}
+
+
+def _published(counts: PublishedCounts) -> str:
+    dropped = [f"{count} dropped ({why})" for why, count in sorted(counts.dropped.items()) if count]
+    cut = [f"{count} without {what}, for their size" for what, count in sorted(counts.cut.items())]
+    return ", ".join([f"{counts.published} published", *dropped, *cut])
 
 
 def _clock(offset: Offset) -> dict[str, float]:

@@ -34,7 +34,10 @@ _OPENERS: dict[str, Callable[[Path, ModelCard, int, str | None], Sink]] = {
     "video": lambda directory, card, *_: VideoSink(directory, card.classes),
 }
 
-SINK_KINDS: tuple[str, ...] = tuple(_OPENERS)
+ON_LINK = "mqtt"
+"""The kind of sink that writes no files, and needs a connection in place of a folder."""
+
+SINK_KINDS: tuple[str, ...] = tuple(sorted((*_OPENERS, ON_LINK)))
 """Names of the kinds of sinks."""
 
 DEFAULT_SINKS = ("jsonl", "mcap", "pictures", "video")
@@ -118,7 +121,7 @@ def check_kinds(kinds: Iterable[str]) -> list[str]:
         ConfigError: One is unknown.
     """
     wanted = list(dict.fromkeys(kinds))
-    if unknown := [kind for kind in wanted if kind not in _OPENERS]:
+    if unknown := [kind for kind in wanted if kind not in SINK_KINDS]:
         raise ConfigError(f"unknown sink {', '.join(map(repr, unknown))}; expected {', '.join(SINK_KINDS)}")
     return wanted
 
@@ -136,7 +139,7 @@ def open_sinks(
     Args:
         directory: For all files.
         card: The model's card: its classes and colours, and the name in the MCAP file.
-        kinds: Some of `SINK_KINDS`; repeated names count once.
+        kinds: Some of `SINK_KINDS`; repeated names count once, and `ON_LINK` not at all.
         picture_every: Write an overlay picture every N frames with a result, for each stream.
         goes_on_with: Go on with the JSON lines and the NumPy files that are there, which are of a model of this hash;
             files of other kinds are set aside as always. None sets all of them aside.
@@ -145,7 +148,7 @@ def open_sinks(
         ConfigError: A kind is unknown, `picture_every` is below 1, or a file cannot be written.
         MissingExtra: A package that a sink needs is not installed.
     """
-    wanted = check_kinds(kinds)
+    wanted = [kind for kind in check_kinds(kinds) if kind != ON_LINK]
     if picture_every < 1:
         raise ConfigError(f"picture_every is {picture_every}; expected 1 or more")
     with writing(directory):

@@ -10,7 +10,8 @@ from typing import TextIO
 
 from msgspec.structs import asdict
 
-from mqinfer.answers.outputs import describe_boxes, describe_outputs, describe_top, find_top
+from mqinfer.answers.outputs import find_top
+from mqinfer.answers.words import describe_boxes, describe_outputs, describe_top
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.view import FrameView

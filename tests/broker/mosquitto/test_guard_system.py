@@ -214,6 +214,18 @@ def test_what_stays_of_a_removed_client_goes(site: Site, caplog: pytest.LogCaptu
     site.wait_for("retained messages/count", lambda value: value <= before)
 
 
+def test_answers_that_are_retained(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """Those of 64 streams of a client stay; one more, and it has no rights for a while."""
+    before = site.numbers.get("retained messages/count", 0)
+    with site.raw("car-1", "answering") as client:
+        for number in range(64):
+            client.publish(f"{R}/answers/m/car-1/{number}", b"{}", 1, retain=True)
+        site.wait_for("retained messages/count", lambda value: value >= before + 64)
+        assert "answers" not in caplog.text
+        client.publish(f"{R}/answers/m/car-1/64", b"{}", 1, retain=True)
+        wait_until(lambda: "car-1 has retained answers of more than 64 streams" in caplog.text)
+
+
 def test_wills_with_retain(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     """A will that is retained as a request goes, and its client has no rights for a while."""
     topic = f"{R}/models/m/infer/car-1"

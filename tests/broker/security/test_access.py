@@ -64,6 +64,10 @@ TOPICS = {
     "sub-name's preview": f"{R}/clients/{{me}}.rear/preview/camera",
     "other's preview": f"{R}/clients/car-2/preview/camera",
     "preview of other's sub-name": f"{R}/clients/car-2.rear/preview/camera",
+    "answer": f"{R}/answers/m/{{me}}/camera",
+    "sub-name's answer": f"{R}/answers/m/{{me}}.rear/camera",
+    "other's answer": f"{R}/answers/m/car-2/camera",
+    "below an answer": f"{R}/answers/m/{{me}}/camera/more",
     "below a preview": f"{R}/clients/{{me}}/preview/camera/more",
     "index of w": f"{R}/control/w/{{me}}/repository/index",
     "index of all": f"{R}/control/all/{{me}}/repository/index",
@@ -91,6 +95,7 @@ ALL_STATES = {"state of w.0", "state of w.2", "state of v.0"}
 SERVER_STATES = {"state of server w", "state of server v"}
 CLIENT_STATES = {"client state", "other's client state", "sub-name's client state", "state of other's sub-name"}
 PREVIEWS = {"preview", "sub-name's preview", "other's preview", "preview of other's sub-name"}
+ANSWERS = {"answer", "sub-name's answer", "other's answer"}
 REPLIES = {name for name in TOPICS if "result" in name or "reply" in name}
 REQUESTS = {name for name in TOPICS if "request" in name and "lane" not in name and "itself" not in name}
 LANES = {name for name in TOPICS if "to a lane" in name or "lane request" in name} - {"other's lane request to v"}
@@ -103,7 +108,7 @@ ASKING = {"request", "version request", "lane request", "cancellation", "client 
 OF_SUB_NAMES = {f"sub-name's {name}" for name in (*ASKING - {"lane request"}, "way to a lane")}
 
 WRITES = {
-    "car-1": {"preview", "sub-name's preview"} | ASKING | OF_SUB_NAMES,
+    "car-1": {"preview", "sub-name's preview", "answer", "sub-name's answer"} | ASKING | OF_SUB_NAMES,
     "w": {
         "card",
         "state of w.0",
@@ -138,7 +143,7 @@ READS = {
         *ALL_STATES,
         *OF_CONTROL,
     },
-    "dash": {*REPLIES, *PREVIEWS, "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
+    "dash": {*REPLIES, *PREVIEWS, *ANSWERS, "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
     "op": {"result", "reply to an order", "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
     "gw": {"result", "process's result", "reply to an order", "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
 }
@@ -230,6 +235,7 @@ def test_the_table_covers_all_topics() -> None:
         topics.worker_state("w.0"),
         topics.client_state("car-1"),
         topics.preview("car-1", "camera"),
+        topics.answers("m", "car-1", "camera"),
         topics.control("all", "car-1", Operation.INDEX),
         topics.control("w", "car-1", Operation.ALL_STATS),
         topics.control("w", "car-1", "repository/index"),

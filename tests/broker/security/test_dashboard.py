@@ -18,7 +18,7 @@ from mqinfer.cli.app import app
 from mqinfer.client import Client
 from mqinfer.client.connection import connect
 from mqinfer.cloud_worker.serving.worker import Worker
-from mqinfer.edge_agent.previews import PreviewCounts, Previews
+from mqinfer.edge_agent.previews import Previews, PublishedCounts
 from mqinfer.lab.drives.synthetic import SyntheticDrive
 from mqinfer.protocol.envelope import decode_response
 from mqinfer.protocol.states import ClientState, ClientStatus, StreamState
@@ -58,7 +58,7 @@ def test_what_a_dashboard_reads(secured: Any, links: Links, serve: Serve, write_
             previews = Previews(publisher, "echo", 1.0)
             previews.publish(request, CAMERA, lambda: scene, (96, 60))
             publisher.close()
-            assert previews.total == PreviewCounts(1)
+            assert previews.total == PublishedCounts(1)
             result, preview = TOPICS.result("echo", name, request), TOPICS.preview(name, "/camera")
             states = {TOPICS.card("echo"), TOPICS.worker_state("w.0"), TOPICS.client_state(name)}
             wait_until(lambda: {result, preview, *states} <= heard.keys())

@@ -16,12 +16,12 @@ from mqinfer.answers.outputs import (
     DetectedBox,
     Mask,
     Picture,
-    elements,
     find_mask,
     find_top,
     label,
     top_label,
 )
+from mqinfer.answers.words import elements
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.view import FrameView

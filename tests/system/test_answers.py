@@ -1,0 +1,99 @@
+"""Answers in words on a real broker: the frames of a drive, beside their JSON lines, read by a plain subscriber."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from mqinfer.broker import make_link
+from mqinfer.broker.link import Message
+from mqinfer.client.connection import connect, random_name
+from mqinfer.edge_agent.reporting.report import published_words, summary
+from mqinfer.edge_agent.settings import ReplayOptions
+from mqinfer.lab import zoo
+from mqinfer.lab.drives.lessons import lesson_drive, lessons_key
+from mqinfer.lab.drives.recording import write_drive
+from mqinfer.lab.drives.synthetic import CLASSES
+from mqinfer.protocol.topics import Topics
+from tests.patience import wait_until
+from tests.settings import run_session, settings_of
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+SCHEMA = json.loads(resources.files("mqinfer.answers").joinpath("answer.schema.json").read_text())
+
+
+@pytest.fixture
+def heard(broker_url: str) -> Iterator[Callable[[Topics], list[Message]]]:
+    """Subscribe to the answers of a site, as they come and as they are kept."""
+    link = make_link(broker_url, client_id=random_name())
+    link.open()
+
+    def listen(topics: Topics) -> list[Message]:
+        found: list[Message] = []
+        link.subscribe(topics.answers.filter(), found.append)
+        return found
+
+    with closing(link):
+        yield listen
+
+
+@pytest.mark.parametrize(
+    ("model", "frames", "words"),
+    [
+        ("drive_segmentation_onnx", 40, "class_shares"),
+        ("yolo_v2_608_nms", 2, "counts"),
+        ("mobilenet_224_onnx", 4, "top"),
+        ("noscope_50_onnx", 4, "outputs"),
+    ],
+)
+def test_the_messages_of_a_drive_are_its_json_lines(
+    model: str,
+    frames: int,
+    words: str,
+    serving: Callable[[Path], Topics],
+    heard: Callable[[Topics], list[Message]],
+    broker_url: str,
+    tmp_path: Path,
+) -> None:
+    """One a frame, in order, equal to the line of the frame but for what differs between two runs; the last is kept."""
+    zoo.build(tmp_path / "models", [model], lessons=zoo.Lessons(lesson_drive, CLASSES, lessons_key()))
+    drive = write_drive(tmp_path / "drive.bag", ros=1, frames=frames, seed=1, width=192, height=120, truth_topic=False)
+    topics = serving(tmp_path / "models")
+    messages = heard(topics)
+    settings = settings_of(drive, ReplayOptions(model), folder=tmp_path / "out", sinks=["jsonl", "mqtt"], retain=True)
+    with closing(connect(broker_url, "car-1", topics)) as requester:
+        report = run_session(settings, requester)
+    assert report.answers is not None
+    assert (report.answers.published, report.answers.cut) == (frames, {})
+    assert published_words(report) == {"answers": f"{frames} published"}
+    told: Any = summary(report)
+    assert told["answers"]["published"] == frames
+    wait_until(lambda: len(messages) == frames)
+    found = [json.loads(bytes(each.payload)) for each in messages]
+    lines = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
+    times = [json.loads(line) for line in (tmp_path / "out" / "times.jsonl").read_text().splitlines()]
+    for answer, line, took in zip(found, lines, times, strict=True):
+        jsonschema.validate(answer, SCHEMA)
+        assert words in answer
+        assert {key: answer[key] for key in line} == line
+        assert [answer[key] for key in ("worker", "times", "id")] == [took[key] for key in ("worker", "times", "id")]
+    assert {each.topic for each in messages} == {topics.answers(model, "car-1", "camera_image_raw")}
+    kept = heard_later(broker_url, topics)
+    assert [json.loads(bytes(each.payload))["sequence"] for each in kept] == [frames - 1]
+
+
+def heard_later(url: str, topics: Topics) -> list[Message]:
+    """Return what a broker has kept of the answers."""
+    found: list[Message] = []
+    with closing(make_link(url, client_id=random_name())) as link:
+        link.open()
+        link.subscribe(topics.answers.filter(), found.append)
+        wait_until(lambda: bool(found))
+    return found
