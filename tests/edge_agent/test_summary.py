@@ -37,7 +37,7 @@ COUNTERS = {
 }
 FACTS = {
     "streams",
-    *("clocks", "missed", "previews"),
+    *("clocks", "missed", "answers", "previews"),
     "model",
     "version",
     "model_hash",
