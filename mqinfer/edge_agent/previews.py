@@ -13,16 +13,15 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Any
 
 from mqinfer.answers.outputs import Picture
 from mqinfer.broker.link import Message
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.codecs import available_encodings, encode_tensor
+from mqinfer.edge_agent.frames.published import PublishedCounts
 from mqinfer.extras import missing_extra
 from mqinfer.images.placement import fit
 from mqinfer.logs import is_logged
@@ -61,21 +60,6 @@ class PreviewDrop(StrEnum):
     TOO_LARGE = "too_large"
     FAILED = "failed"
     """A defect."""
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedCounts:
-    """Previews, or answers in words, since the start.
-
-    Attributes:
-        published: How many were published.
-        dropped: How many were due and not published, by reason.
-        cut: How many lack a part, which would have made them too large, by part.
-    """
-
-    published: int = 0
-    dropped: Mapping[Any, int] = field(default_factory=dict)
-    cut: Mapping[str, int] = field(default_factory=dict)
 
 
 def check_rate(rate: float | None) -> float | None:

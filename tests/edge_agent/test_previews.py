@@ -20,13 +20,14 @@ from mqinfer.broker.memory import MemoryLink
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.codecs import decode_tensor, encode_tensor
+from mqinfer.edge_agent.frames.published import PublishedCounts
 from mqinfer.edge_agent.frames.times import EdgeStage
 from mqinfer.edge_agent.metrics import EdgeStreams
 from mqinfer.edge_agent.model_run import ModelRun
 from mqinfer.edge_agent.preparing.framing import Framing
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.preparing.quality_ladder import QualityStep
-from mqinfer.edge_agent.previews import PreviewDrop, Previews, PublishedCounts, check_rate
+from mqinfer.edge_agent.previews import PreviewDrop, Previews, check_rate
 from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.reporting.statistics import FrameCounts, ReplayStatistics
 from mqinfer.edge_agent.settings import ReplayOptions

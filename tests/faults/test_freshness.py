@@ -25,10 +25,11 @@ from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec, serve
 from mqinfer.codecs import encode_tensor
+from mqinfer.edge_agent.frames.published import PublishedCounts
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.preparing.quality_ladder import QualityBounds
-from mqinfer.edge_agent.previews import PreviewDrop, Previews, PublishedCounts
+from mqinfer.edge_agent.previews import PreviewDrop, Previews
 from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
 from mqinfer.edge_agent.settings import ReplayOptions

@@ -14,8 +14,8 @@ from mqinfer.bags.frame import Frame
 from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.frames.published import PublishedCounts
 from mqinfer.edge_agent.frames.view import FrameView
-from mqinfer.edge_agent.previews import PublishedCounts
 from mqinfer.edge_agent.sinks.jsonl_sink import describe_result, describe_times
 from mqinfer.edge_agent.sinks.sink import StreamNames
 from mqinfer.protocol.card import ClassInfo

@@ -18,7 +18,8 @@ from mqinfer.cli.app import app
 from mqinfer.client import Client
 from mqinfer.client.connection import connect
 from mqinfer.cloud_worker.serving.worker import Worker
-from mqinfer.edge_agent.previews import Previews, PublishedCounts
+from mqinfer.edge_agent.frames.published import PublishedCounts
+from mqinfer.edge_agent.previews import Previews
 from mqinfer.lab.drives.synthetic import SyntheticDrive
 from mqinfer.protocol.envelope import decode_response
 from mqinfer.protocol.states import ClientState, ClientStatus, StreamState
