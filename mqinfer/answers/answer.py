@@ -20,7 +20,7 @@ MOST_POINTS = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class PictureAnswer:
     """The outputs of a result, brought back to the picture that they were found in; each is worked out once.
 
     Attributes:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_128_hexdigest
 
-from mqinfer.answers.answer import Answer
+from mqinfer.answers.answer import PictureAnswer
 from mqinfer.answers.outputs import (
     SMALL_OUTPUT,
     DetectedBox,
@@ -34,7 +34,7 @@ from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array, datatype_of
 
 
-def describe_answer(answer: Answer, classes: Sequence[ClassInfo]) -> dict[str, object]:
+def describe_answer(answer: PictureAnswer, classes: Sequence[ClassInfo]) -> dict[str, object]:
     """Describe what was found in a picture: only what there is, in the picture's pixels.
 
     - `detections`, the best first, and `counts` of them by class, which is there, and empty, where none were found;

@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from mqinfer.answers.answer import Answer
+from mqinfer.answers.answer import PictureAnswer
 from mqinfer.answers.outputs import DetectedBox, Mask, TopClass, class_shares, find_top, placed_boxes
 from mqinfer.broker.link import Message
 from mqinfer.images.placement import Placement
@@ -93,9 +93,9 @@ class PictureResult:
     classes: tuple[ClassInfo, ...] = ()
 
     @cached_property
-    def answer(self) -> Answer:
+    def answer(self) -> PictureAnswer:
         """What the outputs mean, in pixels of the picture."""
-        return Answer(self.result.outputs, self.placement)
+        return PictureAnswer(self.result.outputs, self.placement)
 
     @cached_property
     def detections(self) -> tuple[DetectedBox, ...]:

@@ -110,8 +110,6 @@ def offence(path: str, message: Kept) -> Offence | None:
     match path.split("/"):
         case ["clients" | "workers" | "control", name, "state"]:
             found, allowed = Offence(name, "a state above 64 KiB"), MAX_STATE_BYTES
-        case ["answers", _, name, _]:
-            found, allowed = Offence(name, "an answer above 64 KiB"), MAX_STATE_BYTES
         case ["models", _, "card"]:
             found, allowed = Offence(None, "a card above 1 MiB"), MAX_CARD_BYTES
         case ["models", _, "infer" | "cancel", name] | ["models", _, "versions", _, "infer", name]:
@@ -125,14 +123,21 @@ def offence(path: str, message: Kept) -> Offence | None:
     return found if message.size > allowed and (message.retained or allowed) else None
 
 
-def _surplus(path: str, message: Kept, answers: Counter[str]) -> Offence | None:
-    """Return why one more answer may not stay in the broker: a client may keep those of `_MOST_ANSWERS` streams."""
-    match path.split("/"):
-        case ["answers", _, name, _] if message.retained and message.size:
-            answers[name] += 1
-            if answers[name] > _MOST_ANSWERS:
-                return Offence(name, f"answers of more than {_MOST_ANSWERS} streams")
-    return None
+def _of_answers(path: str, message: Kept, kept: Counter[str]) -> Offence | None:
+    """Return why an answer in words must not stay in the broker: its client may keep those of `_MOST_ANSWERS` streams.
+
+    Args:
+        path: Its topic below the root.
+        message: The message.
+        kept: How many of each client have been found, and are allowed to stay so far.
+    """
+    if not message.retained:
+        return None
+    name = path.split("/")[2]
+    kept[name] += 1
+    if kept[name] > _MOST_ANSWERS:
+        return Offence(name, f"answers of more than {_MOST_ANSWERS} streams")
+    return Offence(name, "an answer above 64 KiB") if message.size > MAX_STATE_BYTES else None
 
 
 class Guard:
@@ -237,7 +242,8 @@ class Guard:
             for message in connection.until_pong():
                 nothing = False
                 path = _path(message.topic, site.filters)
-                found = offence(path, message) or _surplus(path, message, answers)
+                is_answer = path.startswith("answers/")
+                found = _of_answers(path, message, answers) if is_answer else offence(path, message)
                 if found is not None:
                     connection.send(clearing(message.topic))
                     self._counters["messages removed"] += 1

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from mqinfer.answers.answer import Answer
+from mqinfer.answers.answer import PictureAnswer
 from mqinfer.answers.depth import Depth
 from mqinfer.answers.outputs import DetectedBox, Mask, Picture
 from mqinfer.codecs import probe_image
@@ -47,9 +47,9 @@ class FrameView:
     served: ServedModel | None = None
 
     @cached_property
-    def answer(self) -> Answer:
+    def answer(self) -> PictureAnswer:
         """What the outputs mean, in pixels of the frame."""
-        return Answer(self.outputs, self.placement)
+        return PictureAnswer(self.outputs, self.placement)
 
     @property
     def boxes(self) -> tuple[DetectedBox, ...]:
