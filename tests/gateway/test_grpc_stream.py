@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 from dataclasses import replace
+from types import CoroutineType, FrameType
 from typing import Any
 
 import grpc
@@ -17,6 +20,7 @@ from mqinfer.gateway.core import Core
 from mqinfer.gateway.grpc.infer import make_stream
 from mqinfer.gateway.messages import message_class
 from mqinfer.gateway.settings import GatewaySettings
+from mqinfer.web.unsent import Unsent
 from tests.gateway.conftest import Fleet, OpenCore
 from tests.gateway.grpc_front import SERVICE, GrpcFront, read_outputs, serving, tensors
 from tests.gateway.listening import over_grpc
@@ -202,3 +206,23 @@ async def runs(front: GrpcFront) -> int:
 def skipped_at(client: AsyncClient, worker: str) -> int:
     """Return how many cancelled requests a worker has skipped, by its own count."""
     return client.connection.registry.known.workers[worker].counters.get("skipped_cancelled", 0)
+
+
+async def test_a_reply_that_was_given_up_is_freed(open_core: OpenCore) -> None:
+    """Its client reads nothing and is cut off: no frame keeps the reply, also before cycles are collected."""
+    array = np.arange(1 << 18, dtype="<f4")[None]
+    large = request(**tensors(INPUT0=array))
+    async with open_core() as core, serving(core) as front:
+        core.unsent = Unsent(logging.getLogger("test"), array.nbytes, 60.0)
+        gc.disable()
+        try:
+            streams = [front.stream() for _ in range(2)]
+            for stream in streams:
+                await stream.write(large)
+            await until(lambda: core.unsent.given_up["bytes"])
+            await until(lambda: not core.unsent.bytes)
+            holders = [each for each in gc.get_objects() if isinstance(each, FrameType | CoroutineType)]
+            held = [each for holder in holders for each in gc.get_referents(holder) if isinstance(each, bytes)]
+            assert not [each for each in held if len(each) >= array.nbytes and each != large]
+        finally:
+            gc.enable()

@@ -113,17 +113,21 @@ class _Stream:
     async def _answer(self, infer: _Infer, request_id: str, model: str, before: asyncio.Task[None] | None) -> None:
         reply = await self._reply(infer, request_id, model)
         del infer  # the request would stay until the client takes the reply
-        with self._core.unsent.sending(self._caller.name, len(reply), self._give_up, timed=False):
-            if before is not None:
-                await asyncio.wait((before,))
-            async with self._writing:
-                await self._write(reply)
+        try:
+            with self._core.unsent.sending(self._caller.name, len(reply), self._give_up, timed=False):
+                if before is not None:
+                    await asyncio.wait((before,))
+                async with self._writing:
+                    await self._write(reply)
+        finally:
+            del reply  # the traceback of a stream that was given up would keep it, until the next collection of cycles
 
     async def _write(self, reply: bytes) -> None:
         with self._core.unsent.sending(self._caller.name, 0, self._give_up):  # its time runs from here
             try:
                 await self._context.write(reply)
             except Exception as error:
+                del reply
                 raise Cancelled("the client has ended the stream") from error
 
     def _give_up(self) -> None:
