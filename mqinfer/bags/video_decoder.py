@@ -21,6 +21,8 @@ from mqinfer.protocol.errors import SourceError
 
 if TYPE_CHECKING:
     from av import Packet, VideoFrame
+    from av.container import InputContainer
+    from av.video.codeccontext import VideoCodecContext
 
 Picture = tuple[int, int, NDArray[np.uint8]]
 """Index in the recording, time since its start in nanoseconds, and pixels `[H, W, 3]` BGR."""
@@ -35,6 +37,13 @@ _TIMED = ("matroska", "flv")
 """Formats whose header states when the last stream ends, and whose packets lie close behind each other."""
 _OF_UNITS = ("h264", "hevc", "mpegts")
 """Formats in which the units of a picture begin with a code, and which state no frames."""
+_FORMATS = "avi,asf,flv,h264,hevc,m4v,matroska,mjpeg,mov,mpeg,mpegts,mpegvideo,mpjpeg,ogg,yuv4mpegpipe"
+"""What FFmpeg may take a file for, whatever its name: no playlists, which open other files, and no lists of units."""
+_HEADERS = {"fflags": "noparse+nofillin", "probesize": "32", "analyzeduration": "0"}
+"""Look at no more than the container's headers."""
+_UNPARSED = {"fflags": "noparse+nofillin"}
+"""For codecs whose parser in FFmpeg lists the units of a picture, in 160 bytes each: the container has times enough."""
+_LISTED = frozenset({"av1", "vvc"})
 _SLACK_S = 0.1
 """A file with sound, or of a varying rate, may end so much earlier than its header states, or two frames."""
 _EXPLODE, _EXACT = {"err_detect": "explode"}, {"err_detect": "bitstream+buffer"}
@@ -47,6 +56,10 @@ _DETECTION = {
     "msmpeg4v2": _EXACT,
 }
 """FFmpeg's options for codecs whose damaged pictures it passes in silence otherwise."""
+_STRICT = {"vp9": "libvpx-vp9"}
+"""A second decoder, which looks whether a picture's bytes are used up as they must be; FFmpeg's own does not."""
+_STRICT_BITS = 8
+"""Bits of a sample that it takes, however it was built."""
 _HOLE_BYTES = 128
 """Bytes between two packets that belong to none, and are more than what containers put there."""
 
@@ -81,7 +94,7 @@ class VideoFileDecoder:
         self._error: type[Exception] = av.FFmpegError
         self._converter = VideoReformatter()
         try:
-            self._container = av.open(str(path), metadata_errors="replace")
+            self._container = _open(path)
         except av.FFmpegError as failed:
             with path.open("rb") as file:
                 pointer = lfs_pointer(file.read(32), "the video")
@@ -104,8 +117,9 @@ class VideoFileDecoder:
         self._is_begun = self._stated is not None
         self._end_ns = 0
         self._shown = ShownPackets(self._stream, is_stated=self._stated is not None)
-        self._is_of_units = self._stream.codec_context.name in {"h264", "hevc"}
+        self._is_of_units = self._stream.codec_context.name in {"h264", "hevc", "vvc"}
         self._units = _units(self._format, self._stream.codec_context.name)
+        self._strict = _strict_decoder(self._stream.codec_context)
         self._breaks = _breaks(self._format, path, self._period_ns / 1e9)
         self._asf = AsfExtent.read(path) if self._format == "asf" else None
         self._end_byte = self._asf.begin if self._asf else 0
@@ -335,6 +349,8 @@ class VideoFileDecoder:
                 return ()
             self._shown.note(packet)
             self._avi.decode(packet)
+            if self._strict and not self.is_damaged and not self._is_sound(packet):
+                self._fail()
         try:
             frames = self._stream.decode(packet)
         except self._error:
@@ -344,6 +360,13 @@ class VideoFileDecoder:
             self._shown.see(frame)
             self._avi.show(frame)
         return frames
+
+    def _is_sound(self, packet: Packet[Any]) -> bool:
+        try:
+            self._strict.decode(packet)
+        except self._error:
+            return False
+        return True
 
     def _pixels(self, frame: VideoFrame) -> NDArray[np.uint8] | None:
         try:
@@ -355,8 +378,32 @@ class VideoFileDecoder:
         return np.rot90(picture, round(frame.rotation / 90)) if frame.rotation else picture
 
 
+def _open(path: Path) -> InputContainer:
+    import av
+
+    options = {"format_whitelist": _FORMATS}
+    with av.open(str(path), options=options | _HEADERS, metadata_errors="replace") as container:
+        contexts: list[VideoCodecContext | None] = [stream.codec_context for stream in container.streams.video]
+    if any(context is not None and context.codec.canonical_name in _LISTED for context in contexts):
+        options |= _UNPARSED
+    return av.open(str(path), options=options, metadata_errors="replace")
+
+
 def _breaks(container: str, path: Path, period_s: float) -> TransportBreaks | None:
     return TransportBreaks(path, period_s) if container == "mpegts" else None
+
+
+def _strict_decoder(context: VideoCodecContext) -> Any:
+    """Return a decoder that is stricter than FFmpeg's own; None if there is none, or not for such samples."""
+    import av
+
+    name = _STRICT.get(context.name)
+    if name is None or context.format is None or context.format.components[0].bits > _STRICT_BITS:
+        return None
+    try:
+        return av.CodecContext.create(name, "r")
+    except ValueError:  # this FFmpeg was built without it
+        return None
 
 
 def _units(container: str, codec: str) -> PictureUnits | None:

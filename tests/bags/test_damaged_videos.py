@@ -33,6 +33,7 @@ KINDS: dict[str, tuple[str, str, dict[str, str], dict[str, str]]] = {
     "motion_jpeg.mkv": ("mjpeg", "yuvj420p", {}, {}),
     "motion_jpeg.mjpeg": ("mjpeg", "yuvj420p", {}, {}),
     "small.webm": ("libvpx", "yuv420p", {"deadline": "realtime", "cpu-used": "8", "g": "10"}, {}),
+    "small_vp9.webm": ("libvpx-vp9", "yuv420p", {"deadline": "realtime", "cpu-used": "8", "g": "10"}, {}),
     "stream.ts": ("libx264", "yuv420p", {"g": "10"}, {}),
     "stream.m2ts": ("libx264", "yuv420p", {"g": "10"}, {"mpegts_m2ts_mode": "1"}),
     "stream.wmv": ("wmv2", "yuv420p", {"g": "10"}, {}),
@@ -229,7 +230,14 @@ def test_noise_where_no_count_is_stated(videos: Callable[[str], Path], tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("name", "least"), [("motion_jpeg.mjpeg", 10), ("stream.wmv", 10), ("program.mpg", 9), ("units_hashes.hevc", 9)]
+    ("name", "least"),
+    [
+        ("motion_jpeg.mjpeg", 10),
+        ("stream.wmv", 10),
+        ("program.mpg", 9),
+        ("units_hashes.hevc", 9),
+        ("small_vp9.webm", 10),
+    ],
 )
 def test_a_little_noise(videos: Callable[[str], Path], tmp_path: Path, name: str, least: int) -> None:
     """What makes one picture wrong is no success."""

@@ -18,11 +18,12 @@ from mqinfer.bags.video_source import VideoSource
 from mqinfer.protocol.errors import SourceError
 from tests.confined import MIB
 
-CODECS = {"h264": "libx264", "hevc": "libx265"}
+CODECS = {"h264": "libx264", "hevc": "libx265", "obu": "libsvtav1"}
 UNITS = {
     "h264": {"empty": b"\x0c", "delimiter": b"\x09\x10", "message": b"\x06\x05\x01\0\x80", "slice": b"\x41\x10\x20"},
     "hevc": {"delimiter": b"\x46\x01\x50", "message": b"\x4e\x01\x05\x01\0\x80", "slice": b"\x02\x01\x10"},
 }
+PEAK = "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
 READ = "import sys; from mqinfer.bags.sources import open_source as o; print(len([0 for _ in o(sys.argv[1]).frames()]))"
 
 
@@ -53,6 +54,28 @@ def test_a_raw_stream_is_refused_before_it_is_opened(tmp_path: Path, codec: str,
         VideoSource(flooded(tmp_path, codec, kind, behind=behind))
 
 
+@pytest.mark.parametrize("at", [0, 5])
+@pytest.mark.parametrize("suffix", ["mkv", "mp4"])
+def test_units_of_av1_take_no_memory(tmp_path: Path, suffix: str, at: int) -> None:
+    """FFmpeg's parser would list three million in 450 MiB; the decoder passes over them, and each picture comes."""
+    path = _contained(tmp_path, "obu", suffix, b"\x4a\x00" * 3_000_000, at)
+    run = subprocess.run(
+        [sys.executable, "-c", f"{READ}; {PEAK}", str(path)], capture_output=True, text=True, check=True
+    )
+    pictures, peak = map(int, run.stdout.split())
+    assert pictures == 20
+    assert peak < 200
+
+
+@pytest.mark.parametrize("name", ["film.mp4", "film.ts"])
+def test_a_list_of_other_files_is_no_video(tmp_path: Path, name: str) -> None:
+    """FFmpeg tells formats by what a file says, and would open what the list names."""
+    encode(tmp_path / "secret.h264")
+    (tmp_path / name).write_text("ffconcat version 1.0\nfile secret.h264\n")
+    with pytest.raises(SourceError, match="it is cut off, damaged, or no video"):
+        VideoSource(tmp_path / name)
+
+
 @pytest.mark.parametrize("codec", UNITS)
 def test_many_small_pictures_are_no_flood(tmp_path: Path, codec: str) -> None:
     """As many units in all, of pictures of a few bytes."""
@@ -78,7 +101,7 @@ def test_reading_takes_bounded_memory(tmp_path: Path, suffix: str) -> None:
     """Within 1 GiB of address space; in a container the other pictures are read."""
     path = flooded(tmp_path, "h264", "empty")
     if suffix != "h264":
-        path = _contained(tmp_path, suffix)
+        path = _contained(tmp_path, "h264", suffix, b"\0\0\1\x0c" * 600_000, 5)
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (1024 * MIB, 1024 * MIB))
@@ -90,16 +113,17 @@ def test_reading_takes_bounded_memory(tmp_path: Path, suffix: str) -> None:
     assert "MemoryError" not in run.stderr
 
 
-def _contained(folder: Path, suffix: str) -> Path:
-    """Write a film in whose sixth picture there are 600,000 units."""
-    good, path = folder / "plain.h264", folder / f"film.{suffix}"
+def _contained(folder: Path, codec: str, suffix: str, units: bytes, at: int) -> Path:
+    """Write a film with units before one of its pictures."""
+    good, path = folder / f"plain.{codec}", folder / f"film.{suffix}"
     encode(good)
     with av.open(str(good)) as source, av.open(str(path), "w") as target:
-        stream = target.add_stream_from_template(source.streams.video[0])
+        stream: Any = target.add_stream(CODECS[codec], rate=25)
+        stream.width, stream.height, stream.pix_fmt = 96, 64, "yuv420p"
+        stream.codec_context.extradata = source.streams.video[0].codec_context.extradata
         for number, packet in enumerate(source.demux()):
             if packet.size:
-                data = (b"\0\0\1\x0c" * 600_000 if number == 5 else b"") + bytes(packet)
-                copy: Any = av.Packet(data)
+                copy: Any = av.Packet((units if number == at else b"") + bytes(packet))
                 copy.pts = copy.dts = number
                 copy.time_base, copy.stream, copy.is_keyframe = Fraction(1, 25), stream, packet.is_keyframe
                 target.mux(copy)
