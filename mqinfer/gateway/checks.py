@@ -55,7 +55,7 @@ def check_names(what: str, names: Sequence[str]) -> None:
 
 def in_words(error: BadTensor, inputs: Sequence[EncodedTensor], model: str) -> BadTensor:
     """Return a worker's refusal of inputs in Triton's words, where the strings of one are more or fewer than stated."""
-    for tensor in inputs:
+    for tensor in reversed(inputs):  # of several, Triton names the last one
         if tensor.datatype is not Datatype.BYTES or tensor.encoding != "raw" or len(tensor.data) > _MOST_COUNTED:
             continue
         expected = prod(tensor.shape)

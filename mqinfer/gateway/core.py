@@ -193,8 +193,8 @@ class Core:
             replies = await self._control.load(model)
         except BadTopic:
             raise InvalidRequest(
-                f"{failed}, failed to poll from model repository: a model's name is 1 to 64 letters, digits, '_', '.' "
-                "or '-', begins with none of the last two, and is not reserved"
+                f"{failed}, {_why_no_name(model)}: a model's name is 1 to 64 letters, digits, '_', '.' or '-', begins "
+                "with none of the last two, and is not reserved"
             ) from None
         except ModelNotFound as error:
             raise ModelNotLoadable(f"{failed}, failed to poll from model repository: no server has it") from error
@@ -271,6 +271,16 @@ class Core:
         if revision == self._revision == self._known.revision:
             self._answers[call.path] = found
         return found
+
+
+def _why_no_name(model: str) -> str:
+    """Return Triton's sentence about what can't be a model's name."""
+    if not model.strip():
+        return "Model name cannot be empty. Please enter a valid name to deploy."
+    is_path = not {"/", "\\"}.isdisjoint(model) or ".." in model
+    return (
+        "model name must not contain path traversal characters" if is_path else "failed to poll from model repository"
+    )
 
 
 def _checked(version: str | None) -> str | None:

@@ -205,8 +205,10 @@ async def test_models_are_unloaded_and_loaded(core: Core) -> None:
     with pytest.raises(ModelNotLoadable, match=words) as e:
         await core.load("nobody")
     assert status_of(e.value).http == 500  # Triton's
-    for wrong in ("a/b", "+", "x" * 100):
-        with pytest.raises(InvalidRequest, match=words) as refused:
+    path, empty = "model name must not contain path traversal characters", "Model name cannot be empty. Please enter"
+    unfit = {"a/b": path, "..": path, "": empty, "\t ": empty, "+": "failed to poll", "x" * 100: "failed to poll"}
+    for wrong, why in unfit.items():
+        with pytest.raises(InvalidRequest, match=f"^failed to load '.*', {why}") as refused:
             await core.load(wrong)
         assert status_of(refused.value).http == 400
         assert "topic" not in str(refused.value)
