@@ -277,7 +277,7 @@ def _why_no_name(model: str) -> str:
     """Return Triton's sentence about what can't be a model's name."""
     if not model.strip():
         return "Model name cannot be empty. Please enter a valid name to deploy."
-    is_path = not {"/", "\\"}.isdisjoint(model) or ".." in model
+    is_path = not {"/", "\\"}.isdisjoint(model) or model.strip() == ".."
     return (
         "model name must not contain path traversal characters" if is_path else "failed to poll from model repository"
     )

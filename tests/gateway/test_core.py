@@ -206,7 +206,7 @@ async def test_models_are_unloaded_and_loaded(core: Core) -> None:
         await core.load("nobody")
     assert status_of(e.value).http == 500  # Triton's
     path, empty = "model name must not contain path traversal characters", "Model name cannot be empty. Please enter"
-    unfit = {"a/b": path, "..": path, "": empty, "\t ": empty, "+": "failed to poll", "x" * 100: "failed to poll"}
+    unfit = {"a/b": path, "..": path, "": empty, "\t ": empty, "...": "failed to poll", "x" * 100: "failed to poll"}
     for wrong, why in unfit.items():
         with pytest.raises(InvalidRequest, match=f"^failed to load '.*', {why}") as refused:
             await core.load(wrong)
