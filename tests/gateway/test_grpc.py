@@ -138,14 +138,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "too many strings": (
         {"inputs": [{"name": "INPUT0", "datatype": "BYTES", "shape": [1_500_000]}], "raw_input_contents": [b""]},
-        "tensor 'INPUT0': shape [1500000] of BYTES takes 72000000 bytes; at most 67108864 are accepted",
+        "tensor 'INPUT0': shape [1500000] of BYTES takes 72000000 bytes; at most 67108864 are accepted for one tensor",
     ),
     "too many typed strings": (
         {
             "inputs": [{"name": "INPUT0", "datatype": "BYTES", "shape": [1_500_000], "contents": [b"\x42\x00"]}],
             "raw_input_contents": [],
         },
-        "tensor 'INPUT0': shape [1500000] of BYTES takes 72000000 bytes; at most 67108864 are accepted",
+        "tensor 'INPUT0': shape [1500000] of BYTES takes 72000000 bytes; at most 67108864 are accepted for one tensor",
     ),
     "reserved parameter": (
         {"parameters": {"triton_x": {"int64_param": 1}}},
