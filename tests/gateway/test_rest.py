@@ -242,6 +242,18 @@ async def test_classification(front: Front) -> None:
     assert binary["OUTPUT0"].endswith(b":14")
 
 
+async def test_strings_that_are_too_few_or_too_many(front: Front) -> None:
+    """They are refused in Triton's words, as binary ones are."""
+    of = "for inference input 'INPUT0' for model 'identity_bytes'"
+    for strings, words in (
+        (["a"], f"expected 2 string elements {of}, got 1"),
+        (["a", "b", "c"], f"unexpected number of string elements 3 {of}, expecting 2"),
+    ):
+        reply = await front.infer("identity_bytes", {"inputs": [json_input("INPUT0", "BYTES", [1, 2], strings)]})
+        assert reply.status == 400
+        assert reply.error.startswith(words)
+
+
 async def test_compression(front: Front) -> None:
     """The better weight of `Accept-Encoding` wins; what it names has the same content."""
     unpack: dict[str, Callable[[bytes], bytes]] = {

@@ -44,7 +44,7 @@ def raw_of_text(name: str, datatype: Datatype, shape: tuple[int, ...], raw: Raw)
         if datatype is Datatype.BYTES:
             if text.count(b",") + text.count(b"[") > _MOST_ITEMS:
                 raise LimitExceeded(f"tensor {name!r}: too many strings for JSON; send them as binary data")
-            return _raw_of_strings(name, shape, list(_flat(msgspec.json.decode(text))))
+            return _raw_of_strings(name, list(_flat(msgspec.json.decode(text))))
         if prod(shape):
             return b"".join(raw_of_data(name, datatype, (len(piece),), piece) for piece in _numbers(name, shape, text))
         if text.strip(b"[], \t\r\n"):
@@ -56,9 +56,8 @@ def raw_of_text(name: str, datatype: Datatype, shape: tuple[int, ...], raw: Raw)
     return b""
 
 
-def _raw_of_strings(name: str, shape: tuple[int, ...], strings: list[Any]) -> bytes:
-    if len(strings) != prod(shape):
-        raise _other_shape(name, shape)
+def _raw_of_strings(name: str, strings: list[Any]) -> bytes:
+    """Return the raw form of strings; where these are more or fewer than stated, that is refused as for binary ones."""
     if dict in map(type, strings):  # in base64, as for TensorFlow Serving
         return join_strings([to_binary(each) if isinstance(each, dict) else each for each in strings], name)
     return raw_of_data(name, Datatype.BYTES, (len(strings),), strings)
