@@ -228,9 +228,9 @@ def printable(text: str) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Return what an error says, in words also where it makes no sentence of them, or its name."""
+    """Return on one line what an error says, in words also where it makes no sentence of them, or its name."""
     is_raw = str(error) == str(error.args)
-    return (", ".join(map(str, error.args)) if is_raw else str(error)).strip() or type(error).__name__
+    return " ".join((", ".join(map(str, error.args)) if is_raw else str(error)).split()) or type(error).__name__
 
 
 def _formatter(wanted: LogSettings) -> logging.Formatter:

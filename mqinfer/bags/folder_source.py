@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from mqinfer.bags.extent.unpacking import LARGEST
 from mqinfer.bags.frame import WHOLE, Frame, StreamInfo, TimeRange
 from mqinfer.images.compressed import picture_size
 from mqinfer.images.picture import CompressedImage
@@ -13,6 +14,7 @@ from mqinfer.protocol.errors import SourceError
 
 PICTURE_SUFFIXES = {".jpg": "jpeg", ".jpeg": "jpeg", ".png": "png"}
 
+_MOST_BYTES = LARGEST // 2
 FRAMES_PER_SECOND = 10
 """Frames a second of pictures, which have no log times."""
 
@@ -56,11 +58,11 @@ class FolderSource:
         """Yield the pictures in natural order.
 
         Raises:
-            SourceError: A file cannot be read any more.
+            SourceError: A file cannot be read any more, or is larger than pictures are.
         """
         for sequence, log_time_ns, picture in self._pictures:
             try:
-                data, modified = picture.read_bytes(), picture.stat().st_mtime_ns
+                data, modified = _read(picture), picture.stat().st_mtime_ns
             except OSError as failed:
                 raise SourceError(f"{picture}: {failed.strerror}") from failed
             image = CompressedImage(_format(picture), data)
@@ -86,8 +88,16 @@ def _format(picture: Path) -> str:
     return PICTURE_SUFFIXES[picture.suffix.lower()]
 
 
+def _read(picture: Path) -> bytes:
+    with picture.open("rb") as file:
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise SourceError(f"{picture}: a picture of more than {_MOST_BYTES >> 20} MiB; it is damaged, or none")
+    return data
+
+
 def _size(picture: Path) -> tuple[int, int]:
     try:
-        return picture_size(CompressedImage(_format(picture), picture.read_bytes()))
-    except OSError:
+        return picture_size(CompressedImage(_format(picture), _read(picture)))
+    except (OSError, SourceError):
         return 0, 0

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from mqinfer.bags.extent.unpacking import chunk_records, unpack
-from mqinfer.bags.rosbag import sqlite_size
+from mqinfer.bags.rosbag import refuse_pipes, sqlite_size
 from mqinfer.extras import missing_extra
 from mqinfer.protocol.errors import SourceError
 
@@ -70,6 +70,7 @@ def repair(source: Path, target: Path) -> Repaired:
     try:
         if target.exists():
             raise SourceError(f"{target} exists already; choose a new path")
+        refuse_pipes(source)
         with source.open("rb") as file:
             begin = file.read(len(_ROS1_MAGIC))
             if begin == _ROS1_MAGIC:

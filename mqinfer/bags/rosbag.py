@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -325,11 +326,28 @@ def is_bag(path: Path) -> bool:
     try:
         if not path.exists():
             raise SourceError(f"{path}: no such file or folder (for a camera, use camera:0 or its URL)")
+        refuse_pipes(path)
         if path.is_dir():
             return (path / "metadata.yaml").exists() or bool(_storage_files(path))
     except OSError as failed:
         raise SourceError(f"{path}: {failed.strerror}") from failed
     return path.suffix == ".bag" or path.suffix in _STORAGES or _is_zipped(path)
+
+
+def refuse_pipes(path: Path) -> None:
+    """Raise for a recording that is no file, or has one in its folder: pipes may never answer, and devices never end.
+
+    Raises:
+        OSError: It can't be read.
+        SourceError: It is so.
+    """
+    places = [path]
+    if path.is_dir():
+        with os.scandir(path) as entries:
+            places = [Path(each.path) for each in entries if not each.is_file()]
+    for each in places:
+        if each.exists() and not (each.is_file() or each.is_dir()):
+            raise SourceError(f"{each}: a pipe or a device; a recording is a file, or a folder of files")
 
 
 def _storage_of(path: Path) -> str:

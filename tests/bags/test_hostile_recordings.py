@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -15,9 +16,11 @@ from typing import Any
 import lz4.frame
 import numpy as np
 import pytest
+from mcap.writer import Writer
 
 from mqinfer.bags.extent import unpacking
 from mqinfer.bags.repair import repair
+from mqinfer.bags.sources import open_source
 from mqinfer.images.picture import RawImage
 from mqinfer.protocol.errors import SourceError
 from tests.bags.reading import read
@@ -126,6 +129,34 @@ def test_more_topics_than_anybody_records(
     with pytest.raises(SourceError, match=r"4 image topics; at most 3 are read together; name those to read: --topic$"):
         read(bag)
     assert len(read(bag, topics=["/t1", "/t2"])) == 2
+
+
+def test_a_definition_of_a_megabyte(tmp_path: Path) -> None:
+    """The fields of a type are not parsed, which took minutes, and repair says that it can not help."""
+    path, mended = tmp_path / "long.mcap", tmp_path / "mended.mcap"
+    with path.open("wb") as file:
+        writer = Writer(file)
+        writer.start("ros2")
+        schema = writer.register_schema("sensor_msgs/msg/Image", "ros2msg", b"uint8 a\n" * (1 << 17))
+        channel = writer.register_channel("/image", "cdr", schema)
+        writer.add_message(channel, 1, b"\0\1\0\0", 1)
+        writer.finish()
+    with pytest.raises(SourceError, match="is defined in 1048576 characters; expected at most 262144"):
+        read(path)
+    repair(path, mended)
+    with pytest.raises(SourceError, match="so no repair changes that"):
+        read(mended)
+
+
+def test_pipes_and_devices_are_no_recordings(tmp_path: Path) -> None:
+    """Whether named, or in a folder: opening one waited for ever, and a device never ended."""
+    os.mkfifo(tmp_path / "a.png")
+    (tmp_path / "zero.mcap").symlink_to("/dev/zero")
+    for path in (tmp_path, tmp_path / "a.png", tmp_path / "zero.mcap"):
+        with pytest.raises(SourceError, match="a pipe or a device"):
+            open_source(str(path))
+    with pytest.raises(SourceError, match="a pipe or a device"):
+        repair(tmp_path / "zero.mcap", tmp_path / "new.mcap")
 
 
 def test_an_encoding_of_a_megabyte(tmp_path: Path, write_ros1: Write, recorded: type[Any]) -> None:

@@ -44,6 +44,18 @@ REQUEST = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.parametrize("field", ["inputs", "outputs"])
+def test_more_tensors_than_any_request_has(
+    takes_at_most: Callable[[int], AbstractContextManager[None]], field: str
+) -> None:
+    """Their objects are counted before they are made, whatever is in strings; a million took 400 MB."""
+    whole = {"inputs": [json_input("x", "BYTES", [1], ["{" * 2000])], "outputs": [{"name": "y"}]}
+    assert [output.name for output in read(whole).outputs] == ["y"]
+    body = json.dumps({**whole, field: [*whole["outputs"] * 100_000]}).encode()
+    with takes_at_most(3 * len(body)), pytest.raises(LimitExceeded, match="objects in JSON; a request has at most 258"):
+        read(body)
+
+
 def test_parameters_that_are_not_utf8() -> None:
     """They are kept as they came until their turn, and refused then as the rest of the body is."""
     with pytest.raises(BadEnvelope, match=r"^failed to parse the request JSON buffer: 'utf-8' codec"):

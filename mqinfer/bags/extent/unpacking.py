@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import bz2
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from io import BytesIO
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +15,8 @@ import lz4.frame
 
 LARGEST = 1 << 29
 """Bytes that one part of a recording may have: a chunk, or a message. A message of a picture has at most half of it."""
+_DEFINITION = 1 << 18
+"""Characters of the definition of a message type, with all that it uses; one of 60,000 is large."""
 _PIECE = 1 << 20
 """Bytes that are unpacked at a time."""
 
@@ -63,7 +67,12 @@ def chunk_records(chunk: Any) -> list[Any]:
 
 
 def bound_rosbags() -> None:
-    """Have the readers of rosbags unpack within the bound: they have one table of functions for each kind of bag."""
+    """Have the readers of rosbags unpack within the bound, and parse what does not take minutes.
+
+    They have one table of functions for each kind of bag.
+    """
+    from rosbags import typesys
+    from rosbags.highlevel import anyreader
     from rosbags.rosbag1 import reader as ros1
     from rosbags.rosbag2 import reader as ros2
     from rosbags.rosbag2 import storage_mcap as mcap
@@ -73,5 +82,13 @@ def bound_rosbags() -> None:
 
     for table in (vars(ros1).get("decompressors", {}), vars(mcap).get("DECOMPRESSORS", {})):
         table.update({kind: bounded(kind) for kind in table if kind in {"zstd", "lz4", "bz2"}})
+    for name in ("get_types_from_msg", "get_types_from_idl"):
+        vars(anyreader)[name] = partial(_parse, vars(typesys)[name])
     module = zstd()
     vars(ros2)["zstd"] = SimpleNamespace(open=module.open, decompress=bounded("zstd"))
+
+
+def _parse(parse: Callable[..., Any], text: str, *name: str) -> Any:
+    if len(text) > _DEFINITION:
+        raise ValueError(f"a message type is defined in {len(text)} characters; expected at most {_DEFINITION}")
+    return parse(text, *name)

@@ -27,6 +27,8 @@ from mqinfer.protocol.types import Count, EncodedTensor, RequestedOutput, Scalar
 
 _MOST_QUOTES = 1 << 16
 """Quotes in JSON in which numbers that JSON lacks are put into quotes: text between strings is searched for them."""
+_MOST_OBJECTS = 4 * DEFAULT_LIMITS.tensors + 2
+"""Objects in JSON: a tensor and its parameters each, inputs and outputs. A parsed one takes 500 bytes."""
 _NUMBER = re.compile("[0-9]{1,18}")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SOURCES = ("data", "binary_data_size", "shared_memory_region")
@@ -253,6 +255,8 @@ def read_json(text: Buffer, shape: type[_T]) -> _T:
 def _parse(text: bytes) -> _Request:
     text = text.removeprefix(_BYTE_ORDER_MARK)
     check_nesting(text)
+    if text.count(b"{") > _MOST_OBJECTS and (found := JSON_STRINGS.sub(b"", text).count(b"{")) > _MOST_OBJECTS:
+        raise LimitExceeded(f"{found} objects in JSON; a request has at most {_MOST_OBJECTS}")
     try:
         return _decode(text)
     except msgspec.ValidationError as error:
