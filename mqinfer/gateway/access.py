@@ -119,6 +119,10 @@ class Access:
             log_dropped(_log, f"{right} call of {peer}: {error}", error.code, self.refused[error.code])
             raise
 
+    def lacks_key(self, headers: Mapping[str, str], certificate: str) -> bool:
+        """Return whether a caller needs a key, and has shown nothing yet by which it could be known."""
+        return self._keys is not None and not certificate and "authorization" not in headers
+
     def _check_rights(self, keys: KeyFile, right: Right, headers: Mapping[str, str], certificate: str) -> str:
         found = self._identify(keys, headers, certificate)
         if right not in found.rights:

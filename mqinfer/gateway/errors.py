@@ -65,6 +65,12 @@ class MethodNotAllowed(InvalidRequest):
     code: ClassVar[str] = "method_not_allowed"
 
 
+class NotActivated(InvalidRequest):
+    """The path needs something that the operator has not chosen."""
+
+    code: ClassVar[str] = "not_activated"
+
+
 class Unauthenticated(InvalidRequest):
     """The caller has no credentials, or wrong ones."""
 
@@ -96,6 +102,7 @@ _OF_CLASS: tuple[tuple[type[MqinferError], Status], ...] = (  # the first that f
     (Unanswered, Status("UNAVAILABLE", 503)),
     (Unsupported, Status("UNIMPLEMENTED", 501)),
     (FailedPrecondition, Status("FAILED_PRECONDITION", 400)),
+    (NotActivated, Status("FAILED_PRECONDITION", 403)),
     (MethodNotAllowed, Status("UNIMPLEMENTED", 405)),
     (Unauthenticated, Status("UNAUTHENTICATED", 401)),
     (InvalidRequest, Status("INVALID_ARGUMENT", 400)),

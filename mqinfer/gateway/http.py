@@ -84,11 +84,13 @@ class Endpoint:
         pattern: Of the whole path, still escaped.
         right: What callers need.
         methods: Handlers by HTTP method; they raise an `MqinferError` for whatever goes wrong.
+        state_error: Makes the reply that states an error; None for `error_reply`.
     """
 
     pattern: re.Pattern[str]
     right: Right
     methods: Mapping[str, Callable[[AdmittedCall], Awaitable[web.Response]]]
+    state_error: Callable[..., web.Response] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +117,15 @@ class Bodies:
         self._held: WeakKeyDictionary[web.Response, int] = WeakKeyDictionary()  # sizes of what `LargeJson` is made of
 
     @asynccontextmanager
-    async def read(self, call: AdmittedCall) -> AsyncIterator[Buffer]:
+    async def read(self, call: AdmittedCall, most: int | None = None) -> AsyncIterator[Buffer]:
         """Yield a call's body, decompressed; its bytes count until the end of the context.
 
+        Args:
+            call: Whose body it is.
+            most: Bytes of it, where these are fewer than `max_input_bytes`.
+
         Raises:
-            LimitExceeded: It is larger than `max_input_bytes`, also where it only says so.
+            LimitExceeded: It is larger than `max_input_bytes` or `most`, also where it only says so.
             Overloaded: The requests of all calls together are, or those of this caller.
             BadEnvelope: It is cut off, not compressed as stated, or compressed in an unknown way.
             Expired: It has not come within the time of a call that states none.
@@ -128,20 +134,21 @@ class Bodies:
         coding = request.headers.get("Content-Encoding", "identity").strip().lower() or "identity"
         if coding not in _ACCEPTED:
             raise BadEnvelope(f"Unsupported compression type {coding[:40]!r}; send gzip, deflate or identity")
-        if (request.content_length or 0) > self._limit:
-            raise self._too_large(request.content_length or 0)
+        limit = min(self._limit, most or self._limit)
+        if (request.content_length or 0) > limit:
+            raise _too_large(request.content_length or 0, limit)
         body = bytearray()
         taken = 0
         try:
             async for part in _parts(request, self._patience_s):
                 taken += take_room(self._arriving, call.caller, len(part))
                 body += part
-                if len(body) > self._limit:
-                    raise self._too_large(len(body))
+                if len(body) > limit:
+                    raise _too_large(len(body), limit)
             content: Buffer = body
             if coding != "identity":
                 # Enlarged by up to the limit, also a small one: whether there is room shows when it has been.
-                content = await self.run(self._limit, decompress, body, coding, self._limit)
+                content = await self.run(limit, decompress, body, coding, limit)
                 taken += take_room(self._arriving, call.caller, len(content))
             yield content
         finally:
@@ -207,11 +214,12 @@ class Bodies:
         """Wait for the threads to end."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _too_large(self, size: int) -> LimitExceeded:
-        return LimitExceeded(
-            f"request JSON size of {size} bytes exceeds the maximum allowed input size of {self._limit} bytes, which"
-            " holds for all of the body. Use --http-max-input-size to increase the limit."
-        )
+
+def _too_large(size: int, limit: int) -> LimitExceeded:
+    return LimitExceeded(
+        f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit} bytes, which"
+        " holds for all of the body. Use --http-max-input-size to increase the limit."
+    )
 
 
 async def _parts(request: web.Request, patience_s: float) -> AsyncIterator[bytes]:
@@ -369,15 +377,15 @@ def json_reply(content: Any, status: int = 200, headers: Mapping[str, str] | Non
     return web.Response(body=orjson.dumps(content), status=status, headers=headers, content_type="application/json")
 
 
-def error_reply(error: MqinferError, headers: Mapping[str, str] | None = None) -> web.Response:
-    """Return the reply that states an error."""
+def error_reply(error: MqinferError, headers: Mapping[str, str] | None = None, **further: Any) -> web.Response:
+    """Return the reply that states an error, with further fields."""
     status = status_of(error)
     headers = dict(headers or {})
     if status.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, math.ceil(status.retry_after_s)))
     if status.http == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
-    return json_reply({"error": error_message(str(error))}, status.http, headers)
+    return json_reply({**further, "error": error_message(str(error))}, status.http, headers)
 
 
 def make_application(routes: Sequence[Endpoint], access: Access, bodies: Bodies) -> web.Application:
@@ -399,22 +407,24 @@ def make_application(routes: Sequence[Endpoint], access: Access, bodies: Bodies)
     @web.middleware
     async def guard(request: web.Request, handler: Any) -> web.StreamResponse:  # noqa: ARG001 - aiohttp's signature
         caller = ""
+        state_error: Callable[..., web.Response] = error_reply
         try:
             route, parts = find(request.rel_url.raw_path)
-            peer, certificate = _peer(request)
+            state_error = route.state_error or error_reply
+            peer, certificate = peer_of(request)
             caller = access.admit(route.right, request.headers, peer, certificate=certificate)
             method = route.methods.get(request.method)
             if method is None:
-                reply = error_reply(MethodNotAllowed("Method Not Allowed"), {"Allow": ", ".join(route.methods)})
+                reply = state_error(MethodNotAllowed("Method Not Allowed"), {"Allow": ", ".join(route.methods)})
             else:
                 reply = await method(AdmittedCall(request, caller, parts))
         except MqinferError as error:
-            reply = error_reply(error)
+            reply = state_error(error)
         except MemoryError:
-            reply = error_reply(Overloaded("the gateway has no memory for this call now; try again later"))
+            reply = state_error(Overloaded("the gateway has no memory for this call now; try again later"))
         except Exception as error:
             log.exception("a call of HTTP failed: %s %.200s", request.method, request.rel_url.raw_path)
-            reply = error_reply(MqinferError(f"the gateway failed: {type(error).__name__}; its log has the details"))
+            reply = state_error(MqinferError(f"the gateway failed: {type(error).__name__}; its log has the details"))
         await bodies.send(request, caller, reply)
         return reply
 
@@ -451,7 +461,7 @@ def make_runner(app: web.Application, settings: GatewaySettings) -> web.AppRunne
     )
 
 
-def _peer(request: web.Request) -> tuple[str, str]:
+def peer_of(request: web.Request) -> tuple[str, str]:
     """Return the address of a connection, and the common name of its client certificate."""
     transport = request.transport
     if transport is None:

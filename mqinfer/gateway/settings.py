@@ -115,6 +115,10 @@ class GatewaySettings:
         bool,
         typer.Option("--triton-metrics", help="Add what all workers count of inference under Triton's names (nv_...)."),
     ] = False
+    detection_model: Annotated[
+        str,
+        typer.Option(help="Model of DeepStack's /v1/vision/detection; by default the only one that finds boxes."),
+    ] = ""
     strict_readiness: Annotated[
         bool, typer.Option("--strict-readiness", help="Be ready only while every model has a worker that is ready.")
     ] = False

@@ -16,6 +16,7 @@ from mqinfer.client.result import InferResult
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.calls import InferCall, outputs_size
 from mqinfer.gateway.core import Core
+from mqinfer.gateway.deepstack.calls import deepstack_routes
 from mqinfer.gateway.errors import Unsupported
 from mqinfer.gateway.http import (
     AdmittedCall,
@@ -63,7 +64,7 @@ _REPOSITORY = r"/v2/repository(?:/([^/]+))?"
 
 
 def make_app(core: Core, access: Access, settings: GatewaySettings) -> web.Application:
-    """Return the application of the Open Inference Protocol; see `gateway.http.make_runner` for what serves it."""
+    """Return the application of the Open Inference Protocol and DeepStack's calls; `http.make_runner` serves it."""
     front = _Front(core, settings)
     repository = _Repository(core, front.bodies)
 
@@ -95,6 +96,7 @@ def make_app(core: Core, access: Access, settings: GatewaySettings) -> web.Appli
             ),
             route("/v2/logging", Right.LOGGING, GET=_log_settings, POST=front.update_log_settings),
             route(f"{_MODEL}/(generate|generate_stream)", Right.INFERENCE, POST=front.generate),
+            *deepstack_routes(core, access, front.bodies, settings.detection_model),
         ],
         access,
         front.bodies,
