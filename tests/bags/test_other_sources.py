@@ -81,7 +81,7 @@ class TestVideo:
     def test_a_pipe_is_refused(self, tmp_path: Path) -> None:
         """Opening it would wait for a writer, for ever."""
         os.mkfifo(tmp_path / "pipe.mp4")
-        with pytest.raises(SourceError, match=r"pipe\.mp4: not a file"):
+        with pytest.raises(SourceError, match=r"pipe\.mp4: a pipe or a device"):
             open_source(str(tmp_path / "pipe.mp4"))
 
     def test_cut_off(self, tmp_path: Path, video: Path) -> None:
