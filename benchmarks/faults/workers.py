@@ -65,6 +65,7 @@ class Workers:
         die_on: A value that ends the process that runs it; 0 for none.
         capacity: Greatest depth of a worker.
         urls: Of the broker, one a worker, where they differ.
+        repository: What they serve; None for the echo model.
     """
 
     def __init__(  # noqa: PLR0913 - each is one knob of a scenario
@@ -79,14 +80,15 @@ class Workers:
         die_on: int = 0,
         capacity: int = 64,
         urls: Sequence[str] = (),
+        repository: Path | None = None,
     ) -> None:
         self.names = [f"{name}-{number}" for number in range(len(delays_ms))]
         specs = []
         for number, delay in enumerate(delays_ms):
             options = WorkerOptions(self.names[number], topics, capacity=capacity)
-            repository = write_echo(folder / self.names[number], delay, width, die_on)
+            own = repository or write_echo(folder / self.names[number], delay, width, die_on)
             address = BrokerAddress.parse(urls[number] if urls else url)
-            specs += plan(Repository(repository), ProcessSpec(repository, "", 0, address, options, device="cpu"))
+            specs += plan(Repository(own), ProcessSpec(own, "", 0, address, options, device="cpu"))
         self.names = [spec.options.name for spec in specs]
         self.events: SimpleQueue[Event] = SimpleQueue()
         self._topics = topics

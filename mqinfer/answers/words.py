@@ -19,6 +19,7 @@ from xxhash import xxh3_128_hexdigest
 
 from mqinfer.answers.answer import PictureAnswer
 from mqinfer.answers.outputs import (
+    MOST_BOXES,
     SMALL_OUTPUT,
     DetectedBox,
     Mask,
@@ -34,7 +35,9 @@ from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array, datatype_of
 
 
-def describe_answer(answer: PictureAnswer, classes: Sequence[ClassInfo]) -> dict[str, object]:
+def describe_answer(
+    answer: PictureAnswer, classes: Sequence[ClassInfo], *, min_score: float = 0.0, most: int = MOST_BOXES
+) -> dict[str, object]:
     """Describe what was found in a picture: only what there is, in the picture's pixels.
 
     - `detections`, the best first, and `counts` of them by class, which is there, and empty, where none were found;
@@ -45,12 +48,15 @@ def describe_answer(answer: PictureAnswer, classes: Sequence[ClassInfo]) -> dict
     Args:
         answer: The outputs, and where the picture lies.
         classes: Of the model's card.
+        min_score: Objects of a lower score are left out.
+        most: Objects that are described, the best first.
 
     Raises:
         MissingExtra: OpenCV is not installed, and objects have masks.
     """
-    found = describe_boxes(answer.boxes, classes)
-    for box, each in zip(answer.boxes, found.get("detections", ()), strict=True):
+    boxes = [box for box in answer.boxes if box.score >= min_score][:most]
+    found = describe_boxes(boxes, classes)
+    for box, each in zip(boxes, found.get("detections", ()), strict=True):
         if outline := answer.outline(box):
             each["outline"] = outline
     if "boxes" in answer.outputs:

@@ -24,7 +24,7 @@ from mqinfer.images.pixel_format import parse_encoding
 from mqinfer.images.placement import Placement
 from mqinfer.images.sending import picture_file
 from mqinfer.protocol.card import ImageContract, ModelCard
-from mqinfer.protocol.datatypes import Array, Buffer, Datatype, from_raw
+from mqinfer.protocol.datatypes import Array, Datatype, from_raw
 from mqinfer.protocol.decoding import write_json
 from mqinfer.protocol.errors import BadEncoding, BadImage, BadTensor, LimitExceeded, MissingExtra
 from mqinfer.protocol.header import BIT_DEPTH, CHAIN, DEMOSAIC, DIGEST, IMAGE_ENCODING, POSITION, RAW_SIZE
@@ -49,11 +49,6 @@ _PICTURES = (*_FILES, "h264")
 """Encodings that nothing but a picture has."""
 _AXES = re.compile(r"\d{1,9}(?:,\d{1,9}){0,15}", re.ASCII)
 _LONGEST_STREAM = 100
-
-
-def begins_picture(body: Buffer) -> bool:
-    """Return whether a body that claims to be JSON is the file of a picture, since some senders state no type."""
-    return bytes(memoryview(body)[:3]) in {b"\xff\xd8\xff", b"\x89PN"}
 
 
 def split_pictures(call: InferCall, card: ModelCard) -> list[InferCall]:

@@ -26,6 +26,11 @@ _COLOURS: _Kinds = {("|u1", (3,)): "rgb8", ("|u1", ()): "mono8", ("<u2", (3,)): 
 _DEPTHS: _Kinds = {("<u2", ()): "16UC1", ("<f4", ()): "32FC1"}
 
 
+def begins_picture(data: Buffer) -> bool:
+    """Return whether bytes are the file of a picture, a JPEG or PNG, since some senders state no type."""
+    return bytes(memoryview(data)[:3]) in {b"\xff\xd8\xff", b"\x89PN"}
+
+
 def picture_file(name: str, data: Buffer) -> EncodedTensor:
     """Return a JPEG or PNG as a tensor; nothing but its header is read.
 

@@ -146,7 +146,7 @@ def _driving(name: str, root: str) -> Iterator[str]:
     yield f"read {root}/{CONTROL}/{name}/+/{Operation.CASCADE}"
     yield f"write {root}/clients/{name}/{CONTROL}/+"
     yield f"write {root}/clients/{name}/preview/+"
-    yield f"write {root}/answers/+/{name}/+"
+    yield f"readwrite {root}/answers/+/{name}/+"
 
 
 def _asking(name: str, root: str) -> Iterator[str]:
@@ -160,6 +160,7 @@ def _asking(name: str, root: str) -> Iterator[str]:
 
 def _worker(name: str, root: str, own: Sequence[str]) -> Iterator[str]:
     yield f"write {root}/results/+/+/+"
+    yield f"write {root}/answers/+/+/+"
     yield f"read {root}/models/+/infer/+"
     yield f"read {root}/models/+/versions/+/infer/+"
     yield f"read {root}/models/+/cancel/+"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from mqinfer.broker.link import Message
+from mqinfer.cloud_worker.serving.pictures import Wanted, answer_topic, is_picture, read_picture, read_wanted
 from mqinfer.protocol import envelope, oip_json
+from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.checksum import CHECKSUM, verify
 from mqinfer.protocol.errors import BadTopic
 from mqinfer.protocol.limits import Limits
@@ -50,6 +52,7 @@ class ReplyPath:
         correlation_data: The request's, repeated.
         is_json: Whether the request came as JSON; the reply goes the same way.
         binary: Whether a JSON reply carries its tensors in a binary tail.
+        words: What the answer in words to a picture lists; None for the reply to another request.
         trace: The request's place in a trace, repeated; None where it states none.
     """
 
@@ -58,6 +61,7 @@ class ReplyPath:
     is_json: bool
     binary: bool = False
     trace: TraceContext | None = None
+    words: Wanted | None = None
 
 
 @value_object(eq=False)
@@ -68,8 +72,8 @@ class IncomingRequest:
         request: What is asked.
         client: The sender.
         path: Where the reply goes.
-        key: Names the request among those of all clients; None in JSON, where ids need not be unique: a script that
-            sends everything under one id gets a reply to each.
+        key: Names the request among those of all clients; None in JSON and of pictures as they are, where ids need not
+            be unique: a script that sends everything under one id gets a reply to each.
         received: When it came, in seconds by the worker's clock.
         deadline: By the same clock; infinite without a timeout.
         size: Bytes of its payload.
@@ -110,12 +114,19 @@ def reply_path(topics: Topics, delivery: Delivery) -> ReplyPath:
     """
     message = delivery.message
     address = delivery.address or topics.parse_infer(message.topic)
+    trace = trace_of(message.user_properties)
+    if is_picture(topics, message):
+        return _picture_path(topics, address, message, trace, Wanted())
     topic = _own_topic(topics, address, message.response_topic)
-    return ReplyPath(topic, message.correlation_data, _is_json(message), trace=trace_of(message.user_properties))
+    return ReplyPath(topic, message.correlation_data, _is_json(message), trace=trace)
 
 
 def read_request(
-    topics: Topics, delivery: Delivery, limits: Limits, queue_timeout_s: float | None = None
+    topics: Topics,
+    delivery: Delivery,
+    limits: Limits,
+    queue_timeout_s: float | None = None,
+    card: ModelCard | None = None,
 ) -> IncomingRequest:
     """Read a request.
 
@@ -124,6 +135,7 @@ def read_request(
         delivery: The message that brought it.
         limits: Bounds for what it holds.
         queue_timeout_s: Seconds from its receipt after which it expires at the latest; None for no such bound.
+        card: Of the model, for pictures that come as they are.
 
     Raises:
         Corrupted: The payload is not what was sent.
@@ -133,22 +145,27 @@ def read_request(
     message, received = delivery.message, delivery.received
     verify(message.payload, message.user_properties)
     address = delivery.address or topics.parse_infer(message.topic)
-    is_json, binary = _is_json(message), False
-    if is_json:
+    is_json, binary, words = _is_json(message), False, is_picture(topics, message)
+    if words:
+        request = read_picture(message, address, card)
+    elif is_json:
         request = _read_json(message, address, limits)
         binary = request.parameters.get(oip_json.BINARY_OUTPUT) is True
     else:
         request = envelope.decode_request(message.payload, limits)
-    topic = _own_topic(topics, address, message.response_topic or request.response_topic)
+    properties = message.user_properties  # most have a checksum alone: nothing to read
+    trace = None if len(properties) == 1 and properties[0][0] == CHECKSUM else trace_of(properties)
+    if words:
+        path = _picture_path(topics, address, message, trace, read_wanted(message))
+    else:
+        topic = _own_topic(topics, address, message.response_topic or request.response_topic)
+        path = ReplyPath(topic, message.correlation_data, is_json, binary, trace)
     if not request.id:  # JSON may leave it out; the reply topic tells the sender's requests apart as well
-        request = replace(request, id=topic.rpartition("/")[2])
+        request = replace(request, id=path.topic.rpartition("/")[2])
     deadline = _INFINITE if request.timeout_us is None else received + request.timeout_us / 1e6
     if queue_timeout_s is not None:
         deadline = min(deadline, received + queue_timeout_s)
-    key = None if is_json else (address.client, request.id)
-    properties = message.user_properties  # most have a checksum alone: nothing to read
-    trace = None if len(properties) == 1 and properties[0][0] == CHECKSUM else trace_of(properties)
-    path = ReplyPath(topic, message.correlation_data, is_json, binary, trace)
+    key = None if is_json or words else (address.client, request.id)
     return IncomingRequest(request, address.client, path, key, received, deadline, delivery.size, message.topic)
 
 
@@ -158,6 +175,15 @@ def _own_topic(topics: Topics, address: InferAddress, topic: str | None) -> str:
         own = topics.result(address.model, address.client, "ID")
         raise BadTopic(f"Response Topic {topic!r} is not the sender's own; expected one like {own!r}")
     return topic
+
+
+def _picture_path(
+    topics: Topics, address: InferAddress, message: Message, trace: TraceContext | None, wanted: Wanted
+) -> ReplyPath:
+    """Return where the answer in words to a picture goes."""
+    topic = answer_topic(topics, address, message.response_topic)
+    topic = topic or _own_topic(topics, address, message.response_topic)
+    return ReplyPath(topic, message.correlation_data, is_json=False, trace=trace, words=wanted)
 
 
 def _is_json(message: Message) -> bool:

@@ -124,7 +124,9 @@ class Processing:
     def _make_ready(self, delivery: Delivery) -> Ready[PreparedRequest] | None:
         started = self._clock()
         try:
-            incoming = read_request(self._topics, delivery, self._limits, self._queue_timeout_s)
+            incoming = read_request(
+                self._topics, delivery, self._limits, self._queue_timeout_s, self._service.model.card
+            )
         except BaseException as error:  # noqa: BLE001 - also RecursionError and the like: the sender gets a reply
             self._replies.refuse(delivery, self._failure(error))
             return None

@@ -16,6 +16,7 @@ from mqinfer.broker.packets import payload_size
 from mqinfer.cloud_worker.serving.incoming import Delivery, IncomingRequest, ReplyPath, reply_path
 from mqinfer.cloud_worker.serving.load import LoadMeter
 from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.serving.pictures import write_words
 from mqinfer.cloud_worker.serving.service import Completed, InferenceService, Prepared
 from mqinfer.protocol import envelope, oip_json
 from mqinfer.protocol.checksum import checksum
@@ -107,7 +108,7 @@ class Replies:
             try:
                 arrays = self._service.finish(request, arrays)
                 finished = time.perf_counter_ns()
-                if not incoming.path.is_json:
+                if not incoming.path.is_json and incoming.path.words is None:
                     tensors = self._service.encode(request, arrays)
             except MqinferError as problem:
                 # Its traceback holds this frame, and this frame the request: the cycle would keep a payload for a while
@@ -158,7 +159,7 @@ class Replies:
         unread = InferRequest((message.correlation_data or b"").hex(), "", ())
         response = self._response(unread, error)
         try:
-            self._send(write_reply(path, response, {}))
+            self._send(self._write(path, unread, response, {}))
         except BaseException as problem:  # noqa: BLE001 - too large for the broker, or no memory: nobody could do more
             self._meter.drop(getattr(problem, "code", "internal"), f"no reply on {path.topic}: {error}")
         else:
@@ -168,10 +169,10 @@ class Replies:
         if TIMESTAMPS in incoming.request.parameters:
             response = self._with_timestamps(incoming, response)
         try:
-            message = write_reply(incoming.path, response, arrays)
+            message = self._write(incoming.path, incoming.request, response, arrays)
         except MqinferError as error:  # an output that JSON can't carry
             response = self._response(incoming.request, error)
-            message = write_reply(incoming.path, response, {})
+            message = self._write(incoming.path, incoming.request, response, {})
         self._remember(incoming.key, response.outcome, message)
         try:
             self._send(message)
@@ -182,6 +183,14 @@ class Replies:
         else:
             self._meter.answered(response.outcome, response.timings)
         return response
+
+    def _write(
+        self, path: ReplyPath, request: InferRequest, response: InferResponse, arrays: Mapping[str, Array]
+    ) -> Message:
+        words = None
+        if path.words is not None:
+            words = write_words(request, response, arrays, self._service.model.card, path.words)
+        return write_reply(path, response, arrays, words)
 
     def _with_timestamps(self, incoming: IncomingRequest, response: InferResponse) -> InferResponse:
         had = self._clock() - incoming.received
@@ -244,13 +253,16 @@ class Replies:
         )
 
 
-def write_reply(path: ReplyPath, response: InferResponse, arrays: Mapping[str, Array]) -> Message:
+def write_reply(
+    path: ReplyPath, response: InferResponse, arrays: Mapping[str, Array], words: bytes | None = None
+) -> Message:
     """Make the message that replies to a request, in the form in which the request came.
 
     Args:
         path: Where it goes.
         response: Its content; the outputs in it are used for the binary form.
         arrays: The outputs before encoding; used for the JSON form.
+        words: The whole reply in words, to a picture that came as it is.
 
     Raises:
         MqinferError: An output can't be carried in that form.
@@ -258,7 +270,9 @@ def write_reply(path: ReplyPath, response: InferResponse, arrays: Mapping[str, A
     properties = () if path.trace is None else path.trace.properties()
     payload: Buffer
     tail: list[Buffer] = []
-    if path.is_json:
+    if words is not None:
+        payload = words
+    elif path.is_json:
         payload, length = oip_json.encode_response(response, arrays=arrays, binary=path.binary)
         if length is not None:
             properties = (*properties, (oip_json.HEADER_LENGTH, str(length)))
@@ -267,7 +281,7 @@ def write_reply(path: ReplyPath, response: InferResponse, arrays: Mapping[str, A
     return Message(
         topic=path.topic,
         payload=payload,
-        content_type=oip_json.CONTENT_TYPE if path.is_json else envelope.CONTENT_TYPE,
+        content_type=envelope.CONTENT_TYPE if words is None and not path.is_json else oip_json.CONTENT_TYPE,
         correlation_data=path.correlation_data,
         user_properties=(*properties, checksum((payload, *tail))),
         tail=tuple(tail),

@@ -29,7 +29,6 @@ from mqinfer.gateway.http import (
     make_application,
 )
 from mqinfer.gateway.messages import to_record
-from mqinfer.gateway.pictures import begins_picture
 from mqinfer.gateway.protocol_answers import (
     NO_NAMED_REPOSITORY,
     NO_SHARED_MEMORY,
@@ -49,6 +48,7 @@ from mqinfer.gateway.rest.request import (
     read_request,
 )
 from mqinfer.gateway.settings import GatewaySettings
+from mqinfer.images.sending import begins_picture
 from mqinfer.protocol.datatypes import Array, Buffer, Datatype, datatype_of, little_endian, raw_bytes
 from mqinfer.protocol.decoding import prepare
 from mqinfer.protocol.errors import BadTensor

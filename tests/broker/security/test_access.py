@@ -115,6 +115,7 @@ WRITES = {
         "state of server w",
         "w.1's request",
         "w.1's request to itself",
+        *ANSWERS,
         "process's request",
         "process's way to a lane",
         *REPLIES,
@@ -127,6 +128,8 @@ READS = {
     "car-1": {
         "result",
         "sub-name's result",
+        "answer",
+        "sub-name's answer",
         "reply to an order",
         "card",
         "client state",
