@@ -145,28 +145,34 @@ def read_request(
     message, received = delivery.message, delivery.received
     verify(message.payload, message.user_properties)
     address = delivery.address or topics.parse_infer(message.topic)
-    is_json, binary, words = _is_json(message), False, is_picture(topics, message)
-    if words:
-        request = read_picture(message, address, card)
-    elif is_json:
-        request = _read_json(message, address, limits)
-        binary = request.parameters.get(oip_json.BINARY_OUTPUT) is True
-    else:
-        request = envelope.decode_request(message.payload, limits)
     properties = message.user_properties  # most have a checksum alone: nothing to read
     trace = None if len(properties) == 1 and properties[0][0] == CHECKSUM else trace_of(properties)
-    if words:
+    if is_picture(topics, message):
+        request = read_picture(message, address, card)
         path = _picture_path(topics, address, message, trace, read_wanted(message))
     else:
-        topic = _own_topic(topics, address, message.response_topic or request.response_topic)
-        path = ReplyPath(topic, message.correlation_data, is_json, binary, trace)
+        request, path = _read(topics, address, message, limits, trace)
     if not request.id:  # JSON may leave it out; the reply topic tells the sender's requests apart as well
         request = replace(request, id=path.topic.rpartition("/")[2])
     deadline = _INFINITE if request.timeout_us is None else received + request.timeout_us / 1e6
     if queue_timeout_s is not None:
         deadline = min(deadline, received + queue_timeout_s)
-    key = None if is_json or words else (address.client, request.id)
+    key = None if path.is_json or path.words else (address.client, request.id)
     return IncomingRequest(request, address.client, path, key, received, deadline, delivery.size, message.topic)
+
+
+def _read(
+    topics: Topics, address: InferAddress, message: Message, limits: Limits, trace: TraceContext | None
+) -> tuple[InferRequest, ReplyPath]:
+    """Read a request in one of the two content types."""
+    is_json, binary = _is_json(message), False
+    if is_json:
+        request = _read_json(message, address, limits)
+        binary = request.parameters.get(oip_json.BINARY_OUTPUT) is True
+    else:
+        request = envelope.decode_request(message.payload, limits)
+    topic = _own_topic(topics, address, message.response_topic or request.response_topic)
+    return request, ReplyPath(topic, message.correlation_data, is_json, binary, trace)
 
 
 def _own_topic(topics: Topics, address: InferAddress, topic: str | None) -> str:
