@@ -80,19 +80,20 @@ def unary(access: Access, right: Right, work: Work, core: Core) -> Any:
         core: Counts its requests while they are here, and its replies until they are taken.
     """
 
+    async def answer(context: Any) -> bytes:
+        caller = admit(access, right, context)
+        request = await receive(core, context, caller, is_only=True)
+        with holding(core.arriving, caller.name, len(request)):
+            reply = await work(request, caller)
+        _count_until_done(core.unsent, caller, len(reply))
+        return reply
+
     async def handle(_: Any, context: Any) -> bytes:
         try:
-            caller = admit(access, right, context)
-            request = await receive(core, context, caller, is_only=True)
-            with holding(core.arriving, caller.name, len(request)):
-                reply = await work(request, caller)
-        except Exception as error:  # noqa: BLE001 - the call's root; `known` logs what nobody has foreseen
-            failure = known(error)
-        else:
-            _count_until_done(core.unsent, caller, len(reply))
-            return reply
-        await abort(context, failure)
-        raise failure  # not reached: `abort` raises
+            return await answer(context)
+        except Exception as error:
+            await abort(context, known(error))
+            raise  # not reached: `abort` raises
 
     return grpc.stream_unary_rpc_method_handler(handle)  # one of unary_unary gets the message read before it is asked
 
@@ -195,13 +196,19 @@ def text_of(error: BaseException) -> str:
 
 
 def known(error: Exception) -> MqinferError:
-    """Return the error that a caller receives; one that nobody has foreseen is logged, and its text is not sent."""
-    if isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    if isinstance(error, MqinferError):
-        return error
-    log.error("a call of gRPC failed", exc_info=error)
-    return MqinferError(f"the gateway failed ({type(error).__name__}); its log has the details")
+    """Return the error that a caller receives; one that nobody has foreseen is logged, and its text is not sent.
+
+    Tracebacks are dropped: gRPC keeps the error that ends a call in a cycle, and with it the frames of what went wrong
+    before, which have the request and the reply.
+    """
+    errors = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
+    first = errors[0]
+    if not isinstance(first, MqinferError):
+        log.error("a call of gRPC failed", exc_info=first)
+        first = MqinferError(f"the gateway failed ({type(first).__name__}); its log has the details")
+    for each in (error, *errors):
+        each.__traceback__ = None
+    return first
 
 
 def make_server(handlers: Iterable[Any], settings: GatewaySettings, *, shared: bool = False) -> Any:

@@ -49,7 +49,9 @@ def test_the_page_comes_back_after_the_broker(site: RunningSite, page_of: PageOf
     watched.page.wait_for_selector(f"{tile}[data-stale='true']")
     shown = int(watched.page.get_attribute(tile, "data-sequence") or 0)
     name, words = (watched.page.locator(part).bounding_box() for part in (".top h1", "[data-status='lost']"))
-    assert name and words and name["x"] + name["width"] <= words["x"]
+    assert name is not None
+    assert words is not None
+    assert name["x"] + name["width"] <= words["x"]
     site.broker.start()
     watched.page.wait_for_function(
         "([tile, shown]) => Number(document.querySelector(tile)?.dataset.sequence ?? 0) > shown", arg=[tile, shown + 5]

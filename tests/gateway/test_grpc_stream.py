@@ -6,13 +6,15 @@ import asyncio
 import gc
 import logging
 from dataclasses import replace
-from types import CoroutineType, FrameType
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 
+import mqinfer.gateway
 from mqinfer.client.aio import AsyncClient
 from mqinfer.client.control import AsyncControl
 from mqinfer.gateway.access import Access
@@ -26,6 +28,7 @@ from tests.gateway.grpc_front import SERVICE, GrpcFront, read_outputs, serving, 
 from tests.gateway.listening import over_grpc
 from tests.patience import PATIENT, until
 
+_ROOM = str(Path(mqinfer.gateway.__file__).parent)
 FRAME = {"model_name": "identity_fp32", **tensors(INPUT0=np.arange(4, dtype="<f4")[None])}
 SLOW = {"model_name": "slow", **tensors(x=np.zeros((1, 4), "<f4"))}
 
@@ -208,21 +211,36 @@ def skipped_at(client: AsyncClient, worker: str) -> int:
     return client.connection.registry.known.workers[worker].counters.get("skipped_cancelled", 0)
 
 
-async def test_a_reply_that_was_given_up_is_freed(open_core: OpenCore) -> None:
-    """Its client reads nothing and is cut off: no frame keeps the reply, also before cycles are collected."""
+def kept(size: int) -> list[str]:
+    """Return the functions of the gateway whose frames keep bytes of this size, in whatever cycles."""
+    frames = [each for each in gc.get_objects() if isinstance(each, FrameType)]
+    return [
+        frame.f_code.co_name
+        for frame in frames
+        if _ROOM in frame.f_code.co_filename
+        if any(isinstance(each, bytes) and len(each) >= size for each in gc.get_referents(frame))
+    ]
+
+
+async def test_what_is_answered_or_failed_is_freed(open_core: OpenCore) -> None:
+    """A refused request, also on a stream that goes on, and a reply that nobody takes: no frame keeps them."""
     array = np.arange(1 << 18, dtype="<f4")[None]
-    large = request(**tensors(INPUT0=array))
+    large, refused = tensors(INPUT0=array), tensors(INPUT0=array)
+    refused["inputs"][0]["shape"] = [1, 5]
     async with open_core() as core, serving(core) as front:
         core.unsent = Unsent(logging.getLogger("test"), array.nbytes, 60.0)
         gc.disable()
         try:
+            with pytest.raises(grpc.aio.AioRpcError, match="input byte size mismatch"):
+                await front.call("ModelInfer", model_name="identity_fp32", **refused)
             streams = [front.stream() for _ in range(2)]
             for stream in streams:
-                await stream.write(large)
+                await stream.write(request(**refused))
+                assert (await read(stream)).error_message
+            await until(lambda: not kept(array.nbytes))
+            for stream in streams:
+                await stream.write(request(**large))
             await until(lambda: core.unsent.given_up["bytes"])
-            await until(lambda: not core.unsent.bytes)
-            holders = [each for each in gc.get_objects() if isinstance(each, FrameType | CoroutineType)]
-            held = [each for holder in holders for each in gc.get_referents(holder) if isinstance(each, bytes)]
-            assert not [each for each in held if len(each) >= array.nbytes and each != large]
+            await until(lambda: not (core.unsent.bytes or core.arriving.bytes or kept(array.nbytes)))
         finally:
             gc.enable()

@@ -97,6 +97,7 @@ class _Stream:
                 if data is grpc.aio.EOF:
                     return
                 self._start(group, data)
+                del data  # the next one may be long in coming
 
     def _start(self, group: asyncio.TaskGroup, data: bytes) -> None:
         request, request_id, model = _read(data)
@@ -113,21 +114,17 @@ class _Stream:
     async def _answer(self, infer: _Infer, request_id: str, model: str, before: asyncio.Task[None] | None) -> None:
         reply = await self._reply(infer, request_id, model)
         del infer  # the request would stay until the client takes the reply
-        try:
-            with self._core.unsent.sending(self._caller.name, len(reply), self._give_up, timed=False):
-                if before is not None:
-                    await asyncio.wait((before,))
-                async with self._writing:
-                    await self._write(reply)
-        finally:
-            del reply  # the traceback of a stream that was given up would keep it, until the next collection of cycles
+        with self._core.unsent.sending(self._caller.name, len(reply), self._give_up, timed=False):
+            if before is not None:
+                await asyncio.wait((before,))
+            async with self._writing:
+                await self._write(reply)
 
     async def _write(self, reply: bytes) -> None:
         with self._core.unsent.sending(self._caller.name, 0, self._give_up):  # its time runs from here
             try:
                 await self._context.write(reply)
             except Exception as error:
-                del reply
                 raise Cancelled("the client has ended the stream") from error
 
     def _give_up(self) -> None:
@@ -141,12 +138,11 @@ class _Stream:
                 return await asyncio.to_thread(stream_response, result, request_id)
             return stream_response(result, request_id)
         except Exception as error:
-            failure = known(error)
-            if self._ends_with_status or self._is_late(failure):
-                raise failure from error
-            return error_message(failure, request_id, model)
+            if self._ends_with_status or self._is_late(error):
+                raise
+            return error_message(known(error), request_id, model)
 
-    def _is_late(self, failure: MqinferError) -> bool:
+    def _is_late(self, failure: Exception) -> bool:
         """Return whether a request failed since the time of the whole stream is over, which is the stream's status."""
         left = self._context.time_remaining()
         return left is not None and left < _ENDING_S and type(failure) is Expired
