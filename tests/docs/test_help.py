@@ -17,6 +17,7 @@ from tests.docs.blocks import DOCUMENTS
 NOT_OF_THE_COMMAND = {
     "MQINFER_FAULTS",  # of the test suite
     "MQINFER_PASSWORD",  # read with the broker's URL
+    "MQINFER_SAMPLES",  # of the test suite
 }
 
 
