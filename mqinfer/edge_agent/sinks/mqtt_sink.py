@@ -128,8 +128,8 @@ class MqttSink:
             try:
                 self._requester.link.publish(message, partial(self._on_ack, self._number))
             except NotConnected:
-                self._settle(self._number, None)
                 with self._changed:
+                    self._take(self._number)
                     if len(self._queue) < _MOST_QUEUED:
                         self._queue.appendleft(message)
                     else:
@@ -137,7 +137,9 @@ class MqttSink:
                     self._is_sending = False
                 return
             except MessageTooLarge:
-                self._settle(self._number, AnswerDrop.TOO_LARGE)
+                with self._changed:
+                    if self._take(self._number):
+                        self._dropped[AnswerDrop.TOO_LARGE] += 1
 
     def _next(self) -> Message | None:
         with self._changed:
@@ -149,18 +151,20 @@ class MqttSink:
             return self._queue.popleft()
 
     def _on_ack(self, number: int, code: int) -> None:
-        self._settle(number, AnswerDrop.REFUSED if code >= ReasonCode.UNSPECIFIED else "")
+        with self._changed:
+            if self._take(number):
+                if code >= ReasonCode.UNSPECIFIED:
+                    self._dropped[AnswerDrop.REFUSED] += 1
+                else:
+                    self._published += 1
         self._send()
 
-    def _settle(self, number: int, why: AnswerDrop | str | None) -> None:
-        """Count a message that is no longer in flight: by why it was dropped, as published, or (None) not at all."""
-        with self._changed:
-            if number in self._in_flight:
-                self._in_flight.remove(number)
-                self._published += why == ""
-                if isinstance(why, AnswerDrop):
-                    self._dropped[why] += 1
-            self._changed.notify_all()
+    def _take(self, number: int) -> bool:
+        """Take a message from those in flight; False where it is not there, since it was counted as lost."""
+        is_there = number in self._in_flight
+        self._in_flight.discard(number)
+        self._changed.notify_all()
+        return is_there
 
     def _on_connection(self) -> None:
         """Count what was in flight on a connection that is lost; go on with the next one. On the link's thread."""

@@ -73,7 +73,8 @@ class Front:
     def places(self, settings: GatewaySettings) -> list[str]:
         """Return all places where it listens, as gRPC and people write them."""
         port, path = self.address(settings)[1], self.path(settings)
-        return [self.place(settings)] * bool(port) + [f"unix:{each}" for each in (path,) if each]
+        found = [self.place(settings)] if port else []
+        return [*found, f"unix:{path}"] if path else found
 
 
 _FRONTS = (
