@@ -63,6 +63,7 @@ def ports_of_our_own() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _fresh_logging(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test sees every message of mqinfer, whatever commands of other tests and libraries did to logging."""
+    monkeypatch.setattr(logs, "_settings", logs.LogSettings())
     monkeypatch.setattr(logs, "_logged", set())
     monkeypatch.setattr(logs, "_forward", None)
     logging.captureWarnings(capture=False)

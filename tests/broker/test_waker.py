@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -54,7 +53,7 @@ def test_who_is_awake_costs_no_system_call() -> None:
 def test_a_signal_ends_a_wait_that_has_not_begun(noted: list[int]) -> None:
     """The handler has run already, as it does for a signal just before the wait: the wait ends all the same."""
     with closing(Waker().open(signals=True)) as waker:
-        os.kill(os.getpid(), signal.SIGUSR1)
+        signal.raise_signal(signal.SIGUSR1)  # to this thread: another one might get a process's signal, and later
         assert noted == [signal.SIGUSR1]
         assert wait([waker.fileno()], 30)
     assert signal.set_wakeup_fd(-1) == -1
