@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from mqinfer.broker.link import Message
-from mqinfer.cloud_worker.serving.pictures import Wanted, answer_topic, is_picture, read_picture, read_wanted
+from mqinfer.cloud_worker.serving.pictures import Wanted, answer_topic, read_picture, read_wanted
+from mqinfer.images.sending import begins_picture
 from mqinfer.protocol import envelope, oip_json
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.checksum import CHECKSUM, verify
@@ -115,7 +116,7 @@ def reply_path(topics: Topics, delivery: Delivery) -> ReplyPath:
     message = delivery.message
     address = delivery.address or topics.parse_infer(message.topic)
     trace = trace_of(message.user_properties)
-    if is_picture(topics, message):
+    if _is_picture(topics, message):
         return _picture_path(topics, address, message, trace, Wanted())
     topic = _own_topic(topics, address, message.response_topic)
     return ReplyPath(topic, message.correlation_data, _is_json(message), trace=trace)
@@ -147,7 +148,7 @@ def read_request(
     address = delivery.address or topics.parse_infer(message.topic)
     properties = message.user_properties  # most have a checksum alone: nothing to read
     trace = None if len(properties) == 1 and properties[0][0] == CHECKSUM else trace_of(properties)
-    if is_picture(topics, message):
+    if _is_picture(topics, message):
         request = read_picture(message, address, card)
         path = _picture_path(topics, address, message, trace, read_wanted(message))
     else:
@@ -190,6 +191,16 @@ def _picture_path(
     topic = answer_topic(topics, address, message.response_topic)
     topic = topic or _own_topic(topics, address, message.response_topic)
     return ReplyPath(topic, message.correlation_data, is_json=False, trace=trace, words=wanted)
+
+
+def _is_picture(topics: Topics, message: Message) -> bool:
+    """Return whether a request is a picture as it is.
+
+    Its Content Type says so or, where there is none, its first bytes do, or it asks for an answer among those in words.
+    """
+    if message.content_type:
+        return message.content_type.startswith("image/")
+    return begins_picture(message.payload) or (message.response_topic or "").startswith(f"{topics.root}/answers/")
 
 
 def _is_json(message: Message) -> bool:

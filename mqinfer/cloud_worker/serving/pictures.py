@@ -15,7 +15,7 @@ from mqinfer.answers.outputs import MOST_BOXES
 from mqinfer.answers.words import describe_answer, describe_outputs, document
 from mqinfer.broker.link import Message
 from mqinfer.images.placement import Placement
-from mqinfer.images.sending import begins_picture, offer_contract, picture_file
+from mqinfer.images.sending import offer_contract, picture_file
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import BadEncoding, BadTensor, BadTopic, InvalidRequest
@@ -42,16 +42,6 @@ class Wanted:
 
     min_score: float = 0.0
     most: int = MOST_BOXES
-
-
-def is_picture(topics: Topics, message: Message) -> bool:
-    """Return whether a request is a picture as it is.
-
-    Its Content Type says so or, where there is none, its first bytes do, or it asks for an answer among those in words.
-    """
-    if message.content_type:
-        return message.content_type.startswith("image/")
-    return begins_picture(message.payload) or (message.response_topic or "").startswith(f"{topics.root}/answers/")
 
 
 def answer_topic(topics: Topics, address: InferAddress, stated: str | None) -> str | None:
