@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import EnumMeta
 from sys import float_info
 from typing import Any, TypeVar
@@ -29,8 +29,9 @@ MAX_NESTING = 100
 
 JSON_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 """A string of JSON; one without an end reaches to the text's, so that the time grows with the text alone."""
-_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
+_STEPS = np.zeros(256, np.int8)
+_STEPS[list(b"[{]}")] = 1, 1, -1, -1
+_QUOTE = ord('"')
 
 _CHUNK = 64 << 10
 
@@ -48,19 +49,33 @@ _FIXED |= dict.fromkeys(range(0xC7, 0xCA), 1) | {0xA0 + size: size for size in r
 """Bytes of fixed number behind that: numbers, extensions with their type, short strings."""
 
 
+def outside_strings(text: bytes, wanted: bytes) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
+    """Yield piece by piece the wanted characters of JSON that stand outside its strings; it need not be well-formed.
+
+    However many strings there are, it takes no more memory than the text.
+    """
+    if b"\\" in text:  # without what is escaped, a string is what two quotes enclose
+        text = text.replace(rb"\\", b"").replace(rb"\"", b"")
+    text = text.translate(None, bytes(set(range(256)) - {_QUOTE, *wanted}))
+    quotes = 0
+    for start in range(0, len(text), _CHUNK):
+        piece = np.frombuffer(text[start : start + _CHUNK], np.uint8)
+        before = quotes + np.cumsum(piece == _QUOTE, dtype=np.int32)
+        quotes = int(before[-1])
+        yield piece[(before % 2 == 0) & (piece != _QUOTE)]
+
+
 def is_deep_json(text: Buffer) -> bool:
     """Return whether JSON is nested deeper than `MAX_NESTING`; it need not be well-formed."""
     whole = bytes(text)
     if whole.count(b"[") + whole.count(b"{") <= MAX_NESTING:
         return False
-    # Brackets in strings would count both ways, so strings go first.
-    steps = np.frombuffer(JSON_STRINGS.sub(b"", whole).translate(_STEPS, _NO_BRACKETS), np.int8)
     depth = 0
-    for start in range(0, len(steps), _CHUNK):
-        depths = depth + np.cumsum(steps[start : start + _CHUNK], dtype=np.int32)
-        if depths.max() > MAX_NESTING:
+    for brackets in outside_strings(whole, b"[{]}"):
+        depths = depth + np.cumsum(_STEPS[brackets], dtype=np.int32)
+        if depths.max(initial=0) > MAX_NESTING:
             return True
-        depth = int(depths[-1])
+        depth = int(depths[-1]) if len(depths) else depth
     return False
 
 

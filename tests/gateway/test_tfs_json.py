@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from base64 import urlsafe_b64encode
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
@@ -179,6 +180,21 @@ def test_too_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidRequest) as raised:
         read_predict(parse(b'{"inputs": ["' + b"a" * 100_000 + b'"]}'), [X])
     assert len(str(raised.value)) < 1000
+
+
+@pytest.mark.parametrize("example", [b"{}", b'{"x":[1]}', b'{"x":1,"y":"","z":"z"}'])
+def test_examples_are_counted_first(example: bytes) -> None:
+    """Examples and features are counted in the text, before anything is made of them; their text is not."""
+    body = b'{"examples":[' + (example + b",") * 200_000 + example + b"]}"
+    tracemalloc.start()
+    try:
+        with pytest.raises(LimitExceeded, match="more than 200000 examples and features; send less in one request"):
+            parse(body, 200_000)
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(body)
+    finally:
+        tracemalloc.stop()
+    text = {"examples": [{"x": "{:" * 1000, "y": '\\\\"{:'}]}
+    assert parse(json.dumps(text).encode(), 5) == text
 
 
 def test_large_bodies_are_read_one_at_a_time() -> None:

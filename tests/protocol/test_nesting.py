@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import msgpack
@@ -79,6 +80,19 @@ def test_json_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     for depth in (MAX_NESTING, MAX_NESTING + 1):
         text = b"[[],[]," * (depth - 1) + b"[]" + b"]" * (depth - 1)
         assert is_deep_json(text) is (depth > MAX_NESTING)
+
+
+@pytest.mark.parametrize("string", [b'""', b'"[\\\\"', rb'"\"{"', b'"a"'])
+def test_strings_take_no_memory_of_their_own(string: bytes) -> None:
+    """However many strings JSON has, its depth is found in less than three times its bytes."""
+    text = b"[" * 99 + b"[" + (string + b",") * 200_000 + b"0]" + b"]" * 99
+    tracemalloc.start()
+    try:
+        assert not is_deep_json(text)
+        assert is_deep_json(b"[" + text)
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(text) + (1 << 20)
+    finally:
+        tracemalloc.stop()
 
 
 def test_states_and_cards() -> None:

@@ -19,7 +19,7 @@ from mqinfer.gateway.rest.json_data import raw_of_text
 from mqinfer.images.sending import offer_contract
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Buffer, Datatype, array_bytes, nbytes
-from mqinfer.protocol.decoding import JSON_STRINGS, MAX_JSON_BYTES, prepare, refusal, scalars
+from mqinfer.protocol.decoding import JSON_STRINGS, MAX_JSON_BYTES, outside_strings, prepare, refusal, scalars
 from mqinfer.protocol.errors import BadEnvelope, BadTensor, InvalidRequest, LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.oip_json import HEADER_LENGTH
@@ -254,9 +254,8 @@ def read_json(text: Buffer, shape: type[_T]) -> _T:
 
 def _parse(text: bytes) -> _Request:
     text = text.removeprefix(_BYTE_ORDER_MARK)
-    # Those in strings are taken off one by one: a text without its strings would be made of a piece for each of them.
     if (found := text.count(b"{")) > _MOST_OBJECTS:
-        found -= sum(string[0].count(b"{") for string in JSON_STRINGS.finditer(text))
+        found = sum(map(len, outside_strings(text, b"{")))
     if found > _MOST_OBJECTS:
         raise LimitExceeded(f"{found} objects in JSON; a request has at most {_MOST_OBJECTS}")
     check_nesting(text)

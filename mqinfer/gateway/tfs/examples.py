@@ -24,7 +24,8 @@ TASK_PREFIX = "tensorflow/serving/"
 CLASSIFY, REGRESS = f"{TASK_PREFIX}classify", f"{TASK_PREFIX}regress"
 """Method names of tasks and signatures."""
 _INPUTS, _CLASSES, _SCORES, _OUTPUTS = "inputs", "classes", "scores", "outputs"
-_MOST_INT64 = (1 << 63) - 1
+MOST_NAMED = 1 << 19
+"""Examples and their features in one body of JSON: what is made of one takes 10 microseconds."""
 
 
 def examples_of(message: Any) -> Array:

@@ -21,12 +21,13 @@ import numpy as np
 from mqinfer.gateway.http import LargeJson, check_nesting, dump_json, large_json
 from mqinfer.protocol.card import SignatureTensor
 from mqinfer.protocol.datatypes import Array, Datatype, array_bytes, dtype_of, to_bytes
+from mqinfer.protocol.decoding import outside_strings
 from mqinfer.protocol.errors import BadEnvelope, BadTensor, LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.types import Buffer
 
 _MOST_ITEMS = 8 << 20
-"""Values, lists and objects in one body; each takes up to 64 bytes of memory, an object as much as four."""
+"""Values, names, lists and objects in one body; each takes up to 64 bytes of memory, an object as much as four."""
 _LARGE_BYTES = 1 << 20
 """Bytes of a body above which one is read at a time: what is parsed takes up to twenty times as much."""
 _LARGE = threading.Lock()
@@ -53,8 +54,12 @@ def one_large(text: Buffer) -> AbstractContextManager[object]:
     return _LARGE if len(text) > _LARGE_BYTES else nullcontext()
 
 
-def parse(text: Buffer) -> dict[str, Any]:
+def parse(text: Buffer, most_named: int = _MOST_ITEMS) -> dict[str, Any]:
     """Parse the body of a request.
+
+    Args:
+        text: The body.
+        most_named: Objects and their fields in it, where there may be fewer than memory allows.
 
     Raises:
         BadEnvelope: It is not an object of JSON, or nested too deep.
@@ -63,9 +68,8 @@ def parse(text: Buffer) -> dict[str, Any]:
     content = bytes(text)
     if not content:
         raise BadEnvelope("JSON Parse error: The document is empty")
+    _check_count(content, most_named)
     check_nesting(content)
-    if sum(map(content.count, (b",", b"["))) + 4 * content.count(b"{") > _MOST_ITEMS:
-        raise LimitExceeded(f"JSON of more than {_MOST_ITEMS} values; send less in one request, or use gRPC")
     try:
         found = msgspec.json.decode(content)
     except (ValueError, RecursionError) as error:
@@ -73,6 +77,17 @@ def parse(text: Buffer) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise BadEnvelope(f"JSON Value: {shown(found)} Is not object")
     return found
+
+
+def _check_count(content: bytes, most_named: int) -> None:
+    """Check how much is in JSON, before anything is made of it."""
+    fields, objects = content.count(b":"), content.count(b"{")
+    if sum(map(content.count, (b",", b"["))) + fields + 4 * objects > _MOST_ITEMS:
+        raise LimitExceeded(f"JSON of more than {_MOST_ITEMS} values; send less in one request, or use gRPC")
+    if fields + objects > most_named and sum(map(len, outside_strings(content, b":{"))) > most_named:
+        raise LimitExceeded(
+            f"JSON of more than {most_named} examples and features; send less in one request, or use gRPC"
+        )
 
 
 def _parse_bare(content: bytes, error: Exception) -> Any:

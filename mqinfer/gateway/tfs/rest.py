@@ -30,7 +30,7 @@ from mqinfer.gateway.http import (
 from mqinfer.gateway.metrics import make_metrics
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.gateway.tfs.calls import NamedModel, Spec, find, infer, version_states
-from mqinfer.gateway.tfs.examples import TASK_PREFIX, TASKS, Task, examples_from_json, run_task
+from mqinfer.gateway.tfs.examples import MOST_NAMED, TASK_PREFIX, TASKS, Task, examples_from_json, run_task
 from mqinfer.gateway.tfs.json_tensors import (
     dtype_name,
     one_large,
@@ -161,7 +161,7 @@ class _Front:
 
     async def _run_task(self, task: Task, spec: Spec, body: Buffer, call: InferCall) -> bytes:
         own = await find(self._core, spec)
-        target, examples = await self.bodies.run(len(body), _read, body, own, _examples)
+        target, examples = await self.bodies.run(len(body), _read, body, own, _examples, MOST_NAMED)
         found, _ = await run_task(self._core, target, task, examples, call)
         return write_json({"results": found})
 
@@ -179,16 +179,19 @@ def _statuses(states: Mapping[str, bool]) -> dict[str, Any]:
     }
 
 
-def _read(body: Buffer, own: NamedModel, read: Callable[[dict[str, Any], NamedModel], _T]) -> tuple[NamedModel, _T]:
+def _read(
+    body: Buffer, own: NamedModel, read: Callable[[dict[str, Any], NamedModel], _T], *most: int
+) -> tuple[NamedModel, _T]:
     """Return what a body asks for and its arrays; the lists between, which take much more memory, wait for nobody.
 
     Args:
         body: Of the call.
         own: The model that its path names, with the model's own signature.
         read: Returns the arrays of the parsed body.
+        most: Bound of `parse`, where there is one.
     """
     with one_large(body):
-        content = parse(body)
+        content = parse(body, *most)
         target = _signed(own, _signature_name(content))
         return target, read(content, target)
 
