@@ -1,22 +1,23 @@
-"""What JetStream keeps for links: retained messages, and wills that the server itself publishes when they come due.
+"""What JetStream keeps for links: retained messages, wills, and the signs of life of the links that have one.
 
-Both lie in one stream that holds the last message of each subject. What is stored under `retained.` is passed on under
-`mqtt.` at the same moment, so subscribers that listen receive it as any other message. A will is a scheduled message:
-its link puts it off again and again, and where the link is gone the server publishes it.
+All lie in one stream that holds the last message of each subject; what is stored under `kept.` is heard under `mqtt.`
+at the same moment. A sign of life expires unless its link renews it, and the server then says so to all who listen:
+they have the will already, and take it for published (`mqinfer.broker.nats.kept`). So a login needs no right but to
+publish on subjects of its own, where schedules of the server would publish for it on any.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from mqinfer.broker.link import Message
-from mqinfer.broker.nats.subjects import LIVE, RETAINED, WILLS, subject, token
+from mqinfer.broker.nats.subjects import ALIVE, HEARD, KEPT, LIVE, RETAINED, WILL, owned, subject
 from mqinfer.broker.packets import encode_head
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError
 
@@ -26,27 +27,34 @@ if TYPE_CHECKING:
 STREAM = "mqinfer"
 ANSWER_S = 10.0
 """How long the server may take for an answer."""
-BEAT_S = 1.0
-"""Interval in which a link puts its will off."""
-LOST_S = 5.0
-"""A link is lost that has not put its will off for so long; longer where the answers of the server took long, since
-large messages are in front of them on a thin link."""
+LOST_S, LOST_IN_CLUSTER_S = 5.0, 15.0
+"""A link is lost that has given no sign of life for so long; longer where the answers of the server took long, since
+large messages are in front of them on a thin link. A cluster needs up to 6 s to elect a leader."""
+BEATS = 5
+"""Signs of life in that time."""
+BEAT = "beat~"
+"""Beginning of the name of an answer to a sign of life."""
 HEADERS = 512
 """Room for the headers of what is kept."""
+OWNER = "Mqinfer-Link"
+"""Header of what is retained on the topic of its link's will: whose it is, for it ends with it."""
+WILL_S = 86_400
+"""How long the will of a link that is gone is kept, and that a topic was cleared."""
 _SLOW, _MOST_LOST_S = 3.0, 60.0
 _MOST_BYTES = 256 << 20
-_OTHERWISE_MADE, _WRONG_SEQUENCE = 10058, 10071
+_NODES = 3
+_OTHERWISE_MADE, _NO_STREAM = 10058, 10059
 _DECODER = msgspec.json.Decoder(dict[str, Any])
 _CONFIGURATION = {
     "name": STREAM,
-    "subjects": [f"{RETAINED}.>", f"{WILLS}.>"],
+    "subjects": [f"{KEPT}.>"],
     "storage": "memory",  # as a Mosquitto without persistence: what ended with the server is published anew
     "max_msgs_per_subject": 1,
     "max_bytes": _MOST_BYTES,
     "discard": "old",
     "allow_msg_ttl": True,
-    "allow_msg_schedules": True,
-    "republish": {"src": f"{RETAINED}.>", "dest": f"{LIVE}.>"},
+    "subject_delete_marker_ttl": 1_000_000_000,
+    "republish": {"src": f"{KEPT}.>", "dest": f"{HEARD}.>"},
 }
 
 
@@ -99,72 +107,130 @@ async def _request(client: Client, name: str, data: bytes, patience_s: float = A
         raise BrokerUnreachable(f"the server's JetStream does not answer: {error}") from error
 
 
-async def find_stream(client: Client) -> Callable[[], datetime]:
-    """Find the stream, or make it; return the server's clock, for that of this machine may be wrong.
+async def find_stream(client: Client, *, is_cluster: bool) -> float:
+    """Find the stream, or make it; return how long a link may be silent, in seconds.
 
     Raises:
         BrokerUnreachable: It can't be made.
     """
     try:
-        answer = await ask(client, f"STREAM.CREATE.{STREAM}", _CONFIGURATION)
+        answer = await _find_stream(client, _NODES if is_cluster else 1)
+    except Refusal as refusal:
+        raise BrokerUnreachable(f"the server's JetStream can't make {STREAM!r} (2.14 can): {refusal}") from None
+    if set(answer["config"]["subjects"]) != {f"{KEPT}.>"}:
+        raise BrokerUnreachable(f"the server's stream {STREAM!r} is of another version; remove it: nats stream rm")
+    return LOST_IN_CLUSTER_S if answer["config"]["num_replicas"] > 1 else LOST_S
+
+
+async def _find_stream(client: Client, replicas: int) -> dict[str, Any]:
+    """Return the stream; a login may lack the right to make it, so that is tried only where there is none."""
+    try:
+        return await ask(client, f"STREAM.INFO.{STREAM}")
+    except Refusal as refusal:
+        if refusal.number != _NO_STREAM:
+            raise
+    try:
+        return await ask(client, f"STREAM.CREATE.{STREAM}", {**_CONFIGURATION, "num_replicas": replicas})
     except Refusal as refusal:
         if refusal.number != _OTHERWISE_MADE:
-            raise BrokerUnreachable(f"the server's JetStream can't make {STREAM!r} (2.14 can): {refusal}") from None
-        answer = await ask(client, f"STREAM.INFO.{STREAM}")
-    then, since = datetime.fromisoformat(answer["ts"]), time.monotonic()
-    return lambda: then + timedelta(seconds=time.monotonic() - since)
+            raise
+    return await ask(client, f"STREAM.INFO.{STREAM}")
 
 
 def time_to_live(message: Message) -> dict[str, str]:
     """Return the headers of a message that is to be kept: until when, or that it clears its topic."""
     if not len(message.payload) and not message.tail:
-        return {"Nats-TTL": "1s"}
+        return {"Nats-TTL": f"{WILL_S}s"}
     return {} if message.expiry_s is None else {"Nats-TTL": f"{max(message.expiry_s, 1)}s"}
 
 
 class Will:
-    """The will of a link, which has to be put off in time.
+    """The will of a link, which has to give signs of life.
 
     Args:
         client: The connection.
         client_id: Of the link.
-        message: What is to be published.
-        clock: The server's.
+        message: What is to be published when they end.
+        inbox: Beginning of the subjects on which the server answers.
+        lost_s: How long it may be silent, in seconds.
     """
 
-    def __init__(self, client: Client, client_id: str, message: Message, clock: Callable[[], datetime]) -> None:
+    def __init__(self, client: Client, client_id: str, message: Message, inbox: str, lost_s: float) -> None:
         message = message.joined()
-        self._client, self._clock = client, clock
-        self._subject = f"{WILLS}.{token(client_id)}"
-        self._target = subject(message.topic, RETAINED)
+        self._client, self._inbox, self._lost_s = client, inbox, lost_s
+        self._message = message
         self._packet = bytes(encode_head(message).data) + bytes(message.payload)
-        self._kept = time_to_live(message) if message.retain else {"Nats-TTL": "1s"}  # the shortest that there is
-        self._sequence = ""
-        self._patience_s = LOST_S
+        self._will = subject(message.topic, KEPT, owned(WILL, client_id))
+        self._alive = subject(message.topic, KEPT, owned(ALIVE, client_id))
+        self._owner = client_id
+        self._patience_s = self._since = self._renewed = 0.0
+        self._sent: dict[str, float] = {}
+
+    @property
+    def beat_s(self) -> float:
+        """The time between two signs of life in seconds."""
+        return self._lost_s / BEATS
+
+    def headers(self, message: Message) -> dict[str, str]:
+        """Return the headers of another message of the link that is to be kept."""
+        is_replaced = self._message.retain and message.topic == self._message.topic
+        return {OWNER: self._owner} if is_replaced else {}
 
     async def publish(self) -> None:
         """Publish it now, as a broker does when it has lost a connection."""
-        await self._client.publish(self._target, self._packet, headers=self._kept or None)
+        kind, what = (KEPT, RETAINED) if self._message.retain else (HEARD, LIVE)
+        headers = time_to_live(self._message) if self._message.retain else {}
+        await self._client.publish(subject(self._message.topic, kind, what), self._packet, headers=headers or None)
 
-    async def put_off(self) -> None:
-        """Put it off once more, or for the first time.
+    async def put(self) -> None:
+        """Put it in place: life first, since a will without it has come due.
 
         Raises:
-            LinkError: It was published already, or the server does not answer.
+            LinkError: The server refuses, or does not answer.
         """
-        start = time.monotonic()
-        due = self._clock() + timedelta(seconds=self._patience_s)
-        headers = {"Nats-Schedule": f"@at {due:%Y-%m-%dT%H:%M:%S.%fZ}", "Nats-Schedule-Target": self._target}
-        if self._kept:
-            headers["Nats-Schedule-TTL"] = self._kept["Nats-TTL"]
-        if self._sequence:
-            headers["Nats-Expected-Last-Subject-Sequence"] = self._sequence
-        try:
-            answer = await _request(self._client, self._subject, self._packet, self._patience_s, headers=headers)
-        except Refusal as refusal:
-            raise LinkError("its will came due" if refusal.number == _WRONG_SEQUENCE else str(refusal)) from None
-        self._sequence = str(answer["seq"])
-        self._patience_s = min(max(LOST_S, _SLOW * (time.monotonic() - start)), _MOST_LOST_S)
+        self._since, self._patience_s = time.monotonic(), self._lost_s
+        ttl = {"Nats-TTL": _seconds(self._patience_s)}
+        await _request(self._client, self._alive, b"", self._patience_s, headers=ttl)
+        await _request(self._client, self._will, self._packet, headers={"Nats-TTL": f"{2 * WILL_S}s"})
+        self._adapt(time.monotonic())
+        self._renewed = self._since
+
+    def beat(self) -> Coroutine[Any, Any, None]:
+        """Return what gives a sign of life, whose answer comes to the inbox.
+
+        Raises:
+            LinkError: None was answered for too long: the will may have come due.
+        """
+        now = time.monotonic()
+        self._check(now)
+        name = f"{self._inbox}{BEAT}{now:.6f}"
+        self._sent[name] = now
+        if now - self._renewed > WILL_S:
+            self._renewed = now
+            return self._client.publish(self._will, self._packet, headers={"Nats-TTL": f"{2 * WILL_S}s"})
+        headers = {"Nats-TTL": _seconds(self._patience_s)}
+        return self._client.publish(self._alive, b"", reply=name, headers=headers)
+
+    def receive(self, name: str, data: bytes) -> None:
+        """Take up an answer to a sign of life; one that was not stored is only late, as while a leader is elected.
+
+        Raises:
+            LinkError: It came so late that the will may have come due before.
+        """
+        sent, now = self._sent.pop(name, None), time.monotonic()
+        if sent is None or not _is_stored(data):
+            return
+        self._check(now)
+        self._since = sent
+        self._sent = {each: then for each, then in self._sent.items() if then > sent}
+        self._adapt(now)
+
+    def _check(self, now: float) -> None:
+        if now - self._since > self._patience_s:
+            raise LinkError(f"its will may have come due: no sign of life was stored for {now - self._since:.1f} s")
+
+    def _adapt(self, now: float) -> None:
+        self._patience_s = min(max(self._lost_s, _SLOW * (now - self._since)), _MOST_LOST_S)
 
     async def take_back(self) -> None:
         """Take it back: the link closes.
@@ -172,4 +238,16 @@ class Will:
         Raises:
             LinkError: The server does not answer.
         """
-        await _request(self._client, self._subject, b"", headers={"Nats-TTL": "1s"})
+        await _request(self._client, self._will, b"", headers={"Nats-TTL": f"{WILL_S}s"})
+
+
+def _is_stored(data: bytes) -> bool:
+    try:
+        read_answer(data)
+    except Refusal:
+        return False
+    return True
+
+
+def _seconds(duration: float) -> str:
+    return f"{math.ceil(duration)}s"

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import Ack, Message, ReasonCode
 from mqinfer.broker.nats.jetstream import (
     ANSWER_S,
-    BEAT_S,
+    BEAT,
     HEADERS,
     STREAM,
     Refusal,
@@ -31,7 +31,8 @@ from mqinfer.broker.nats.jetstream import (
     read_answer,
     time_to_live,
 )
-from mqinfer.broker.nats.subjects import ANSWERS, LIVE, RETAINED, subject, subjects, token, topic
+from mqinfer.broker.nats.kept import KeptMessages
+from mqinfer.broker.nats.subjects import ANSWERS, HEARD, KEPT, LIVE, RETAINED, pattern, subject, token, topic
 from mqinfer.broker.packets import Head, decode_publish, decode_variable_integer
 from mqinfer.broker.process import Maker, end_thread_in_child
 from mqinfer.broker.routes import Route, Routes
@@ -77,12 +78,12 @@ class NatsSession:
         self._client_id, self._routes, self._outbox, self._on_room = client_id, routes, outbox, on_room
         self._maker = Maker(f"the connection of {client_id!r}")
         self._client: Client = Client()
-        self._inbox = f"{ANSWERS}.{token(client_id)}."
+        self._inbox = ""
         self._number = 0
         self._unacked: dict[int, tuple[str, Ack]] = {}
         self._unstored: dict[int, tuple[str, Ack]] = {}
         self._denied: set[str] = set()
-        self._subscriptions: dict[str, list[Subscription]] = {}
+        self._subscriptions: dict[str, Subscription] = {}
         self._will: Will | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._marked = False
@@ -119,14 +120,16 @@ class NatsSession:
             LinkError: The server can't be reached or refuses, or lacks JetStream.
         """
         await self._connect(address)
-        clock = await find_stream(self._client)
+        is_cluster = bool(self._client._server_info.get("cluster"))  # noqa: SLF001 - nats-py shows it nowhere else
+        lost_s = await find_stream(self._client, is_cluster=is_cluster)
+        self._inbox = f"{self._client.new_inbox()}."  # nobody else can guess it, and have the server answer there
         await self._client.subscribe(f"{self._inbox}*", cb=self._receive_ack)
         if will is not None:
-            self._will = Will(self._client, self._client_id, will, clock)
+            self._will = Will(self._client, self._client_id, will, self._inbox, lost_s)
             if is_return:
                 await self._will.publish()
-            await self._will.put_off()
-        self._spawn(self._beat())
+            await self._will.put()
+            self._spawn(self._beat(self._will))
         while missing := [route for route in self._routes if route.subscription not in self._subscriptions]:
             with suppress(NotAuthorized):  # it is in the log; what else there is goes on
                 await self._subscribe(missing[0])
@@ -140,6 +143,7 @@ class NatsSession:
             await self._client.connect(
                 f"nats://{host}:{address.port}",
                 name=self._client_id,
+                inbox_prefix=f"{ANSWERS}.{token(address.login_name or self._client_id)}",
                 user=address.username,
                 password=address.password,
                 allow_reconnect=False,
@@ -163,16 +167,20 @@ class NatsSession:
         """Publish a message; its reason code comes later."""
         packet = b"".join((head.data, message.payload, *message.tail))
         self._number += 1
-        name = subject(message.topic, RETAINED if message.retain else LIVE)
+        name = subject(message.topic, *((KEPT, RETAINED) if message.retain else (HEARD, LIVE)))
         reply = f"{self._inbox}{self._number}" if message.qos else ""
         if message.qos:
             (self._unstored if message.retain else self._unacked)[self._number] = (name, on_ack)
-        headers = time_to_live(message) if message.retain else None
+        headers = self._headers(message) if message.retain else None
         if message.retain and message.qos:
             asyncio.get_running_loop().call_later(ANSWER_S, self._expect_stored, self._number)
         _run_at_once(self._client.publish(name, packet, reply=reply, headers=headers or None))
         if not self._marked:
             self._mark()
+
+    def _headers(self, message: Message) -> dict[str, str]:
+        """Return the headers of a message that is to be kept."""
+        return time_to_live(message) | (self._will.headers(message) if self._will else {})
 
     def subscribe(self, route: Route, answer: Future[None]) -> None:
         """Make a subscription, and have what is kept delivered; the answer says whether the server refused it."""
@@ -188,34 +196,27 @@ class NatsSession:
         answer.set_result(None)
 
     async def _subscribe(self, route: Route) -> None:
-        names = subjects(route.topic_filter)
+        name, reads = pattern(route.topic_filter), route.share is None
         await self._unsubscribe(route.subscription)
-        newest: dict[str, int] = {}
-        reads = route.retained and route.share is None
+        kept = KeptMessages(self._deliver, reads=reads)
 
         async def receive(msg: Msg) -> None:
-            if reads and msg.headers and (number := msg.headers.get("Nats-Sequence", "")).isdecimal():
-                newest[msg.subject] = int(number)
-            self._deliver(msg, retain=False)
+            kept.hear(msg)
 
         queue = "" if route.share is None else token(route.share)
-        self._subscriptions[route.subscription] = [
-            await self._client.subscribe(name, queue=queue, cb=receive) for name in names
-        ]
+        self._subscriptions[route.subscription] = await self._client.subscribe(name, queue=queue, cb=receive)
         self._denied.clear()
         await self._flush()
-        if any(name.lower() in self._denied for name in names):
+        if name.lower() in self._denied:
             raise NotAuthorized(f"the server refuses the subscription to {route.topic_filter!r}")
         if reads:
-            await self._read_kept(route, newest)
-            reads = False
-            newest.clear()
+            messages = await self._read_kept(pattern(route.topic_filter, KEPT))
+            kept.read(messages, deliver=route.retained and route in self._routes)
 
     async def _unsubscribe(self, name: str) -> None:
         found = self._subscriptions.pop(name, None)
-        for each in found or ():
-            await each.unsubscribe()
         if found:
+            await found.unsubscribe()
             await self._flush()
 
     async def end(self) -> None:
@@ -268,13 +269,10 @@ class NatsSession:
             _log.debug("link %s: its connection failed", self._client_id, exc_info=True)
             self.give_up(NotConnected(f"the connection failed: {error!r}"))
 
-    async def _beat(self) -> None:
+    async def _beat(self, will: Will) -> None:
         while True:
-            await asyncio.sleep(BEAT_S)
-            if self._client.is_closed:
-                self.give_up(NotConnected("the connection ended"))
-            if self._will is not None:
-                await self._will.put_off()
+            await asyncio.sleep(will.beat_s)
+            await will.beat()
 
     async def _flush(self) -> None:
         """Wait until the server has handled all that was sent; nats-py's PING overtakes what waits for the socket."""
@@ -303,8 +301,19 @@ class NatsSession:
         name = msg.subject.rpartition(".")[2]
         if name == _MARK:
             self._come_to_mark(int(msg.data))
-            return
-        number = int(name)
+        elif name.startswith(BEAT):
+            self._receive_beat(msg)
+        else:
+            self._receive_code(int(name), msg)
+
+    def _receive_beat(self, msg: Msg) -> None:
+        try:
+            if self._will:
+                self._will.receive(msg.subject, msg.data)
+        except LinkError as error:
+            self.give_up(error)
+
+    def _receive_code(self, number: int, msg: Msg) -> None:
         if number in self._unstored:
             name, on_ack = self._unstored.pop(number)
             code = ReasonCode.SUCCESS
@@ -328,13 +337,13 @@ class NatsSession:
         except Exception:  # noqa: BLE001 - foreign code on the link's thread
             _log.exception("link %s: the handler of an acknowledgement failed", self._client_id)
 
-    def _deliver(self, msg: Msg, *, retain: bool) -> None:
+    def _deliver(self, name: str, data: bytes, retain: bool) -> None:  # noqa: FBT001 - as `KeptMessages` calls it
         """Hand a message to its handler; its subject, which access rules bind, decides where it came from."""
         try:
-            message = _read(msg)
+            message = _read(name, data)
         except (BadEnvelope, IndexError, ValueError) as error:
             self._outbox.dropped += 1
-            _log.warning("dropped a message on %s: %s", msg.subject, error)
+            _log.warning("dropped a message on %s: %s", name, error)
             return
         is_kept = message.retain and len(message.payload)  # else it clears its topic, or is a will that passes
         if is_kept or not retain:
@@ -342,42 +351,39 @@ class NatsSession:
         if self._maker.is_other:  # a handler forked, and this is the child
             end_thread_in_child()
 
-    async def _read_kept(self, route: Route, newest: Mapping[str, int]) -> None:
-        """Deliver what is kept, unless a newer message came meanwhile, whose number is known by its subject."""
+    async def _read_kept(self, name: str) -> list[Msg]:
+        """Return what is kept under the subjects of a pattern."""
         inbox, done = self._client.new_inbox(), asyncio.Event()
+        messages: list[Msg] = []
 
         async def receive(msg: Msg) -> None:
-            number, left = msg.metadata.sequence.stream, msg.metadata.num_pending
-            live = subject(topic(msg.subject))
-            if route in self._routes and newest.get(live, 0) < number:
-                self._deliver(msg, retain=True)
-            if left == 0:
+            messages.append(msg)
+            if msg.metadata.num_pending == 0:
                 done.set()
 
         subscription = await self._client.subscribe(inbox, cb=receive)
         try:
-            answer = await ask(
-                self._client,
-                f"CONSUMER.CREATE.{STREAM}",
-                {
-                    "stream_name": STREAM,
-                    "config": {
-                        "deliver_policy": "last_per_subject",
-                        "filter_subjects": subjects(route.topic_filter, RETAINED),
-                        "ack_policy": "none",
-                        "deliver_subject": inbox,
-                        "mem_storage": True,
-                        "inactive_threshold": int(ANSWER_S * 1e9),
-                    },
-                },
-            )
+            # The server compares both names with those that the subject has, to which access rules apply.
+            consumer = inbox.rpartition(".")[2]
+            what = {
+                "name": consumer,
+                "filter_subject": name,
+                "deliver_policy": "last_per_subject",
+                "ack_policy": "none",
+                "deliver_subject": inbox,
+                "mem_storage": True,
+                "num_replicas": 1,
+                "inactive_threshold": int(ANSWER_S * 1e9),
+            }
+            asked = {"stream_name": STREAM, "config": what}
+            answer = await ask(self._client, f"CONSUMER.CREATE.{STREAM}.{consumer}.{name}", asked)
             if answer["num_pending"]:
                 await asyncio.wait_for(done.wait(), ANSWER_S)
-            await ask(self._client, f"CONSUMER.DELETE.{STREAM}.{answer['name']}")
         except TimeoutError:
-            _log.warning("%s: not all that is kept came within %g s", route.topic_filter, ANSWER_S)
+            _log.warning("%s: not all that is kept came within %g s", name, ANSWER_S)
         finally:
             await subscription.unsubscribe()
+        return messages
 
     async def _note_error(self, error: Exception) -> None:
         from nats.errors import SlowConsumerError
@@ -420,16 +426,16 @@ def _run_at_once(work: Coroutine[Any, Any, None]) -> None:
     raise RuntimeError("nats-py waits while it publishes")
 
 
-def _read(msg: Msg) -> Message:
+def _read(name: str, data: bytes) -> Message:
     """Return the message in a PUBLISH packet.
 
     Raises:
         BadEnvelope: It is malformed, or of another topic than its subject states.
         IndexError: It ends too early.
     """
-    body = memoryview(msg.data)
+    body = memoryview(data)
     length, at = decode_variable_integer(body, 1)
     message = decode_publish(body[0], body[at:], version5=True).message
-    if message.topic != topic(msg.subject) or length != len(body) - at:
+    if not name.startswith(f"{HEARD}.") or message.topic != topic(name) or length != len(body) - at:
         raise BadEnvelope(f"a PUBLISH packet for {message.topic[:200]!r} of {length} bytes")
     return message

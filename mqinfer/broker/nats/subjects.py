@@ -1,6 +1,7 @@
-"""Topics as NATS subjects, and back: `mqinfer/v1/models/seg/infer/car-7` is `mqtt.mqinfer.v1.models.seg.infer.car-7`.
+"""Topics as NATS subjects, and back: `mqinfer/v1/models/seg/card` is `mqtt.mqinfer.v1.models.seg.card.live`.
 
 A level is a token. What a token can't hold is escaped as `%` and two hexadecimal digits; an empty level is a lone `%`.
+The last token tells what it is, so one pattern has all of a topic in it and nothing of another.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from functools import lru_cache
 
 from mqinfer.protocol.errors import BadTopic
 
-LIVE, RETAINED, WILLS, ANSWERS = "mqtt", "retained", "will", "answers"
-"""First token of what is published, of what is kept for later subscribers, of wills that may come due, and of what the
-server answers to a link."""
+HEARD, KEPT, ANSWERS = "mqtt", "kept", "answers"
+"""First token of what subscribers hear, of what is to be kept and then heard too, and of what the server answers."""
+LIVE, RETAINED, WILL, ALIVE = "live", "retained", "will", "alive"
+"""Last token: a message, one that is retained, and a link's will and its sign of life, with its client id behind."""
 
 _LONGEST = 3_000  # bytes; the server accepts lines of 4,096, with the reply subject and the share group in them
 _ESCAPED = re.compile(r"[%.*> \t\r\n\f]")
@@ -20,36 +22,44 @@ _ESCAPE = re.compile(r"%([0-9A-F]{2})")
 
 
 @lru_cache(maxsize=4096)
-def subject(topic: str, kind: str = LIVE) -> str:
+def subject(topic: str, kind: str = HEARD, what: str = LIVE) -> str:
     """Return the subject of a topic without wildcards.
 
     Args:
         topic: As MQTT has it.
         kind: First token.
+        what: Last token.
 
     Raises:
         BadTopic: It is too long for NATS.
     """
-    return _bounded(topic, ".".join((kind, *map(token, topic.split("/")))))
+    return _bounded(topic, ".".join((kind, *map(token, topic.split("/")), what)))
 
 
-def subjects(topic_filter: str, kind: str = LIVE) -> list[str]:
-    """Return the subjects of a filter: two where it ends with `#`, which matches the level above it too.
+def pattern(topic_filter: str, kind: str = HEARD, what: str = "*") -> str:
+    """Return the pattern of a filter's subjects.
+
+    Args:
+        topic_filter: As MQTT has it; one that ends with `#` matches the level above it too.
+        kind: First token.
+        what: Last token, of no effect with `#`.
 
     Raises:
         BadTopic: It is too long for NATS.
     """
     *levels, last = topic_filter.split("/")
-    tokens = [kind, *(_wildcard(level) for level in levels)]
-    if last != "#":
-        return [_bounded(topic_filter, ".".join((*tokens, _wildcard(last))))]
-    below = _bounded(topic_filter, ".".join((*tokens, ">")))
-    return [".".join(tokens), below] if levels else [below]
+    ends = (">",) if last == "#" else (_wildcard(last), what)
+    return _bounded(topic_filter, ".".join((kind, *map(_wildcard, levels), *ends)))
 
 
 def topic(name: str) -> str:
     """Return the topic of a subject, which is the inverse of `subject`."""
-    return "/".join(map(_level, name.split(".")[1:]))
+    return "/".join(map(_level, name.split(".")[1:-1]))
+
+
+def owned(what: str, client_id: str) -> str:
+    """Return the last token of what belongs to a link."""
+    return f"{what}~{token(client_id)}"
 
 
 def token(level: str) -> str:

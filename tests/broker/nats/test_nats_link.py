@@ -14,7 +14,7 @@ import pytest
 
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Message, ReasonCode
-from mqinfer.broker.nats import jetstream, session
+from mqinfer.broker.nats import jetstream
 from mqinfer.broker.nats.link import NatsLink
 from mqinfer.broker.packets import encode_head
 from mqinfer.protocol.errors import BrokerUnreachable, NotAuthorized
@@ -27,14 +27,15 @@ import signal, sys
 from mqinfer.broker import Message, make_link
 link = make_link(sys.argv[1], client_id="gone", will=Message(sys.argv[2], b"lost", retain=True))
 link.open()
+link.publish(Message(sys.argv[2], b"here", retain=True))
 print("open", flush=True)
 signal.pause()
 """
 RULES = """
 authorization { users: [
   { user: "car", password: "x", permissions: {
-    publish: ["mqtt.may.>", "retained.may.>", "will.>", "answers.>", "$JS.API.>"],
-    subscribe: ["mqtt.may.>", "answers.>", "_INBOX.>"] } }
+    publish: ["mqtt.may.>", "kept.may.>", "answers.>", "$JS.API.>"],
+    subscribe: ["mqtt.may.>", "answers.>"] } }
 ] }
 """
 
@@ -65,19 +66,56 @@ def test_the_will_of_a_process(server: NatsServer, unique: Unique, how: signal.S
             assert process.stdout is not None
             try:
                 assert process.stdout.readline() == "open\n"
+                assert live.payloads(1) == [b"here"]
                 process.send_signal(how)
-                assert live.payloads(1) == [b"lost"]
+                assert live.payloads(2) == [b"here", b"lost"]
             finally:
                 process.kill()
         link.unsubscribe(topic)
         link.subscribe(topic, late)
-        assert [message.retain for message in late.wait_for(1)] == [True]
+        assert [(message.payload, message.retain) for message in late.wait_for(1)] == [(b"lost", True)]
+
+
+def kept(link: Any, topic: str) -> list[bytes]:
+    """What a new subscriber receives before anything else."""
+    inbox = Inbox()
+    link.subscribe(topic, inbox)
+    acked(link, Message(topic, b"end"))
+    items = inbox.wait_until(lambda items: any(item.payload == b"end" for item in items))
+    link.unsubscribe(topic)
+    return [bytes(item.payload) for item in items if item.retain]
+
+
+def test_a_state_and_its_will(server: NatsServer, unique: Unique) -> None:
+    """A state stays while its link is there or has closed; a will in its place goes when it is cleared."""
+    topic, wills = unique("state"), Inbox()
+    with closing(make_link(server.url, client_id=unique("watcher"))) as watcher:
+        watcher.open()
+        will = Message(topic, b"lost", retain=True)
+        with closing(make_link(server.url, client_id=unique("one"), will=will)) as one:
+            one.open()
+            assert kept(watcher, topic) == []
+            acked(one, Message(topic, b"one", retain=True))
+            assert kept(watcher, topic) == [b"one"]
+        assert kept(watcher, topic) == [b"one"]
+        watcher.subscribe(topic, wills)
+        command = [sys.executable, "-c", HOLDS_A_WILL, server.url, topic]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+            wills.wait_until(lambda items: any(item.payload == b"here" for item in items))
+            process.kill()
+        wills.wait_until(lambda items: any(item.payload == b"lost" for item in items))
+        watcher.unsubscribe(topic)
+        assert kept(watcher, topic) == [b"lost"]
+        acked(watcher, Message(topic, b"", retain=True))
+        assert kept(watcher, topic) == []
+        acked(watcher, Message(topic, b"two", retain=True))
+        assert kept(watcher, topic) == [b"two"]
 
 
 def test_a_will_that_came_due(server: NatsServer, unique: Unique, monkeypatch: pytest.MonkeyPatch) -> None:
     """A link that was held up for too long, and is taken for lost, connects anew, so that it states what it is."""
-    monkeypatch.setattr(jetstream, "LOST_S", 0.6)
-    monkeypatch.setattr(session, "BEAT_S", 1.2)
+    monkeypatch.setattr(jetstream, "LOST_S", 1.0)
+    monkeypatch.setattr(jetstream, "BEATS", 0.4)
     topic, told, wills = unique("will"), Told(), Inbox()
     with closing(make_link(server.url, client_id=unique("watcher"))) as watcher:
         watcher.open()
@@ -158,8 +196,8 @@ def test_messages_of_strangers(server: NatsServer, unique: Unique) -> None:
         client = await nats.connect(server.url)
         forged = bytes(encode_head(Message("another", b"bad")).data) + b"bad"
         for payload in (b"", b"\x32", b"\x32\xff\xff\xff\xff\x7f", b"\x30\x05\0\x09abc", forged, b"\x36" + forged[1:]):
-            await client.publish(f"mqtt.{topic}", payload, headers={"Nats-Sequence": "x"})
-        await client.publish(f"mqtt.{topic}", bytes(encode_head(good).data) + b"good")
+            await client.publish(f"mqtt.{topic}.live", payload, headers={"Nats-Sequence": "x"})
+        await client.publish(f"mqtt.{topic}.live", bytes(encode_head(good).data) + b"good")
         await client.close()
 
     with closing(make_link(server.url, client_id=unique("link"))) as link:
