@@ -12,9 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqinfer.bags.extent.containers import AsfExtent, AviTimes, TransportBreaks
-from mqinfer.bags.extent.flood import check_flood, has_too_many_units
-from mqinfer.bags.extent.packets import ShownPackets
-from mqinfer.bags.extent.picture_units import PictureUnits, is_whole_jpeg
+from mqinfer.bags.extent.packets import PictureUnits, ShownPackets, check_flood, has_too_many_units, is_whole_jpeg
 from mqinfer.codecs.image import lfs_pointer
 from mqinfer.extras import missing_extra
 from mqinfer.protocol.errors import SourceError

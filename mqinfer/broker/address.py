@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from mqinfer.broker.certificate import OwnCertificate
-from mqinfer.broker.environment import Variable
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.topics import is_name
 from mqinfer.toml_files import read_text
@@ -237,3 +237,15 @@ def _decode(text: str | None) -> str | None:
 
 def _path(path: Path | str | None) -> Path | None:
     return None if path is None else Path(path)
+
+
+class Variable(StrEnum):
+    """Where a process finds its broker, and who it is there."""
+
+    BROKER = "MQINFER_BROKER"
+    NAME = "MQINFER_NAME"
+    CA_FILE = "MQINFER_CA_FILE"
+    CERT_FILE = "MQINFER_CERT_FILE"
+    KEY_FILE = "MQINFER_KEY_FILE"
+    PASSWORD = "MQINFER_PASSWORD"  # noqa: S105 - the name of a variable
+    PASSWORD_FILE = "MQINFER_PASSWORD_FILE"  # noqa: S105 - the name of a variable

@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from mqinfer.broker.address import BrokerAddress, TlsOptions
+from mqinfer.broker.address import BrokerAddress, TlsOptions, Variable
 from mqinfer.broker.connect import make_link, resolve
-from mqinfer.broker.environment import Variable
 from mqinfer.broker.link import ConnectionHandler, Link, Message
 from mqinfer.broker.presence import make_client_id
 from mqinfer.broker.process import Maker

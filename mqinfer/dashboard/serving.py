@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 
 from aiohttp import web
 
-from mqinfer.dashboard.anonymous import check_anonymous
+from mqinfer.broker.connect import make_link
 from mqinfer.dashboard.app import make_app
 from mqinfer.dashboard.login import LoginForm
 from mqinfer.dashboard.page import PageFile, read_page
@@ -21,7 +23,7 @@ from mqinfer.dashboard.wall import WallGate
 from mqinfer.interrupts import on_stop
 from mqinfer.metrics.endpoint import serving_metrics
 from mqinfer.metrics.lag import add_site, follow_site
-from mqinfer.protocol.errors import MqinferError
+from mqinfer.protocol.errors import ConfigError, MqinferError, NotAuthorized
 from mqinfer.web.connections import BoundedRunner, allow_many_connections
 from mqinfer.web.keys import KeyFile
 from mqinfer.web.tls import ssl_context
@@ -127,3 +129,29 @@ def _cannot_listen(settings: DashboardSettings, error: OSError) -> MqinferError:
 
 def _place(bind: str, port: int) -> str:
     return f"[{bind}]:{port}" if ":" in bind else f"{bind}:{port}"
+
+
+def check_anonymous(settings: DashboardSettings) -> None:
+    """Check that a relay that others can reach opens no broker that lets everybody in.
+
+    The broker may listen on loopback alone for that reason. Nothing is tried where a key or the relay's own login is
+    asked for, or browsers connect to the broker themselves.
+
+    Raises:
+        BrokerUnreachable: The broker can't be asked now.
+        ConfigError: It lets everybody in.
+    """
+    if not settings.is_open or settings.keys is not None or settings.direct is not None or settings.login == "relay":
+        return
+    address = replace(settings.address, username=None, password=None)
+    link = make_link(address, client_id=f"mqinfer-dashboard-{secrets.token_hex(8)}")
+    try:
+        link.open(settings.broker_patience)
+    except NotAuthorized:
+        return
+    finally:
+        link.close()
+    raise ConfigError(
+        f"{address} lets everybody in, and --bind {settings.bind} would open it to other machines; add --keys FILE, or "
+        "give the broker logins (mqinfer broker init)"
+    )

@@ -13,7 +13,7 @@ import av
 import numpy as np
 import pytest
 
-from mqinfer.bags.extent.flood import MOST_UNITS, has_too_many_units, is_flooded
+from mqinfer.bags.extent.packets import MOST_UNITS, has_too_many_units, is_flooded
 from mqinfer.bags.video_source import VideoSource
 from mqinfer.protocol.errors import SourceError
 from tests.confined import MIB

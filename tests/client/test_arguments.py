@@ -17,8 +17,7 @@ import pytest
 from typer.main import get_command
 
 from mqinfer import AsyncClient, Client, ClientOptions, ControlClient, TlsOptions
-from mqinfer.broker.address import BrokerAddress
-from mqinfer.broker.environment import Variable
+from mqinfer.broker.address import BrokerAddress, Variable
 from mqinfer.cli.app import app
 from mqinfer.client.options import check_timeout
 from mqinfer.errors import ConfigError, Expired, MqinferError

@@ -18,7 +18,7 @@ from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto import BrokerFolder, Login, Ports, Role
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.mosquitto.serving import secured as secured_server
-from mqinfer.dashboard.anonymous import check_anonymous
+from mqinfer.dashboard.serving import check_anonymous
 from mqinfer.dashboard.settings import DashboardSettings
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError
 from mqinfer.web.tls import TlsFiles

@@ -13,18 +13,19 @@ import typer
 
 from mqinfer.cli.models.optimize import optimize
 from mqinfer.cli.models.profile import profile
-from mqinfer.cli.models.sharing import pull, push, withdraw
 from mqinfer.cli.options import AsJson, ConnectionOptions, with_connection, with_group, with_log_options
 from mqinfer.client import Client
 from mqinfer.client.control import ControlClient, ControlReply, TrafficOrder, check_replies
 from mqinfer.client.control.merging import merge_index
 from mqinfer.logs import printable
+from mqinfer.models.repository import publishing, shared
 from mqinfer.protocol.card import card_to_json
 from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.topics import instead_of
 
 Model = Annotated[str, typer.Argument(help="Name of the model.")]
 Worker = Annotated[str, typer.Argument(help="A server (its `mqinfer worker --name`), or one process, such as gpu-1.0.")]
+Address = Annotated[str, typer.Argument(help="Shared repository: s3://, gs://, az://, https:// or file://.")]
 Timeout = Annotated[float, typer.Option(help="Seconds to wait for the replies.", min=0.001, max=1e6)]
 
 
@@ -55,9 +56,6 @@ class ServerOptions:
 app = typer.Typer(no_args_is_help=True)
 app.command()(with_log_options(optimize))
 app.command()(with_log_options(profile))
-app.command()(with_log_options(push))
-app.command()(with_log_options(pull))
-app.command()(with_log_options(withdraw))
 
 
 @app.command()
@@ -235,6 +233,43 @@ def build(
     lessons = zoo.Lessons(lesson_drive, CLASSES, lessons_key())
     for built in zoo.build(directory, model, lessons=lessons, again=train, progress=typer.echo):
         typer.echo(f"{built.path}")
+
+
+@app.command()
+@with_log_options
+def push(
+    folder: Annotated[Path, typer.Argument(help="A model's folder in a repository: REPOSITORY/MODEL.")],
+    url: Address,
+) -> None:
+    """Upload the versions of a model that a shared repository lacks; workers get one when all of it is there."""
+    names = publishing.push(folder, url)
+    typer.echo(f"pushed {len(names)} files of {folder.resolve().name} to {url}" if names else "all of it is there")
+
+
+@app.command()
+@with_log_options
+def pull(
+    url: Address,
+    directory: Annotated[Path, typer.Argument(help="Model repository: a folder of MODEL/VERSION/FILE.")] = Path(
+        "models"
+    ),
+    model: Annotated[list[str] | None, typer.Option(help="Model to pull; may be repeated. All by default.")] = None,
+) -> None:
+    """Download models of a shared repository into a folder; versions that are only there stay."""
+    shared.pull(url, directory, model or ())
+    typer.echo(f"{directory} has what {url} has")
+
+
+@app.command()
+@with_log_options
+def withdraw(
+    url: Address,
+    model: Annotated[str, typer.Argument(help="Name of the model.")],
+    version: Annotated[int, typer.Argument(help="Number of the version.")],
+) -> None:
+    """Take a version out of a shared repository; workers that look there stop serving it."""
+    publishing.withdraw(url, model, version)
+    typer.echo(f"{url} has version {version} of {model} no more")
 
 
 def _control(connection: ConnectionOptions) -> ControlClient:
