@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -29,7 +30,7 @@ from mqinfer.cli.options import (
 from mqinfer.cloud_worker.serving.options import ServingOptions, WorkerOptions
 from mqinfer.cloud_worker.supervision.control_server import ControlServer
 from mqinfer.cloud_worker.supervision.management import Management
-from mqinfer.cloud_worker.supervision.metrics import server_metrics
+from mqinfer.cloud_worker.supervision.metrics import add_server
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.supervisor import Supervisor
@@ -125,7 +126,8 @@ def worker(
         )
         supervisor.on_event = control.report
         _stop_on_signals(supervisor)
-        with serving_metrics(server_metrics(supervisor, control, triton=triton_metrics), metrics_port, metrics_bind):
+        metrics = partial(add_server, supervisor, control, triton=triton_metrics)
+        with serving_metrics(metrics, metrics_port, metrics_bind):
             control.start(take_over=take_over)
             try:
                 served = supervisor.run()

@@ -12,7 +12,6 @@ from mqinfer.client.requester import Requester
 from mqinfer.edge_agent.model_run import ModelRun
 from mqinfer.edge_agent.reporting.statistics import Snapshot
 from mqinfer.metrics.client import add_client
-from mqinfer.metrics.endpoint import Read
 from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.states import PendingRequests, StreamState
 
@@ -74,27 +73,24 @@ def pending_frames(requester: Requester, runs: Sequence[ModelRun]) -> list[Pendi
     return found
 
 
-def edge_metrics(requester: Requester, runs: Sequence[ModelRun]) -> Read:
-    """Return what reads the metrics of an edge.
+def add_edge(requester: Requester, runs: Sequence[ModelRun], samples: Samples) -> None:
+    """Add the metrics of an edge.
 
     Args:
         requester: Its connection.
         runs: The runs of its models, once there are any.
+        samples: Receives them.
     """
-
-    def read(samples: Samples) -> None:
-        add_client(samples, requester)
-        for run in list(runs):
-            model = run.settings.options.model
-            count, oldest_s = run.waiting()
-            samples.gauge("edge_pending_frames", "Frames that were read and have no outcome.", count, model=model)
-            text = "Age of the oldest of these frames."
-            samples.gauge("edge_oldest_frame_seconds", text, oldest_s, model=model)
-            samples.gauge("edge_spool_frames", "Frames in the spool.", run.spooled, model=model)
-            _add_frames(samples, model, run.statistics.snapshot())
-            _add_durations(samples, model, run)
-
-    return read
+    add_client(samples, requester)
+    for run in list(runs):
+        model = run.settings.options.model
+        count, oldest_s = run.waiting()
+        samples.gauge("edge_pending_frames", "Frames that were read and have no outcome.", count, model=model)
+        text = "Age of the oldest of these frames."
+        samples.gauge("edge_oldest_frame_seconds", text, oldest_s, model=model)
+        samples.gauge("edge_spool_frames", "Frames in the spool.", run.spooled, model=model)
+        _add_frames(samples, model, run.statistics.snapshot())
+        _add_durations(samples, model, run)
 
 
 def _add_frames(samples: Samples, model: str, found: Snapshot) -> None:

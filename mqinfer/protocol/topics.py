@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
@@ -287,18 +288,22 @@ def may_reply(topics: Topics, response_topic: str, model: str, client: str) -> b
     return response_topic.startswith(own) and is_request(response_topic[len(own) :])
 
 
-def may_answer(replies: TopicKind, response_topic: str, client: str) -> bool:
-    """Return whether a call may be answered there.
+def answer_topic(replies: TopicKind, stated: object, client: str) -> str:
+    """Return where a call is answered.
 
     Args:
         replies: `Topics.control_result` for a server, `Topics.edge_reply` for an edge.
-        response_topic: The Response Topic of the call; any text.
+        stated: The Response Topic of the call; anything.
         client: The only name below which it may be: for a server the sender's, for an edge its own.
+
+    Raises:
+        BadTopic: It is missing, or not below that name.
     """
-    try:
-        return replies.parse(response_topic)["client"] == client
-    except BadTopic:
-        return False
+    with suppress(BadTopic):
+        if isinstance(stated, str) and replies.parse(stated)["client"] == client:
+            return stated
+    own = replies(client, "ID")
+    raise BadTopic(f"Response Topic {str(stated)[:200]!r} is not allowed; expected one like {own!r}")
 
 
 def request_kind(topics: Topics, topic: str) -> TopicKind:

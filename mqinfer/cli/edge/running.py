@@ -24,7 +24,7 @@ from mqinfer.client.connection import Unconnected, default_name
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.requester import Requester
 from mqinfer.client.watching.absence import Absence
-from mqinfer.edge_agent.metrics import EdgeStreams, edge_metrics, pending_frames
+from mqinfer.edge_agent.metrics import EdgeStreams, add_edge, pending_frames
 from mqinfer.edge_agent.model_run import ModelRun
 from mqinfer.edge_agent.reporting.page import ReportFile
 from mqinfer.edge_agent.reporting.report import (
@@ -91,7 +91,7 @@ def run_replay(
         stack.callback(requester.close)
         stack.callback(announcer.presence.end)
         announcer.pending, announcer.streams = partial(pending_frames, requester, runs), EdgeStreams(runs).read
-        metrics = edge_metrics(requester, runs)
+        metrics = partial(add_edge, requester, runs)
         stack.enter_context(serving_metrics(metrics, sending.process.metrics_port, sending.process.metrics_bind))
         stop = signals.enter_context(until_signal(partial(_unfinished, settings, runs)))
         try:

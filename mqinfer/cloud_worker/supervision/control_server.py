@@ -29,7 +29,7 @@ from mqinfer.logs import log_dropped
 from mqinfer.protocol.control import CHANGES, Call, Operation, read_body, read_path
 from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError, NotConnected, Rejected
 from mqinfer.protocol.states import AT_WORK, ServerState, ServerStatus, WorkerState, WorkerStatus, read_worker_state
-from mqinfer.protocol.topics import EVERY_SERVER, Topics, check_name, may_answer
+from mqinfer.protocol.topics import EVERY_SERVER, Topics, answer_topic, check_name
 
 log = logging.getLogger("mqinfer.cloud_worker")
 _MAX_QUEUED = 256
@@ -346,8 +346,5 @@ class ControlServer:
 
     def _reply_topic(self, message: Message) -> str:
         client = self._topics.control.parse(message.topic)["client"]
-        topic = message.response_topic or read_body(message.payload).response_topic
-        if not isinstance(topic, str) or not may_answer(self._topics.control_result, topic, client):
-            own = self._topics.control_result(client, "ID")
-            raise BadTopic(f"Response Topic {str(topic)[:200]!r} is not allowed; expected one like {own!r}")
-        return topic
+        stated = message.response_topic or read_body(message.payload).response_topic
+        return answer_topic(self._topics.control_result, stated, client)

@@ -12,7 +12,6 @@ from mqinfer.cloud_worker.supervision.control_server import ControlServer
 from mqinfer.cloud_worker.supervision.statistics import ServerStatistics
 from mqinfer.cloud_worker.supervision.supervisor import Supervisor
 from mqinfer.metrics.client import add_connection
-from mqinfer.metrics.endpoint import Read
 from mqinfer.metrics.inference import add_inference
 from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.errors import Cancelled
@@ -21,28 +20,25 @@ _PATIENCE_S = 5.0
 """How long a scrape waits for the supervisor, which asks its processes within a second."""
 
 
-def server_metrics(supervisor: Supervisor, control: ControlServer, *, triton: bool = False) -> Read:
-    """Return what reads the metrics of a server.
+def add_server(supervisor: Supervisor, control: ControlServer, samples: Samples, *, triton: bool = False) -> None:
+    """Add the metrics of a server.
 
     Args:
         supervisor: Of its processes.
         control: Its connection.
+        samples: Receives them.
         triton: Whether to add Triton's names.
     """
-
-    def read(samples: Samples) -> None:
-        add_connection(samples, connected=control.connected)
-        for reason, count in list(control.dropped.items()):
-            samples.count("control_dropped", "Control messages that were dropped.", count, reason=reason)
-        phases = Counter((view.spec.model, str(view.spec.version), view.state) for view in supervisor.processes)
-        for (model, version, phase), count in phases.items():
-            labels = {"model": model, "version": version, "state": phase}
-            samples.gauge("worker_processes", "Processes of a model version.", count, **labels)
-        _add_labels(samples, supervisor.processes)
-        with suppress(Cancelled, TimeoutError):  # the server is starting or stopping
-            _add(samples, supervisor.statistics(), triton=triton)
-
-    return read
+    add_connection(samples, connected=control.connected)
+    for reason, count in list(control.dropped.items()):
+        samples.count("control_dropped", "Control messages that were dropped.", count, reason=reason)
+    phases = Counter((view.spec.model, str(view.spec.version), view.state) for view in supervisor.processes)
+    for (model, version, phase), count in phases.items():
+        labels = {"model": model, "version": version, "state": phase}
+        samples.gauge("worker_processes", "Processes of a model version.", count, **labels)
+    _add_labels(samples, supervisor.processes)
+    with suppress(Cancelled, TimeoutError):  # the server is starting or stopping
+        _add(samples, supervisor.statistics(), triton=triton)
 
 
 def _add_labels(samples: Samples, processes: Iterable[ProcessView]) -> None:

@@ -15,7 +15,7 @@ from mqinfer.logs import log_dropped
 from mqinfer.protocol.control import Operation, read_body
 from mqinfer.protocol.decoding import write_json
 from mqinfer.protocol.errors import BadTopic, LinkError, ModelNotLoadable, MqinferError, Rejected
-from mqinfer.protocol.topics import may_answer
+from mqinfer.protocol.topics import answer_topic
 
 log = logging.getLogger("mqinfer.edge_agent")
 _CLOSE_S = 10.0
@@ -92,11 +92,8 @@ class CascadeControl:
     def _reply_topic(self, message: Message) -> str:
         if message.retain:
             raise BadTopic("a control request must not be retained")
-        topic = message.response_topic or read_body(message.payload).response_topic
-        if not isinstance(topic, str) or not may_answer(self._topics.edge_reply, topic, self._name):
-            own = self._topics.edge_reply(self._name, "ID")
-            raise BadTopic(f"Response Topic {str(topic)[:200]!r} is not allowed; expected one like {own!r}")
-        return topic
+        stated = message.response_topic or read_body(message.payload).response_topic
+        return answer_topic(self._topics.edge_reply, stated, self._name)
 
     def _publish(self, topic: str, message: Message, reply: dict[str, object]) -> None:
         payload = write_json({**reply, "server": self._name}, "control reply")
