@@ -30,6 +30,7 @@ from mqinfer.edge_agent.resuming import NOTHING, begin_run, describe_run, open_e
 from mqinfer.edge_agent.settings import ReplayOptions, ReplaySettings
 from mqinfer.edge_agent.sinks.factory import ON_LINK, SinkSet, open_sinks
 from mqinfer.edge_agent.sinks.mqtt_sink import MqttSink
+from mqinfer.edge_agent.sinks.presence import ModelPresence
 from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.edge_agent.spooling.before_card import BeforeCard, wait_for
 from mqinfer.edge_agent.spooling.spool import Spool
@@ -189,8 +190,7 @@ class ModelRun:
         if site.observe is not None:
             self._sinks.add(site.observe(settings, card))
         if ON_LINK in settings.outputs.sinks:
-            retain = settings.outputs.retain
-            self._answers = MqttSink(site.requester, settings.options.model, card.classes, retain=retain)
+            self._answers = self._make_answers(card)
             self._sinks.add(self._answers)
         has_sink = settings.outputs.folder is not None or site.observe is not None or self._answers is not None
         self._replay = Replay(
@@ -206,6 +206,13 @@ class ModelRun:
             previews=self._previews,
         )
         self._card = card
+
+    def _make_answers(self, card: ModelCard) -> MqttSink:
+        settings, outputs = self.settings, self.settings.outputs
+        target = settings.cascade.target if settings.cascade else None
+        presence = ModelPresence(outputs.presence, card.classes, target) if outputs.presence else None
+        own = self._site.requester, settings.options.model, card.classes
+        return MqttSink(*own, retain=outputs.retain, presence=presence)
 
     def _make_cascade(self, card: ModelCard, preparer: Preparer) -> Cascade | None:
         settings, site = self.settings, self._site

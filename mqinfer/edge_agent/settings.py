@@ -13,6 +13,7 @@ from mqinfer.client.window import Policy
 from mqinfer.edge_agent.preparing.framing import BitDepths, Framing
 from mqinfer.edge_agent.preparing.quality_ladder import QualityBounds
 from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS
+from mqinfer.edge_agent.sinks.presence import PresenceSettings
 from mqinfer.images.pixel_format import Demosaic
 from mqinfer.judging.settings import CascadeSettings
 
@@ -127,6 +128,7 @@ class OutputSettings:
         picture_every: Write an overlay picture every N frames.
         resume: Go on with the results in the folder, with the first frame that has none.
         retain: Have the broker keep the last answer of each stream that the sink `mqtt` publishes.
+        presence: What is watched for being there, for the same sink; None for nothing.
     """
 
     folder: Path | None = None
@@ -134,6 +136,7 @@ class OutputSettings:
     picture_every: int = 10
     resume: bool = False
     retain: bool = False
+    presence: PresenceSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)

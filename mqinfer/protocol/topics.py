@@ -135,7 +135,8 @@ class InferAddress:
     worker: str | None
 
 
-_ANY = dict.fromkeys(("{model}", "{version}", "{client}", "{worker}", "{server}", "{request}", "{stream}"), "+")
+_ONE_LEVEL = "model", "version", "client", "worker", "server", "request", "stream", "place", "what"
+_ANY = dict.fromkeys((f"{{{name}}}" for name in _ONE_LEVEL), "+")
 _ANY["{path}"] = "#"
 """The wildcard for a name in braces; a path has one level or more."""
 
@@ -231,6 +232,8 @@ class Topics:
     """Previews; receivers read the stream's whole name from the message."""
     answers = _Kind("answer", "answers/{model}/{client}/{stream}")
     """Answers of a client's frames in words, JSON (the last one retained where its edge is told so)."""
+    presence = _Kind("presence", "presence/{model}/{client}/{stream}/{place}/{what}")
+    """What is there in a stream: a class in a place, or the count of a line's crossings (retained)."""
     control = _Kind("control", f"{CONTROL}/{{server}}/{{client}}/{{path}}")
     """Calls to a server, or to `all`, whose path is that of a `mqinfer.protocol.control.Call`; the filter for those to
     one server covers its state too."""
@@ -323,7 +326,7 @@ def _check_level(kind: str, text: str) -> str:
     match kind:
         case "version":
             return check_version(text)
-        case "request" | "stream":
+        case "request" | "stream" | "place" | "what":
             return _check(_REQUEST, _REQUEST_RULE, f"{kind} id", text)
         case "path":  # of a call, which has checked the names in it
             return text

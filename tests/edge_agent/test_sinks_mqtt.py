@@ -120,7 +120,7 @@ def view(outputs: dict[str, Array]) -> FrameView:
 def opened(client: Client, **options: Any) -> MqttSink:
     """Open a sink; this client is all that it needs of one."""
     made: Any = MqttSink
-    sink: MqttSink = made(client, "net", CLASSES, **options)
+    sink: MqttSink = made(client, "net", **{"classes": CLASSES, **options})
     return sink
 
 

@@ -17,6 +17,7 @@ from mqinfer.broker.link import Message
 from mqinfer.client.connection import connect, random_name
 from mqinfer.edge_agent.reporting.report import published_words, summary
 from mqinfer.edge_agent.settings import ReplayOptions
+from mqinfer.edge_agent.sinks.presence import PresenceSettings
 from mqinfer.lab import zoo
 from mqinfer.lab.drives.lessons import lesson_drive, lessons_key
 from mqinfer.lab.drives.recording import write_drive
@@ -87,6 +88,37 @@ def test_the_messages_of_a_drive_are_its_json_lines(
     assert {each.topic for each in messages} == {topics.answers(model, "car-1", "camera_image_raw")}
     kept = heard_later(broker_url, topics)
     assert [json.loads(bytes(each.payload))["sequence"] for each in kept] == [frames - 1]
+
+
+def test_presence(
+    serving: Callable[[Path], Topics], heard: Callable[[Topics], list[Message]], broker_url: str, tmp_path: Path
+) -> None:
+    """What is there stands in each message; its states are kept while the run lasts, and cleared at its end."""
+    model = "drive_segmentation_onnx"
+    zoo.build(tmp_path / "models", [model], lessons=zoo.Lessons(lesson_drive, CLASSES, lessons_key()))
+    drive = write_drive(tmp_path / "drive.bag", ros=1, frames=6, seed=1, width=192, height=120, truth_topic=False)
+    topics = serving(tmp_path / "models")
+    messages, states = heard(topics), list[Message]()
+    watched = PresenceSettings(classes=("road", "car"), frames=2, of=3)
+    settings = settings_of(drive, ReplayOptions(model), sinks=["mqtt"], presence=watched)
+    with closing(make_link(broker_url, client_id=random_name())) as link:
+        link.open()
+        link.subscribe(topics.presence.filter(), states.append)
+        with closing(connect(broker_url, "car-1", topics)) as requester:
+            run_session(settings, requester)
+        wait_until(lambda: len(messages) == 6 and len(states) > 4)
+    found = [json.loads(bytes(each.payload)) for each in messages]
+    for each in found:
+        jsonschema.validate(each, SCHEMA)
+    assert [each["presence"]["frame"]["road"] for each in found] == [False, *[True] * 5]
+    own = topics.presence(model, "car-1", "camera_image_raw", "frame", "road")
+    assert [bytes(each.payload) for each in states if each.topic == own] == [b"OFF", b"ON", b""]
+    with closing(make_link(broker_url, client_id=random_name())) as late:
+        late.open()
+        late.subscribe(topics.presence.filter(), states.append)
+        late.subscribe(topics.card.filter(), messages.append)
+        wait_until(lambda: len(messages) > 6)
+    assert not [each for each in states if each.retain]
 
 
 def heard_later(url: str, topics: Topics) -> list[Message]:

@@ -59,7 +59,7 @@ _SWEPT = (
     "clients/+/preview/+",
     "answers/+/+/+",
 )
-_WATCHED = ("clients/+/state", "workers/+/state", "models/+/card")
+_WATCHED = ("clients/+/state", "workers/+/state", "models/+/card", "presence/+/+/+/+/+")
 
 
 class Role(StrEnum):
@@ -147,6 +147,7 @@ def _driving(name: str, root: str) -> Iterator[str]:
     yield f"write {root}/clients/{name}/{CONTROL}/+"
     yield f"write {root}/clients/{name}/preview/+"
     yield f"readwrite {root}/answers/+/{name}/+"
+    yield f"write {root}/presence/+/{name}/+/+/+"
 
 
 def _asking(name: str, root: str) -> Iterator[str]:
@@ -180,6 +181,7 @@ def _dashboard(_: str, root: str) -> Iterator[str]:
     yield f"read {root}/results/+/+/+"
     yield f"read {root}/clients/+/preview/+"
     yield f"read {root}/answers/+/+/+"
+    yield f"read {root}/presence/+/+/+/+/+"
     yield f"read {root}/workers/+/state"
     yield f"read {root}/clients/+/state"
     yield f"read {root}/{CONTROL}/+/state"

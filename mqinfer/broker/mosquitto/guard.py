@@ -49,6 +49,7 @@ _MOST_SUSPENDED_S = 86400.0
 _MOST_ROUNDS = 1000
 _MOST_LINES = 10_000
 _MOST_ANSWERS = 64
+_MOST_PRESENCES, _PRESENCE_BYTES = 2048, 64
 _ENDED_AT_A_TIME = 50  # then it sweeps again
 
 
@@ -160,6 +161,7 @@ class Guard:
         self._suspended: dict[str, float] = {}
         self._offences: Counter[str] = Counter()
         self._counters: Counter[str] = Counter()
+        self._presences: dict[str, set[str]] = {}
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._failed = False
@@ -218,6 +220,7 @@ class Guard:
 
     def _keep(self, connection: Connection) -> None:
         watched: tuple[str, ...] = ()
+        self._presences.clear()
         while not self._stopping.is_set():
             site = self._site.read()
             self._forgive()
@@ -242,8 +245,7 @@ class Guard:
             for message in connection.until_pong():
                 nothing = False
                 path = _path(message.topic, site.filters)
-                is_answer = path.startswith("answers/")
-                found = _of_answers(path, message, answers) if is_answer else offence(path, message)
+                found = self._judge(path, message, answers)
                 if found is not None:
                     connection.send(clearing(message.topic))
                     self._counters["messages removed"] += 1
@@ -258,6 +260,19 @@ class Guard:
                 break
         for (name, what), count in removed.items():
             _log.warning("removed from the broker what %s had retained: %d times %s", name or "a worker", count, what)
+
+    def _judge(self, path: str, message: Kept, answers: Counter[str]) -> Offence | None:
+        """Return why a message must not stay; states of presence come once and are counted, others at each sweep."""
+        match path.split("/"):
+            case ["answers", *_]:
+                return _of_answers(path, message, answers)
+            case ["presence", _, name, *_]:
+                kept = self._presences.setdefault(name, set())
+                (kept.add if 0 < message.size <= _PRESENCE_BYTES else kept.discard)(path)
+                if message.size > _PRESENCE_BYTES or len(kept) > _MOST_PRESENCES:
+                    return Offence(name, f"more than {_MOST_PRESENCES} states of presence, or one above 64 bytes")
+                return None
+        return offence(path, message)
 
     def _suspend(self, name: str | None, what: str, site: GuardedBroker) -> None:
         allowed = site.most_connections

@@ -25,9 +25,11 @@ from mqinfer.edge_agent.settings import (
     SpoolSettings,
 )
 from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS, ON_LINK, SINK_KINDS, check_kinds
+from mqinfer.edge_agent.sinks.presence import PresenceSettings
 from mqinfer.images.pixel_format import Demosaic
 from mqinfer.judging.settings import CascadeSettings, read_settings
 from mqinfer.metrics.endpoint import LOOPBACK
+from mqinfer.models.repository.tables import read_toml, table_of
 from mqinfer.protocol.errors import ConfigError
 
 _CARD_TIMEOUT_S = 10.0
@@ -180,6 +182,13 @@ class OutputOptions:
     retain: Annotated[
         bool, typer.Option("--retain", help="Have the broker keep the last answer of each stream, of --sink mqtt.")
     ] = False
+    presence: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file of what is watched for being there, with --sink mqtt: classes, zones and lines; an empty "
+            "file for all classes of the model."
+        ),
+    ] = None
     picture_every: Annotated[int, typer.Option(help="Write an overlay picture every N frames.", min=1)] = 10
     summary_file: Annotated[
         Path | None,
@@ -203,9 +212,18 @@ class OutputOptions:
         files = [each for each in kinds if each != ON_LINK]
         if self.sink and files and self.output is None:
             raise ConfigError(f"--sink {files[0]} writes into the folder of --output; name one")
-        if self.retain and ON_LINK not in kinds:
-            raise ConfigError(f"--retain is of the answers that are published; add --sink {ON_LINK}")
+        if (self.retain or self.presence) and ON_LINK not in kinds:
+            option = "--retain" if self.retain else "--presence"
+            raise ConfigError(f"{option} is of the answers that are published; add --sink {ON_LINK}")
         return kinds
+
+    def watched(self) -> PresenceSettings | None:
+        """Return what is watched for being there; None for nothing.
+
+        Raises:
+            ConfigError: The file can't be read, or is wrong.
+        """
+        return read_toml(self.presence, table_of(PresenceSettings)) if self.presence else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +296,9 @@ def make_settings(sending: Sending, source: SourceSettings, *, resumes: bool = F
         replace(source, topics=topics, join=_join(sending.topics.join or (), sending.topics.tolerance, topics)),
         _options(model, version, sending, source),
         sending.preparing.settings(),
-        OutputSettings(outputs.output, outputs.sinks(), outputs.picture_every, resumes, outputs.retain),
+        OutputSettings(
+            outputs.output, outputs.sinks(), outputs.picture_every, resumes, outputs.retain, outputs.watched()
+        ),
         sending.spool.settings(),
         cascade,
     )

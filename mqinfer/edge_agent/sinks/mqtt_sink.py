@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -17,11 +17,13 @@ from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.published import PublishedCounts
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.sinks.jsonl_sink import describe_result, describe_times
+from mqinfer.edge_agent.sinks.presence import ModelPresence
 from mqinfer.edge_agent.sinks.sink import StreamNames
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import MessageTooLarge, NotConnected
 from mqinfer.protocol.oip_json import CONTENT_TYPE
 from mqinfer.protocol.topics import stream_level
+from mqinfer.protocol.types import Buffer
 
 _MOST_QUEUED, _MOST_IN_FLIGHT = 256, 64
 """Messages that wait for a connection or for room, and those that the broker has not acknowledged; 64 KiB each."""
@@ -43,6 +45,8 @@ class AnswerDrop(StrEnum):
     """The broker's access rules forbid the topic."""
     TOO_LARGE = "too_large"
     """It is above the broker's Maximum Packet Size."""
+    STATE = "state"
+    """One of the states beside the answers, for whatever reason; the next frame sends it again."""
 
 
 class MqttSink:
@@ -56,19 +60,28 @@ class MqttSink:
         model: Name of the model.
         classes: Names from the model's card.
         retain: Whether the broker keeps the last message of each stream.
+        presence: What is watched for being there, in the messages and as retained states; None for nothing.
     """
 
     def __init__(
-        self, requester: Requester, model: str, classes: Sequence[ClassInfo] = (), *, retain: bool = False
+        self,
+        requester: Requester,
+        model: str,
+        classes: Sequence[ClassInfo] = (),
+        *,
+        retain: bool = False,
+        presence: ModelPresence | None = None,
     ) -> None:
         self._requester = requester
         self._model = model
         self._classes = tuple(classes)
         self._retain = retain
+        self._presence = presence
         self._levels = StreamNames(stream_level)
+        self._states: dict[str, Buffer | None] = {}  # None where it is not known what the broker has
         self._changed = threading.Condition()
         self._queue: deque[Message] = deque()
-        self._in_flight: set[int] = set()
+        self._in_flight: dict[int, Message] = {}
         self._number = 0
         self._is_sending = False
         self._published = 0
@@ -83,36 +96,55 @@ class MqttSink:
             return PublishedCounts(self._published, dict(self._dropped), dict(self._cut))
 
     def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
-        """Send the message of a frame, or keep it until it can be sent."""
-        payload, cut = document(self._describe(frame, view, result))
-        topic = self._requester.topics.answers(self._model, self._requester.name, self._levels.of(frame.source))
+        """Send the message of a frame, and states that differ from those the broker has, or keep them for a while."""
+        own = self._model, self._requester.name, self._levels.of(frame.source)
+        words = describe_answer(view.answer, self._classes)
+        held = self._presence.update(frame, view, result, words) if self._presence else {}
+        payload, cut = document(self._describe(frame, view, result, {**words, **held}))
+        message = Message(self._requester.topics.answers(*own), payload, retain=self._retain, content_type=CONTENT_TYPE)
         with self._changed:
             self._cut.update(cut)
-            if len(self._queue) >= _MOST_QUEUED:
-                self._queue.popleft()
-                self._dropped[AnswerDrop.QUEUE_FULL] += 1
-            self._queue.append(Message(topic, payload, retain=self._retain, content_type=CONTENT_TYPE))
+            self._put(message)
+            for place, what, value in self._presence.states(held) if self._presence else ():
+                self._keep(self._requester.topics.presence(*own, place, what), value.encode())
         self._send()
 
-    def _describe(self, frame: Frame, view: FrameView, result: InferResult) -> dict[str, object]:
+    def _put(self, message: Message) -> None:
+        if len(self._queue) >= _MOST_QUEUED:
+            self._lose(self._queue.popleft(), AnswerDrop.QUEUE_FULL)
+        self._queue.append(message)
+
+    def _keep(self, topic: str, value: Buffer) -> None:
+        """Have the broker keep a state, unless it does."""
+        if self._states.get(topic) != value and len(self._queue) < _MOST_QUEUED:
+            self._states[topic] = value
+            self._queue.append(Message(topic, value, retain=True))
+
+    def _describe(
+        self, frame: Frame, view: FrameView, result: InferResult, words: Mapping[str, object]
+    ) -> dict[str, object]:
         described, times = describe_result(frame, view, result, self._classes), describe_times(frame, view, result)
         width, height = view.placement.frame
         return {
             **described,
             **({"width": width, "height": height} if result.outputs else {}),
-            **describe_answer(view.answer, self._classes),
+            **words,
             **{key: times[key] for key in _OF_RUN},
             "error": {"code": result.error.code, "message": result.error.message} if result.error else None,
         }
 
     def close(self) -> tuple[Path, ...]:
-        """Wait a moment until all is acknowledged, and count the rest; there are no files."""
+        """Clear the states, wait a moment until all is acknowledged, and count the rest; there are no files."""
+        with self._changed:
+            for topic in tuple(self._states):
+                self._keep(topic, b"")
         self._send()
         with self._changed:
             self._changed.wait_for(lambda: not (self._queue or self._in_flight) or self._is_away(), _CLOSE_S)
-            self._dropped[AnswerDrop.NOT_CONNECTED] += len(self._queue)
+            for message in self._queue:
+                self._lose(message, AnswerDrop.NOT_CONNECTED)
             self._queue.clear()
-            self._lose()
+            self._lose_in_flight()
         return ()
 
     def _is_away(self) -> bool:
@@ -133,13 +165,13 @@ class MqttSink:
                     if len(self._queue) < _MOST_QUEUED:
                         self._queue.appendleft(message)
                     else:
-                        self._dropped[AnswerDrop.QUEUE_FULL] += 1
+                        self._lose(message, AnswerDrop.QUEUE_FULL)
                     self._is_sending = False
                 return
             except MessageTooLarge:
                 with self._changed:
                     if self._take(self._number):
-                        self._dropped[AnswerDrop.TOO_LARGE] += 1
+                        self._lose(message, AnswerDrop.TOO_LARGE)
 
     def _next(self) -> Message | None:
         with self._changed:
@@ -147,33 +179,38 @@ class MqttSink:
                 self._is_sending = False
                 return None
             self._number += 1
-            self._in_flight.add(self._number)
-            return self._queue.popleft()
+            message = self._in_flight[self._number] = self._queue.popleft()
+            return message
 
     def _on_ack(self, number: int, code: int) -> None:
         with self._changed:
-            if self._take(number):
-                if code >= ReasonCode.UNSPECIFIED:
-                    self._dropped[AnswerDrop.REFUSED] += 1
-                else:
-                    self._published += 1
+            message = self._take(number)
+            if message and code >= ReasonCode.UNSPECIFIED:
+                self._lose(message, AnswerDrop.REFUSED)
+            elif message:
+                self._published += message.topic not in self._states
         self._send()
 
-    def _take(self, number: int) -> bool:
-        """Take a message from those in flight; False where it is not there, since it was counted as lost."""
-        is_there = number in self._in_flight
-        self._in_flight.discard(number)
+    def _take(self, number: int) -> Message | None:
+        """Take a message from those in flight; None where it is not there, since it was counted as lost."""
         self._changed.notify_all()
-        return is_there
+        return self._in_flight.pop(number, None)
 
     def _on_connection(self) -> None:
         """Count what was in flight on a connection that is lost; go on with the next one. On the link's thread."""
         if self._is_away():
             with self._changed:
-                self._lose()
+                self._lose_in_flight()
+                self._states = dict.fromkeys(self._states)  # a broker that starts anew may have kept none
                 self._changed.notify_all()
         self._send()
 
-    def _lose(self) -> None:
-        self._dropped[AnswerDrop.UNACKNOWLEDGED] += len(self._in_flight)
+    def _lose_in_flight(self) -> None:
+        for message in self._in_flight.values():
+            self._lose(message, AnswerDrop.UNACKNOWLEDGED)
         self._in_flight.clear()
+
+    def _lose(self, message: Message, why: AnswerDrop) -> None:
+        self._dropped[AnswerDrop.STATE if message.topic in self._states else why] += 1
+        if message.topic in self._states:
+            self._states[message.topic] = None

@@ -226,6 +226,19 @@ def test_answers_that_are_retained(site: Site, caplog: pytest.LogCaptureFixture)
         wait_until(lambda: "car-1 has retained answers of more than 64 streams" in caplog.text)
 
 
+def test_states_of_presence_that_are_retained(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """Up to 2048 of a client stay, however often they change; one that is large goes, and its client has no rights."""
+    topic, before = R + "/presence/m/car-1/camera/frame/{}", site.numbers.get("retained messages/count", 0)
+    with site.raw("car-1", "watching") as client:
+        for number in range(2048):
+            client.publish(topic.format(number % 1024), b"ON", 1, retain=True)
+        site.wait_for("retained messages/count", lambda value: value >= before + 1024)
+        assert "presence" not in caplog.text
+        client.publish(topic.format(0), b"x" * 65, 1, retain=True)
+        wait_until(lambda: "car-1 has retained more than 2048 states of presence, or one above 64 bytes" in caplog.text)
+        site.wait_for("retained messages/count", lambda value: value < before + 1024)
+
+
 def test_wills_with_retain(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     """A will that is retained as a request goes, and its client has no rights for a while."""
     topic = f"{R}/models/m/infer/car-1"

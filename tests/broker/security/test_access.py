@@ -67,6 +67,10 @@ TOPICS = {
     "answer": f"{R}/answers/m/{{me}}/camera",
     "sub-name's answer": f"{R}/answers/m/{{me}}.rear/camera",
     "other's answer": f"{R}/answers/m/car-2/camera",
+    "presence": f"{R}/presence/m/{{me}}/camera/frame/car",
+    "sub-name's presence": f"{R}/presence/m/{{me}}.rear/camera/frame/car",
+    "other's presence": f"{R}/presence/m/car-2/camera/frame/car",
+    "below a presence": f"{R}/presence/m/{{me}}/camera/frame/car/more",
     "below an answer": f"{R}/answers/m/{{me}}/camera/more",
     "below a preview": f"{R}/clients/{{me}}/preview/camera/more",
     "index of w": f"{R}/control/w/{{me}}/repository/index",
@@ -96,6 +100,7 @@ SERVER_STATES = {"state of server w", "state of server v"}
 CLIENT_STATES = {"client state", "other's client state", "sub-name's client state", "state of other's sub-name"}
 PREVIEWS = {"preview", "sub-name's preview", "other's preview", "preview of other's sub-name"}
 ANSWERS = {"answer", "sub-name's answer", "other's answer"}
+PRESENCES = {"presence", "sub-name's presence", "other's presence"}
 REPLIES = {name for name in TOPICS if "result" in name or "reply" in name}
 REQUESTS = {name for name in TOPICS if "request" in name and "lane" not in name and "itself" not in name}
 LANES = {name for name in TOPICS if "to a lane" in name or "lane request" in name} - {"other's lane request to v"}
@@ -108,7 +113,16 @@ ASKING = {"request", "version request", "lane request", "cancellation", "client 
 OF_SUB_NAMES = {f"sub-name's {name}" for name in (*ASKING - {"lane request"}, "way to a lane")}
 
 WRITES = {
-    "car-1": {"preview", "sub-name's preview", "answer", "sub-name's answer"} | ASKING | OF_SUB_NAMES,
+    "car-1": {
+        "preview",
+        "sub-name's preview",
+        "answer",
+        "sub-name's answer",
+        "presence",
+        "sub-name's presence",
+        *ASKING,
+        *OF_SUB_NAMES,
+    },
     "w": {
         "card",
         "state of w.0",
@@ -146,7 +160,7 @@ READS = {
         *ALL_STATES,
         *OF_CONTROL,
     },
-    "dash": {*REPLIES, *PREVIEWS, *ANSWERS, "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
+    "dash": {*REPLIES, *PREVIEWS, *ANSWERS, *PRESENCES, "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
     "op": {"result", "reply to an order", "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
     "gw": {"result", "process's result", "reply to an order", "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
 }
@@ -239,6 +253,7 @@ def test_the_table_covers_all_topics() -> None:
         topics.client_state("car-1"),
         topics.preview("car-1", "camera"),
         topics.answers("m", "car-1", "camera"),
+        topics.presence("m", "car-1", "camera", "frame", "car"),
         topics.control("all", "car-1", Operation.INDEX),
         topics.control("w", "car-1", Operation.ALL_STATS),
         topics.control("w", "car-1", "repository/index"),
