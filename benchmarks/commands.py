@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.batching import BatchingOptions, measure_batching, report_batching
 from benchmarks.calls import calls_grid, count_calls
 from benchmarks.faults import as_markdown
 from benchmarks.faults.soak import SoakOptions
@@ -21,9 +22,10 @@ from benchmarks.path import PathOptions, measure_path
 from benchmarks.relay import measure_relay
 from benchmarks.report import print_report, write_report
 from benchmarks.scale import ScaleOptions, measure_scale, measure_states, scale_grid
-from mqinfer.bench.workloads import WORKLOADS, load_workloads
+from benchmarks.workloads import WORKLOADS, load_workloads
+from mqinfer.cli.bench import ReportFiles
 from mqinfer.cli.exit_codes import exit_code, print_error
-from mqinfer.cli.options import table_console
+from mqinfer.cli.options import plain_console, table_console, with_group
 from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.lab.cascade.calibration import Goal
 from mqinfer.lab.reports import as_json, print_grid, write_files
@@ -32,6 +34,7 @@ from mqinfer.protocol.errors import ConfigError, MqinferError
 
 __all__ = ["app", "main"]
 
+_BATCHING = BatchingOptions()
 _PATH = PathOptions()
 _SCALE = ScaleOptions()
 _SOAK = SoakOptions()
@@ -44,7 +47,7 @@ Models = Annotated[
 
 app = typer.Typer(
     name="python -m benchmarks",
-    help="Measure mqinfer itself: the path, calls, faults, the dashboard's relay and a cascade.",
+    help="Measure mqinfer itself: the path, calls, batching, faults, the dashboard's relay and a cascade.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -68,8 +71,7 @@ def path(
 ) -> None:
     """Measure the path against a bare gRPC server, bare MQTT sockets and a loop in the process, in turns in one run."""
     names = workload or tuple(WORKLOADS)
-    if unknown := sorted(set(names) - set(WORKLOADS)):
-        raise ConfigError(f"unknown workload {', '.join(unknown)}; expected one of {', '.join(WORKLOADS)}")
+    _check_workloads(names)
     options, console = PathOptions(rounds, seconds, callers, tls=tls, calls=calls), table_console()
     with _models(repository, names) as models:
         measurement = measure_path(
@@ -95,6 +97,23 @@ def calls(
     for difference in differences(figures, read_golden()).values():
         typer.echo(difference)
     _print_paths(write_files(output, {"calls.json": as_json(counted)}) if output else ())
+
+
+@app.command()
+@with_group("files", ReportFiles)
+def batching(
+    files: ReportFiles,
+    workload: Annotated[str, typer.Option(help="Model to batch: classifier, small or vae.")] = _BATCHING.workload,
+    rounds: Annotated[int, typer.Option(help="Turns of each setting at each load.", min=1)] = _BATCHING.rounds,
+    seconds: Annotated[float, typer.Option(help="Length of each turn, in seconds.", min=0.1)] = _BATCHING.seconds,
+    callers: Annotated[str, typer.Option(help="Numbers of requests at a time, separated by commas.")] = "1,4,8,16",
+    delay_us: Annotated[int, typer.Option(help="Queue delay of fixed sizes, in microseconds.")] = _BATCHING.delay_us,
+) -> None:
+    """Measure batching: no batches, fixed sizes and the adaptive setting, in turns in one run through a broker."""
+    _check_workloads([workload])
+    loads = tuple(int(each) for each in callers.split(","))
+    options = BatchingOptions(workload, rounds, seconds, callers=loads, delay_us=delay_us)
+    files.keep(report_batching(measure_batching(options, plain_console(stderr=True).print)))
 
 
 @app.command()
@@ -179,6 +198,11 @@ def main() -> None:
     except MqinferError as error:
         print_error(error)
         sys.exit(exit_code(error))
+
+
+def _check_workloads(names: Sequence[str]) -> None:
+    if unknown := sorted(set(names) - set(WORKLOADS)):
+        raise ConfigError(f"unknown workload {', '.join(unknown)}; expected one of {', '.join(WORKLOADS)}")
 
 
 @contextmanager

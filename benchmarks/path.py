@@ -19,10 +19,10 @@ from benchmarks.contestants import (
     SecureBroker,
     SocketFloor,
 )
+from benchmarks.contestants.over_mqtt import BrokerAccess, OverMqtt
 from benchmarks.processor_time import CpuMeter
 from benchmarks.results import Measurement, Round, Rounds
-from mqinfer.bench.over_mqtt import BrokerAccess, OverMqtt
-from mqinfer.bench.workloads import Workload
+from benchmarks.workloads import Workload
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.lab.load import Drive
 from mqinfer.lab.machine import describe_machine

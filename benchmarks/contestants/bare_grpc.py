@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from benchmarks.contestants import grpc_server
 from benchmarks.contestants.grpc_callers import GrpcCallers, OverGrpc
 from benchmarks.processes import Program
-from mqinfer.bench.workloads import Workload
+from benchmarks.workloads import Workload
 from mqinfer.broker.mosquitto import Login
 
 __all__ = ["BareGrpc"]

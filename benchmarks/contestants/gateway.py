@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 
 from benchmarks.contestants.grpc_callers import GrpcCallers, OverGrpc
+from benchmarks.contestants.over_mqtt import BrokerAccess
 from benchmarks.processes import Program
-from mqinfer.bench.over_mqtt import BrokerAccess
+from benchmarks.workloads import Workload
 from mqinfer.bench.processes import worker_processes
-from mqinfer.bench.workloads import Workload
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.protocol.datatypes import datatype_of
 from mqinfer.protocol.errors import ModelFailed

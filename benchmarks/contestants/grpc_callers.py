@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from benchmarks.contestants.grpc_server import OPTIONS
-from mqinfer.bench.workloads import Workload
+from benchmarks.workloads import Workload
 from mqinfer.broker.mosquitto import Login
 from mqinfer.extras import import_extra
 from mqinfer.lab.load import Drive, Stopwatch

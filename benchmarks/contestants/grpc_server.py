@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mqinfer.bench.workloads import fixed_shape, numpy_dtype, open_session
+from benchmarks.workloads import fixed_shape, numpy_dtype, open_session
 
 __all__ = ["METHOD", "OPTIONS", "main"]
 

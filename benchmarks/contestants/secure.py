@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Self
 
-from mqinfer.bench.over_mqtt import BrokerAccess
+from benchmarks.contestants.over_mqtt import BrokerAccess
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.mosquitto import BrokerFolder, Login, Ports, Role
 from mqinfer.broker.mosquitto.serving import secured

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.processes import Program
-from mqinfer.bench.workloads import Workload, fixed_shape, numpy_dtype, open_session
+from benchmarks.workloads import Workload, fixed_shape, numpy_dtype, open_session
 from mqinfer.broker.packets import encode_variable_integer
 from mqinfer.lab.load import Drive, Stopwatch
 from mqinfer.protocol.datatypes import Array

@@ -1,1 +1,1 @@
-"""Measurements on a user's own machine: batching, encodings of frames, versions of a segmentation model."""
+"""Measurements on a user's own machine: encodings of frames, versions of a segmentation model."""

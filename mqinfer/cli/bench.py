@@ -1,4 +1,4 @@
-"""`mqinfer bench`: measures a model on a site, and batching, encodings and segmentation on this machine."""
+"""`mqinfer bench`: measures a model on a site, and encodings and segmentation on this machine."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from mqinfer.bench.batching import BatchingOptions, measure_batching, report_batching
 from mqinfer.bench.encodings.measure import EncodingsOptions, measure_encodings, report_encodings
 from mqinfer.bench.segmentation import measure_segmentation, report_segmentation
 from mqinfer.bench.site_load import SiteLoad, measure_load, random_inputs, report_load
-from mqinfer.bench.workloads import WORKLOADS
 from mqinfer.cli.infer import named_inputs, read_input
 from mqinfer.cli.options import AsJson, ConnectionOptions, plain_console, table_console, with_connection, with_group
 from mqinfer.client import Client, ClientOptions
@@ -22,7 +20,6 @@ from mqinfer.lab.reports import as_json, print_grid
 from mqinfer.protocol.errors import ConfigError
 
 _Number = TypeVar("_Number", int, float)
-_BATCHING = BatchingOptions()
 _LOAD = SiteLoad()
 _KINDS: Mapping[object, str] = {int: "whole numbers", float: "numbers"}
 _MOST = 1_000_000
@@ -109,26 +106,6 @@ def load(
         turns = measure_load(client, card, inputs, options, _progress)
     what = ", ".join(input_ or ["random numbers"])
     files.keep(report_load(turns, f"{model} {version or card.version} at {address}, {what}, {encoding}", options))
-
-
-@app.command()
-@_with_files
-def batching(
-    files: ReportFiles,
-    workload: Annotated[str, typer.Option(help="Model to batch: classifier, small or vae.")] = _BATCHING.workload,
-    rounds: Annotated[int, typer.Option(help="Turns of each setting at each load.", min=1)] = _BATCHING.rounds,
-    seconds: Annotated[float, typer.Option(help="Length of each turn, in seconds.", min=0.1)] = _BATCHING.seconds,
-    callers: Annotated[
-        list[str] | None, typer.Option(help="Numbers of requests at a time, separated by commas; 1,4,8,16 by default.")
-    ] = None,
-    delay_us: Annotated[int, typer.Option(help="Queue delay of fixed sizes, in microseconds.")] = _BATCHING.delay_us,
-) -> None:
-    """Measure batching: no batches, fixed sizes and the adaptive setting, in turns in one run through a broker."""
-    if workload not in WORKLOADS:
-        raise ConfigError(f"unknown workload {workload!r}; expected one of {', '.join(WORKLOADS)}")
-    loads = _numbers("--callers", callers or _BATCHING.callers, int)
-    options = BatchingOptions(workload, rounds, seconds, callers=loads, delay_us=delay_us)
-    files.keep(report_batching(measure_batching(options, _progress)))
 
 
 @app.command()

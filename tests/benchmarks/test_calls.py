@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import workloads
 from benchmarks.calls import (
     CallCounter,
     CountedCalls,
@@ -18,12 +19,14 @@ from benchmarks.calls import (
     count_requests,
     side_of,
 )
+from benchmarks.contestants.over_mqtt import BrokerAccess
 from benchmarks.golden import differences, figures_of, read_golden
-from mqinfer.bench.over_mqtt import BrokerAccess
-from mqinfer.bench.workloads import WORKLOADS, fixed_shape, load_workloads
+from benchmarks.workloads import WORKLOADS, fixed_shape, load_workloads
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.lab.reports import as_json
 from mqinfer.lab.zoo import build
+
+WORKLOADS_FILE = workloads.__file__
 
 
 def test_calls_of_all_threads_are_counted() -> None:
@@ -37,9 +40,9 @@ def test_calls_of_all_threads_are_counted() -> None:
     counter.uninstall()
     fixed_shape([3])
     tally = counter.tally()
-    assert tally["call", "bench/workloads.py", "fixed_shape", "counted"] == 1
-    assert tally["call", "bench/workloads.py", "fixed_shape", threading.current_thread().name] == 1
-    assert tally["c_call", "bench/workloads.py", "fixed_shape.<locals>.<genexpr>", "counted"] == 2  # isinstance
+    assert tally["call", WORKLOADS_FILE, "fixed_shape", "counted"] == 1
+    assert tally["call", WORKLOADS_FILE, "fixed_shape", threading.current_thread().name] == 1
+    assert tally["c_call", WORKLOADS_FILE, "fixed_shape.<locals>.<genexpr>", "counted"] == 2  # isinstance
 
 
 def test_what_happens_now_and_then_does_not_belong_to_a_request() -> None:

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.contestants import SocketFloor
 from benchmarks.path import PathOptions, measure_path
 from benchmarks.processor_time import CpuMeter, seconds_of
-from mqinfer.bench.workloads import WORKLOADS, Workload, fixed_shape, load_workloads
+from benchmarks.workloads import WORKLOADS, Workload, fixed_shape, load_workloads
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.lab.load import Stopwatch
 from mqinfer.lab.machine import describe_interpreter

@@ -16,14 +16,24 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from mqinfer.bench.over_mqtt import BrokerAccess, OverMqtt
-from mqinfer.bench.workloads import WORKLOADS, Workload, load_workloads
+from benchmarks.contestants.over_mqtt import BrokerAccess, OverMqtt
+from benchmarks.workloads import WORKLOADS, Workload, load_workloads
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.lab.machine import describe_machine
 from mqinfer.lab.report_files import Panel, Report
 from mqinfer.lab.reports import Cell, Grid, machine_sentence
 from mqinfer.lab.zoo import build
 from mqinfer.protocol.errors import ConfigError
+
+__all__ = [
+    "ADAPTIVE",
+    "ALONE",
+    "BatchingMeasurement",
+    "BatchingOptions",
+    "BatchingTurn",
+    "measure_batching",
+    "report_batching",
+]
 
 ADAPTIVE = "adaptive"
 ALONE = "max 1"

@@ -3,7 +3,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from mqinfer.bench.batching import (
+from benchmarks.batching import (
     ADAPTIVE,
     ALONE,
     BatchingMeasurement,
@@ -12,7 +12,7 @@ from mqinfer.bench.batching import (
     measure_batching,
     report_batching,
 )
-from mqinfer.cli.app import app
+from benchmarks.commands import app
 from mqinfer.lab.reports import as_json
 from mqinfer.protocol.errors import ConfigError
 
@@ -62,5 +62,5 @@ def test_all_settings_are_measured() -> None:
 
 def test_a_workload_that_is_unknown_is_named() -> None:
     """With those that there are."""
-    refused = CliRunner().invoke(app, ["bench", "batching", "--workload", "none"])
-    assert "unknown workload 'none'; expected one of small" in str(refused.exception)
+    refused = CliRunner().invoke(app, ["batching", "--workload", "none"])
+    assert "unknown workload none; expected one of small" in str(refused.exception)
