@@ -91,6 +91,13 @@ def broker_url(mosquitto: MosquittoServer) -> str:
 
 
 @pytest.fixture
+def server() -> Iterator[MosquittoServer]:
+    """A Mosquitto of this test's own, which it may end and start, and whose log is that of its connections alone."""
+    with MosquittoServer() as server:
+        yield server
+
+
+@pytest.fixture
 def url(unique: Callable[[str], str]) -> str:
     """URL of an in-memory broker of this test's own."""
     return f"memory://{unique('broker')}"

@@ -22,7 +22,6 @@ from mqinfer.errors import (
     BadTopic,
     BrokerUnreachable,
     Cancelled,
-    ConfigError,
     Expired,
     ModelFailed,
     ModelNotFound,
@@ -248,13 +247,6 @@ def test_nobody_listens_at_the_address() -> None:
     """A wrong address is said by name, and no thread is left."""
     with pytest.raises(BrokerUnreachable, match=r"127\.0\.0\.1:1"):
         Client("mqtt://127.0.0.1:1", connect_timeout=2)
-
-
-@pytest.mark.parametrize("url", ["http://host", "mqtt://", "nonsense"])
-def test_a_wrong_address(url: str) -> None:
-    """What is no broker URL is a configuration error."""
-    with pytest.raises(ConfigError):
-        Client(url)
 
 
 def test_a_wrong_name(url: str) -> None:

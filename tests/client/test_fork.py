@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -149,13 +149,6 @@ def refused(report: dict[str, str] | None, child: int) -> None:
         assert f"was made in process {os.getpid()} " in what
         assert f"used in process {child}," in what
         assert "make a new one in this process" in what
-
-
-@pytest.fixture
-def server() -> Iterator[MosquittoServer]:
-    """A Mosquitto of this test's own, whose log shows each connection."""
-    with MosquittoServer() as server:
-        yield server
 
 
 @pytest.fixture

@@ -31,13 +31,6 @@ PATIENCE = 60
 ECHO = ("x", "INT64", [-1, 2])
 
 
-@pytest.fixture
-def server() -> Iterator[MosquittoServer]:
-    """A Mosquitto of this test's own."""
-    with MosquittoServer() as server:
-        yield server
-
-
 def take(server: MosquittoServer, client_id: str) -> None:
     """Connect with a client id, wait until the broker has accepted, and leave."""
     name = client_id.encode()

@@ -9,6 +9,7 @@ from mqinfer.edge_agent.frames.times import STAGES, EdgeStage, LinkStage
 from mqinfer.edge_agent.reporting.statistics import Failure, ReplayStatistics
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.types import Capture, ErrorInfo, Outcome, Timings
+from tests.clock import Clock
 
 MILLISECOND = 1_000_000
 
@@ -26,17 +27,6 @@ def result_of(
         timings=Timings(inference=inference),
         capture=Capture(source),
     )
-
-
-class Clock:
-    """A clock that moves when told."""
-
-    def __init__(self) -> None:
-        self.now = 5_000_000_000
-
-    def __call__(self) -> int:
-        """Return the time."""
-        return self.now
 
 
 @given(st.lists(st.tuples(st.sampled_from(["/a", "/b"]), st.none() | st.sampled_from(list(Outcome))), max_size=50))
@@ -69,13 +59,13 @@ def test_a_second_outcome_for_one_request_is_found() -> None:
 
 def test_rates_are_over_the_time_since_the_start() -> None:
     """Seconds and frame rate come from the injected clock."""
-    clock = Clock()
-    statistics = ReplayStatistics(clock)
+    clock = Clock(5e9)
+    statistics = ReplayStatistics(lambda: int(clock()))
     for _ in range(10):
         statistics.request_sent("/a")
         statistics.finished(result_of("/a"), bytes_raw=1)
     assert statistics.snapshot().frame_rate == 0.0
-    clock.now += 4_000_000_000
+    clock.now += 4e9
     snapshot = statistics.snapshot()
     assert (snapshot.seconds, snapshot.frame_rate) == (4.0, 2.5)
 

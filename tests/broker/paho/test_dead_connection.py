@@ -81,13 +81,6 @@ def test_a_proxy_gets_the_time_that_its_bytes_need() -> None:
         assert looks(liveness, [Counts(2, 100 + size, 0)] * 100) == 1 + dead_after
 
 
-@pytest.fixture
-def server() -> Iterator[MosquittoServer]:
-    """A Mosquitto of this test's own."""
-    with MosquittoServer() as server:
-        yield server
-
-
 def make(url: str, client_id: str, closing: Closing, watch: Told) -> PahoLink:
     """Return an open link."""
     link = closing(PahoLink(BrokerAddress.parse(url), client_id=client_id, on_connection=watch))

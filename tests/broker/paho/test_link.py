@@ -36,13 +36,6 @@ Unique = Callable[[str], str]
 Roundtrip = Callable[..., Message]
 
 
-@pytest.fixture
-def server() -> Iterator[MosquittoServer]:
-    """A Mosquitto that a test may end and start."""
-    with MosquittoServer() as server:
-        yield server
-
-
 def link_to(server: MosquittoServer, client_id: str, **options: object) -> PahoLink:
     """A link that is not open yet."""
     return PahoLink(BrokerAddress.parse(server.url), client_id=client_id, **options)  # type: ignore[arg-type]

@@ -29,13 +29,6 @@ def brokers() -> Iterator[tuple[MosquittoServer, MosquittoServer]]:
         yield first, standby
 
 
-@pytest.fixture
-def server() -> Iterator[MosquittoServer]:
-    """A Mosquitto that a test may end and start."""
-    with MosquittoServer() as server:
-        yield server
-
-
 def both(*servers: MosquittoServer) -> BrokerAddress:
     """The address of a broker and its standbys."""
     return BrokerAddress.parse("mqtt://" + ",".join(f"127.0.0.1:{server.port}" for server in servers))
