@@ -125,7 +125,7 @@ def test_the_table() -> None:
     """The tables have a row for each point, speeds relative to TensorFlow, reasons for missing figures, and memory."""
     printed, memory = map(text, as_grids(found(TENSORFLOW, RUNTIME, TORCH)))
     rows = {tuple(line.split()[:5]) for line in printed.splitlines()}
-    assert ("onnxruntime", "cpu", "fp32", "1", "1") in rows
+    assert ("onnxruntime", "cpu", "fp32", "1", "1.00") in rows
     assert "4.00" in printed
     assert "no batch of 8" in printed
     assert "does not read tensorflow_graphdef" in printed

@@ -116,7 +116,7 @@ def _in_words(profile: Profile) -> str:
     return f"{loaded.engine} {loaded.precision} ({loaded.device})" if loaded else profile.name
 
 
-def _rows(found: ModelProfile, profile: Profile) -> Iterator[tuple[str, ...]]:
+def _rows(found: ModelProfile, profile: Profile) -> Iterator[tuple[Cell, ...]]:
     if profile.loaded is None:
         yield (profile.name, *[""] * 8, profile.problem)
         return
@@ -129,22 +129,9 @@ def _rows(found: ModelProfile, profile: Profile) -> Iterator[tuple[str, ...]]:
             yield (*head, ", ".join(str(point.batch) for point in refused), *[""] * 5, refused[0].problem)
 
 
-def _figures(found: ModelProfile, profile: Profile, point: BatchPoint) -> tuple[str, ...]:
-    speed = found.base and ratio(profile, found.base, point.batch)
-    return (
-        str(point.batch),
-        _significant(point.p50_ms),
-        _significant(point.p99_ms),
-        f"{point.rate:.0f}" if point.rate >= 10 else f"{point.rate:.2f}",
-        f"{speed:.2f}" if speed else "",
-        f"{point.peak_bytes / _MB:.0f}",
-        point.problem,
-    )
-
-
-def _significant(value: float) -> str:
-    """Format with three significant digits, without an exponent."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 1 else f"{value:.3f}"
+def _figures(found: ModelProfile, profile: Profile, point: BatchPoint) -> tuple[Cell, ...]:
+    speed = ratio(profile, found.base, point.batch) if found.base else None
+    return point.batch, point.p50_ms, point.p99_ms, point.rate, speed, point.peak_bytes / _MB, point.problem
 
 
 def _record(found: ModelProfile, profile: Profile, point: BatchPoint) -> dict[str, Cell]:
