@@ -53,13 +53,13 @@ def verify(payload: Buffer, properties: Iterable[tuple[str, str]]) -> None:
     Raises:
         Corrupted: The checksums differ.
     """
-    stated = [value for name, value in properties if name == CHECKSUM]
-    if not stated:
-        return
-    found = xxh3_64_hexdigest(payload)
-    wrong = next((value for value in stated if value != found), None)
-    if wrong is not None:
-        raise Corrupted(
-            f"payload of {memoryview(payload).nbytes} bytes has the checksum {found}, but was sent with {wrong[:16]!r}:"
-            " bits flipped on the way; send it again. If this happens often, use mqtts://"
-        )
+    found = ""
+    for name, stated in properties:
+        if name != CHECKSUM:
+            continue
+        found = found or xxh3_64_hexdigest(payload)
+        if stated != found:
+            raise Corrupted(
+                f"payload of {memoryview(payload).nbytes} bytes has the checksum {found}, but was sent with"
+                f" {stated[:16]!r}: bits flipped on the way; send it again. If this happens often, use mqtts://"
+            )

@@ -43,6 +43,7 @@ class Hosting:
         self._take_turn, self._time_to_sleep = take_turn, time_to_sleep
         self._descriptor = session.fileno()  # paho closes the socket before the loop is to forget it
         self._ended: Future[None] = Future()
+        self._is_over = False  # as `_ended` says, without its lock
         self._is_due = False  # a turn runs, or is scheduled
         self._is_writing = False
         self._tick: asyncio.TimerHandle | None = None
@@ -77,7 +78,7 @@ class Hosting:
         self._on_tick()
 
     def _take(self, ready: Sequence[object]) -> None:
-        if self._ended.done():  # it was scheduled before
+        if self._is_over:  # it was scheduled before
             return
         self._is_due = True  # what handlers send now leaves with this turn
         try:
@@ -124,6 +125,7 @@ class Hosting:
         self._take(_NOTHING)
 
     def _end(self) -> None:
+        self._is_over = True
         self._loop.remove_reader(self._waker.fileno())
         self._loop.remove_reader(self._descriptor)
         self._loop.remove_writer(self._descriptor)

@@ -81,7 +81,7 @@ class PacketReader:
                 return
             self._large = None
             yield self._finish(large)
-        while (packet := self._cut()) is not None:
+        while self._start < self._end and (packet := self._cut()) is not None:
             yield packet
         self._make_room()
 

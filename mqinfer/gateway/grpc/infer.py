@@ -16,7 +16,7 @@ from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.grpc.requests import LARGE, GrpcRequest, read_call, read_request
-from mqinfer.gateway.grpc_calls import GrpcCaller, Work, abort, admit, holding, known, receive, text_of
+from mqinfer.gateway.grpc_calls import GrpcCaller, HeldRequest, Work, abort, admit, known, receive, text_of
 from mqinfer.gateway.messages import message_class
 from mqinfer.protobuf_wire import delimited
 from mqinfer.protocol.datatypes import Buffer, datatype_of, raw_bytes
@@ -151,7 +151,7 @@ class _Stream:
         if isinstance(request, MqinferError):
             raise request
         caller = replace(self._caller, deadline_s=self._context.time_remaining())
-        with holding(self._core.arriving, caller.name, size):
+        with HeldRequest(self._core.arriving, caller.name, size):
             return await self._core.infer(await _call_of(request, caller))
 
 
