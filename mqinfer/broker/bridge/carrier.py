@@ -1,0 +1,135 @@
+"""One direction of a bridge: messages on their way to a link, bounded, and what becomes of those that don't arrive."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from mqinfer.broker.link import Link, Message, ReasonCode
+from mqinfer.protocol import envelope, oip_json
+from mqinfer.protocol.checksum import checksum
+from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError, NotAuthorized, NotConnected, Rejected
+from mqinfer.protocol.topics import Topics, may_reply
+from mqinfer.protocol.types import ErrorInfo, InferResponse
+
+MARK = "bridge"
+"""User property of all that a bridge has carried; its value is the site. No bridge carries such a message again."""
+_MOST_MESSAGES, _MOST_BYTES = 4096, 256 << 20
+
+Failed = Callable[[Message, MqinferError], None]
+"""Called with a message that was not delivered, and why."""
+
+
+def is_marked(message: Message) -> bool:
+    """Return whether a bridge brought a message."""
+    return any(name == MARK for name, _ in message.user_properties)
+
+
+class Carrier:
+    """Publishes over one link: at most 4096 messages and 256 MiB without an acknowledgement. Any thread may call it.
+
+    Attributes:
+        counters: Messages carried, and dropped by the code of the error.
+
+    Args:
+        site: Value of the mark.
+        link: Where to.
+    """
+
+    def __init__(self, site: str, link: Link) -> None:
+        self.counters: Counter[str] = Counter()
+        self._mark = ((MARK, site),)
+        self._link = link
+        self._lock = threading.Lock()
+        self._epoch = self._messages = self._bytes = 0
+
+    def carry(self, message: Message, failed: Failed | None = None) -> None:
+        """Send a message on, with QoS 1, so that it counts until the broker has it."""
+        try:
+            if is_marked(message):
+                raise NotConnected("a bridge has brought it here: it is not carried on")
+            self._send(message, failed)
+        except LinkError as error:
+            self._fail(message, Rejected(str(error)) if isinstance(error, NotConnected) else error, failed)
+        except Rejected as error:
+            self._fail(message, error, failed)
+
+    def reset(self) -> None:
+        """Forget what was on its way: the connection is lost."""
+        with self._lock:
+            self._epoch += 1
+            self._messages = self._bytes = 0
+
+    def _send(self, message: Message, failed: Failed | None) -> None:
+        size = len(message.payload)
+        with self._lock:
+            if self._messages >= _MOST_MESSAGES or self._bytes + size > _MOST_BYTES:
+                raise Rejected(f"the bridge has {self._messages} messages on their way; it takes no more for now")
+            self._messages += 1
+            self._bytes += size
+            epoch = self._epoch
+
+        def leave() -> None:
+            with self._lock:
+                if epoch == self._epoch:
+                    self._messages -= 1
+                    self._bytes -= size
+
+        def acknowledged(code: int) -> None:
+            leave()
+            if code == ReasonCode.NO_MATCHING_SUBSCRIBERS:
+                self._fail(message, Rejected("nobody behind the bridge takes it now"), failed)
+            elif code >= ReasonCode.UNSPECIFIED:
+                self._fail(message, NotAuthorized(f"the broker behind the bridge refused it with 0x{code:02x}"), failed)
+            else:
+                self.counters["carried"] += 1
+
+        marked = replace(message, qos=1, user_properties=message.user_properties + self._mark)
+        try:
+            self._link.publish(marked, acknowledged)
+        except LinkError:
+            leave()
+            raise
+
+    def _fail(self, message: Message, error: MqinferError, failed: Failed | None) -> None:
+        self.counters[f"dropped_{error.code}"] += 1
+        if failed is not None:
+            failed(message, error)
+
+
+def refusal(topics: Topics, request: Message, error: MqinferError) -> Message | None:
+    """Return the reply that tells a sender why its request was not carried; None where its properties name no place."""
+    try:
+        address = topics.parse_infer(request.topic)
+    except BadTopic:
+        return None
+    where = request.response_topic or ""
+    if not may_reply(topics, where, address.model, address.client):
+        return None
+    return error_reply(where, address.model, request, error)
+
+
+def error_reply(topic: str, model: str, about: Message, error: MqinferError) -> Message:
+    """Return a reply that is an error, in the form and with the Correlation Data of a request or of another reply."""
+    response = InferResponse(
+        id=about.correlation_data.hex() if about.correlation_data else topic.rpartition("/")[2],
+        model_name=model,
+        outcome=error.outcome,
+        error=ErrorInfo(error.code, str(error)),
+    )
+    is_json = about.content_type == oip_json.CONTENT_TYPE or bytes(about.payload[:1]) == b"{"
+    payload = (
+        oip_json.encode_response(response, arrays={}, binary=False)[0]
+        if is_json
+        else envelope.encode_response(response)
+    )
+    return Message(
+        topic,
+        payload,
+        content_type=oip_json.CONTENT_TYPE if is_json else envelope.CONTENT_TYPE,
+        correlation_data=about.correlation_data,
+        user_properties=(checksum((payload,)),),
+    )
