@@ -16,7 +16,9 @@ from typing import Annotated, Any
 import typer
 
 from mqinfer.broker.abilities import Abilities, Ability
+from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.connect import make_link, resolve
+from mqinfer.broker.link import ConnectionHandler, Link, Message
 from mqinfer.broker.mosquitto import BrokerFolder, Login, Role
 from mqinfer.broker.mosquitto.access import BROKER, DEFAULT_GATEWAY_PROCESSES, DEFAULT_PROCESSES, DEFAULT_SUBS
 from mqinfer.broker.mosquitto.check import Checker, Finding, check_certificate, enter_without_login
@@ -244,6 +246,33 @@ def check(
         _print_check(findings, abilities)
     if is_bad:
         raise typer.Exit(ExitCode.FAILED)
+
+
+@app.command()
+@with_log_options
+def bridge(
+    near: Annotated[str, typer.Argument(help="URL of the site's broker, where the clients are.")],
+    far: Annotated[str, typer.Argument(help="URL of the broker where the workers are.")],
+    site: Annotated[str, typer.Option(help="Name of the site, unique at the far broker; its bridges share it.")],
+    group: Annotated[str, typer.Option(help="Group of the workers at the site's broker.")] = "workers",
+    root: Root = "mqinfer/v1",
+) -> None:
+    """Carry requests of a site to workers at another broker, and their replies and states back, until Ctrl-C."""
+    from mqinfer.broker.bridge import Bridge
+
+    check_name("site", site)
+    sides = [partial(_side, resolve(url), f"bridge-{site}"[:64]) for url in (near, far)]
+    carrier = Bridge(sides[0], sides[1], site, Topics(root), check_name("worker group", group))
+    with until_signal(lambda: "the site's broker has the wills of the far workers") as stop, carrier:
+        typer.echo(f"bridge of {site} ready", err=True)
+        while not stop.wait(1.0):
+            if carrier.failure is not None:
+                raise carrier.failure
+    typer.echo(json.dumps(carrier.counters()), err=True)
+
+
+def _side(where: BrokerAddress, name: str, will: Message | None, on_connection: ConnectionHandler) -> Link:
+    return make_link(where, client_id=make_client_id(name), will=will, on_connection=on_connection)
 
 
 def _print_check(findings: Sequence[Finding], abilities: Sequence[Ability]) -> None:
