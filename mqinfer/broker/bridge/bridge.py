@@ -173,6 +173,9 @@ class Bridge:
             if name not in self._truth and len(self._truth) >= _MOST_WORKERS:
                 self.to_near.counters["dropped_workers"] += 1
                 return
+            known = self._truth.get(name)
+            if state and known and state.incarnation < known.incarnation:
+                return  # the late will of an earlier start
             self._truth[name] = state
             self._dirty.add(name)
         self._wake.set()
