@@ -7,11 +7,11 @@ import shlex
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,11 +29,25 @@ from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.mosquitto.serving import guarded, guarded_open, keep_current
 from mqinfer.broker.presence import make_client_id
 from mqinfer.cli.exit_codes import ExitCode
-from mqinfer.cli.options import ConnectionOptions, Root, with_connection, with_log_options
+from mqinfer.cli.options import (
+    ConnectionOptions,
+    MetricsBind,
+    MetricsPort,
+    Root,
+    with_connection,
+    with_group,
+    with_log_options,
+)
 from mqinfer.interrupts import until_signal
 from mqinfer.logs import LogLevel, printable, settings
+from mqinfer.metrics.endpoint import LOOPBACK, serving_metrics
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError
 from mqinfer.protocol.topics import Topics, check_name
+
+if TYPE_CHECKING:
+    from mqinfer.broker.bridge import Bridge
+    from mqinfer.broker.bridge.far_workers import MakeLink
+    from mqinfer.metrics.samples import Samples
 
 Directory = Annotated[Path, typer.Argument(help="Folder of the broker's configuration.")]
 Days = Annotated[int, typer.Option(help="Validity of new certificates, in days.", min=1, max=3650)]
@@ -248,31 +262,69 @@ def check(
         raise typer.Exit(ExitCode.FAILED)
 
 
+@dataclass(frozen=True, slots=True)
+class BridgeLogins:
+    """What a bridge logs in with at its two brokers; each field is an option."""
+
+    ca_file: Annotated[Path | None, typer.Option(help="PEM file of the CA of the site's broker.")] = None
+    cert_file: Annotated[Path | None, typer.Option(help="PEM file of the certificate for the site's broker.")] = None
+    key_file: Annotated[Path | None, typer.Option(help="PEM file of its private key.")] = None
+    password_file: Annotated[Path | None, typer.Option(help="File with the password of the user in NEAR.")] = None
+    far_ca_file: Annotated[Path | None, typer.Option(help="PEM file of the CA of the far broker.")] = None
+    far_cert_file: Annotated[Path | None, typer.Option(help="PEM file of the certificate for the far broker.")] = None
+    far_key_file: Annotated[Path | None, typer.Option(help="PEM file of its private key.")] = None
+    far_password_file: Annotated[Path | None, typer.Option(help="File with the password of the user in FAR.")] = None
+
+    def make_link(self, end: str, url: str, site: str) -> MakeLink:
+        """Return what makes links to one end: `` for the near one, `far_` for the other.
+
+        Raises:
+            ConfigError: The URL or the combination of files is wrong.
+        """
+        files = {each: getattr(self, end + each) for each in ("ca_file", "cert_file", "key_file", "password_file")}
+        where = resolve(BrokerAddress.parse(url, **files))
+
+        def make(will: Message | None, on_connection: ConnectionHandler) -> Link:
+            return make_link(where, client_id=make_client_id(f"bridge-{site}"), will=will, on_connection=on_connection)
+
+        return make
+
+
 @app.command()
 @with_log_options
+@with_group("logins", BridgeLogins)
 def bridge(
     near: Annotated[str, typer.Argument(help="URL of the site's broker, where the clients are.")],
     far: Annotated[str, typer.Argument(help="URL of the broker where the workers are.")],
     site: Annotated[str, typer.Option(help="Name of the site, unique at the far broker; its bridges share it.")],
+    logins: BridgeLogins,
     group: Annotated[str, typer.Option(help="Group of the workers at the site's broker.")] = "workers",
+    metrics_port: MetricsPort = None,
+    metrics_bind: MetricsBind = LOOPBACK,
     root: Root = "mqinfer/v1",
 ) -> None:
     """Carry requests of a site to workers at another broker, and their replies and states back, until Ctrl-C."""
     from mqinfer.broker.bridge import Bridge
 
     check_name("site", site)
-    sides = [partial(_side, resolve(url), f"bridge-{site}"[:64]) for url in (near, far)]
-    carrier = Bridge(sides[0], sides[1], site, Topics(root), check_name("worker group", group))
-    with until_signal(lambda: "the site's broker has the wills of the far workers") as stop, carrier:
-        typer.echo(f"bridge of {site} ready", err=True)
-        while not stop.wait(1.0):
+    ends = logins.make_link("", near, site), logins.make_link("far_", far, site)
+    with until_signal(lambda: "the site's broker publishes the wills of the far workers") as stop:
+        carrier = Bridge(*ends, site, Topics(root), group=check_name("worker group", group), on_end=stop.set)
+        with carrier, serving_metrics(partial(_add_bridge, carrier), metrics_port, metrics_bind):
+            typer.echo(f"bridge of {site} ready", err=True)
+            stop.wait()
             if carrier.failure is not None:
                 raise carrier.failure
     typer.echo(json.dumps(carrier.counters()), err=True)
 
 
-def _side(where: BrokerAddress, name: str, will: Message | None, on_connection: ConnectionHandler) -> Link:
-    return make_link(where, client_id=make_client_id(name), will=will, on_connection=on_connection)
+def _add_bridge(bridge: Bridge, samples: Samples) -> None:
+    """Add what became of the messages of a bridge, for Prometheus."""
+    samples.gauge("bridge_workers", "Far workers that the site's clients reach.", bridge.workers)
+    for direction, counters in bridge.counters().items():
+        for outcome, count in counters.items():
+            text = "Messages of a bridge, carried or dropped."
+            samples.count("bridge_messages", text, count, direction=direction, outcome=outcome)
 
 
 def _print_check(findings: Sequence[Finding], abilities: Sequence[Ability]) -> None:
@@ -302,7 +354,10 @@ def _print_login(folder: BrokerFolder, role: Role, login: Login) -> None:
     host = folder.host()
     address = f"mqtts://{user}{f'[{host}]' if ':' in host else host}:{port}"
     options = ["--broker", address, "--ca-file", str(login.ca_file), *_proof(login)]
-    if role is Role.WORKER:
+    if role in {Role.BRIDGE, Role.SITE}:  # two logins of one command, `mqinfer broker bridge NEAR FAR`
+        end = "--far-" if role is Role.SITE else "--"
+        options = [end + each[2:] if each.startswith("--") else each for each in options[1:]]
+    if role in {Role.WORKER, Role.BRIDGE}:
         options += ["--group", folder.group()]
     typer.echo(f"{role} {login.name} ({login.password_file or login.cert_file}) connects with")
     typer.echo(f"  {shlex.join(options)}")

@@ -29,6 +29,8 @@ CLIENTS = {
     "dash": Role.DASHBOARD,
     "op": Role.OPERATOR,
     "gw": Role.GATEWAY,
+    "br": Role.BRIDGE,
+    "st": Role.SITE,
 }
 _WITNESS = "\nuser witness\ntopic readwrite #\ntopic read $SYS/#\n"
 

@@ -45,4 +45,4 @@ def test_requests_and_a_lost_worker(tmp_path: Path, unique: Callable[[str], str]
             bridge._far.cut()  # type: ignore[attr-defined]
             client.burst(100)
             client.served()
-            wait_until(lambda: bridge.counters()["to_far_carried"] >= 300)
+            wait_until(lambda: bridge.counters()["to_far"]["carried"] >= 300)

@@ -6,36 +6,52 @@ import logging
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
-from typing import Self
+from queue import Empty, SimpleQueue
+from typing import Any, Self
 
 from msgspec.structs import replace
 
-from mqinfer.broker.bridge.carried_worker import CarriedWorker, MakeLink, state_message
-from mqinfer.broker.bridge.carrier import Carrier, error_reply, is_marked, refusal
-from mqinfer.broker.link import Link, Message
-from mqinfer.protocol.errors import LinkError, MessageTooLarge, MqinferError
-from mqinfer.protocol.states import AT_WORK, WorkerState, WorkerStatus, read_any_state, read_worker_state
+from mqinfer.broker.bridge.carrier import Carrier, Failed, error_reply, is_marked, refusal
+from mqinfer.broker.bridge.far_workers import KEPT_S, FarWorkers, MakeLink
+from mqinfer.broker.bridge.own_states import OwnStates
+from mqinfer.broker.link import Link, Message, MessageHandler, ReasonCode
+from mqinfer.protocol.card import read_card
+from mqinfer.protocol.errors import (
+    BrokerUnreachable,
+    LinkError,
+    MessageTooLarge,
+    MqinferError,
+    NotAuthorized,
+    NotConnected,
+    Rejected,
+)
+from mqinfer.protocol.states import (
+    AT_WORK,
+    WorkerStatus,
+    read_client_state,
+    read_server_state,
+    read_worker_state,
+)
 from mqinfer.protocol.topics import CONTROL, EVERY_SERVER, Topics
 
 _log = logging.getLogger("mqinfer.broker")
-_MOST_WORKERS = 256
-"""Far workers that one bridge carries: each takes a connection and a thread."""
-_MOST_KEPT = 10_000
-"""Cards and states of one direction that a bridge renews."""
-KEPT_S = 60
-"""Expiry of a card or state on the other side, where it is gone that long after its last bridge."""
-_RENEW_S = 20.0
-_RETRY_S = 1.0
-_PASSING = frozenset({"claiming", "crashed"})
-"""States that nobody keeps."""
+_MOST_CLIENTS = 1000
+"""Clients of the site whose replies a bridge receives; of more, those that asked last."""
+_RENEW_S, _RETRY_S = 20.0, 1.0
+_NEAR, _FAR = 0, 1
+_PASSING = "claiming"
+"""A state that nobody keeps."""
+_ENDED = frozenset({"lost", "stopped"})
+
+_Read = Callable[[Topics, str, Any], tuple[str, Any]]
 
 
 class Bridge:
     """Carries messages between the near broker, of the clients, and the far one, of the workers; a context manager.
 
-    Several bridges of a site share the work. Attributes:
-        ended: Set when a link has given up for good, with `failure`.
+    Several bridges of a site share the work.
 
     Args:
         near: Makes a link to the site's broker.
@@ -43,22 +59,31 @@ class Bridge:
         site: Unique among the sites of the far broker; the bridges of a site have the same.
         topics: The topics, on both sides.
         group: Of the workers at the near broker, with which the bridges share the models' channels.
+        on_end: Called when a link has given up for good, on its thread; `failure` is set.
     """
 
-    def __init__(self, near: MakeLink, far: MakeLink, site: str, topics: Topics, group: str = "workers") -> None:
-        self.ended = threading.Event()
-        self._topics, self._site, self._group, self._make_near = topics, site, group, near
+    def __init__(  # noqa: PLR0913 - two sides, and what they agree on
+        self,
+        near: MakeLink,
+        far: MakeLink,
+        site: str,
+        topics: Topics,
+        *,
+        group: str = "workers",
+        on_end: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._topics, self._site, self._group, self._on_end = topics, site, group, on_end
         self._wake, self._stopping = threading.Event(), threading.Event()
-        self._lock = threading.Lock()
-        self._truth: dict[str, WorkerState | None] = {}
-        self._dirty: set[str] = set()
-        self._carried: dict[str, CarriedWorker] = {}
-        self._taken: set[str] = set()
-        self._kept: tuple[dict[str, Message], dict[str, Message]] = ({}, {})  # to the near side, to the far side
-        self._renew_at = 0.0
-        self._near = near(None, self._on_near)
-        self._far = far(None, self._on_far)
+        self._own = OwnStates(), OwnStates()
+        self._asking = threading.Lock()
+        self._awaited: dict[tuple[str, str], str] = {}
+        self._taken: dict[str, str] = {}
+        self._near = near(None, partial(self._on_connection, _NEAR))
+        self._far = far(None, partial(self._on_connection, _FAR))
         self.to_near, self.to_far = Carrier(site, self._near), Carrier(site, self._far)
+        self._request = partial(self._ask, lambda topic: topics.parse_infer(topic).client, self._refuse)
+        self._order = partial(self._ask, lambda topic: topics.control.parse(topic)["client"], None)
+        self._workers = FarWorkers(topics, site, near, self._request, self._is_free)
         self._thread = threading.Thread(target=self._run, name="mqinfer-bridge", daemon=True)
 
     @property
@@ -66,16 +91,22 @@ class Bridge:
         """Why it can't go on, or None."""
         return self._near.failure or self._far.failure
 
-    def counters(self) -> Counter[str]:
+    @property
+    def workers(self) -> int:
+        """How many far workers the site's clients reach."""
+        return len(self._workers.carried)
+
+    def counters(self) -> dict[str, Counter[str]]:
         """Count messages by direction and what became of them."""
-        both = (("to_near", self.to_near), ("to_far", self.to_far))
-        return Counter({f"{way}_{what}": n for way, each in both for what, n in list(each.counters.items())})
+        return {"to_near": self.to_near.counters.copy(), "to_far": self.to_far.counters.copy()}
 
     def __enter__(self) -> Self:
         """Connect both sides, and begin to carry; LinkError where one is not there or refuses it."""
         try:
-            for link in (self._near, self._far):
-                link.open()
+            self._near.open()
+            self._far.open()
+            _check_role(self._near, self._topics.worker_state(self._site), "bridge")
+            _check_role(self._far, self._topics.client_state(self._site), "site")
             self._subscribe()
         except LinkError:
             self._near.close(0.0)
@@ -89,198 +120,190 @@ class Bridge:
         self._stopping.set()
         self._wake.set()
         self._thread.join()
-        for worker in self._carried.values():
-            worker.close()
+        self._workers.close()
         self._near.close()
         self._far.close()
 
     def _subscribe(self) -> None:
         topics, near, far = self._topics, self._near, self._far
-        plain = partial(self.to_far.carry, failed=None)
-        for each in (topics.cancel, topics.previews, topics.edge_reply):
-            near.subscribe(each.filter(), plain, share=self._site)
-        near.subscribe(topics.control.filter(server=EVERY_SERVER), self._order, share=self._site)
-        near.subscribe(topics.client_state.filter(), partial(self._keep, self.to_far))
+        reads: tuple[tuple[Any, _Read, int], ...] = (
+            (topics.card, read_card, _FAR),
+            (topics.control_state, read_server_state, _FAR),
+            (topics.client_state, read_client_state, _NEAR),
+        )
+        for kind, read, travels in reads:
+            near.subscribe(kind.filter(), partial(self._note, _NEAR, read, travels == _NEAR))
+            far.subscribe(kind.filter(), partial(self._note, _FAR, read, travels == _FAR))
         near.subscribe(topics.worker_state.filter(), self._on_near_worker)
-        far.subscribe(topics.result.filter(), self._reply, share=self._site)
-        far.subscribe(f"{topics.root}/{CONTROL}/+/+/cascade", self.to_near.carry, share=self._site)
-        for kept in (topics.card, topics.control_state):
-            far.subscribe(kept.filter(), partial(self._keep, self.to_near))
-        far.subscribe(topics.worker_state.filter(), self._on_worker)
+        far.subscribe(topics.worker_state.filter(), self._on_far_worker)
+        for each in (topics.cancel, topics.previews, topics.edge_reply):
+            near.subscribe(each.filter(), self.to_far.carry, share=self._site)
+        near.subscribe(topics.control.filter(server=EVERY_SERVER, path="+/#"), self._order, share=self._site)
+        far.subscribe(topics.control.filter(path="cascade"), self.to_near.carry, share=self._site)
 
     # Handlers of messages, on the links' threads
 
-    def _request(self, message: Message) -> None:
-        self.to_far.carry(message, self._refuse)
+    def _ask(self, client_of: Callable[[str], str], failed: Failed | None, message: Message) -> None:
+        """Carry a request or an order, once its client's replies would come."""
+        try:
+            self._await_replies(client_of(message.topic), message.response_topic or "")
+        except MqinferError as error:
+            self.to_far.drop(message, error, failed)
+        else:
+            self.to_far.carry(message, failed)
+
+    def _await_replies(self, client: str, where: str) -> None:
+        """Subscribe to the replies to a client of the site, which may be many among those of other sites."""
+        for kind in (self._topics.result, self._topics.answers):
+            if where and not where.startswith(f"{kind.root}/{kind.levels[0]}/"):
+                continue
+            with self._asking:
+                replies = self._awaited.pop((client, kind.what), "")
+                if not replies:
+                    if len(self._awaited) >= _MOST_CLIENTS:
+                        oldest = self._awaited.pop(next(iter(self._awaited)))
+                        self._far.unsubscribe(oldest, share=self._site)
+                    replies = kind.filter(client=client)
+                    self._far.subscribe(replies, self._reply, share=self._site)
+                self._awaited[client, kind.what] = replies
 
     def _refuse(self, message: Message, error: MqinferError) -> None:
+        if isinstance(error, NotConnected | BrokerUnreachable):
+            error = Rejected(str(error))
         reply = refusal(self._topics, message, error)
         if reply is not None:
-            self.to_near.carry(reply)
-
-    def _order(self, message: Message) -> None:
-        if not is_marked(message):
-            self.to_far.carry(message)
+            self.to_near.send(reply)  # without the mark: the client may be behind another bridge
 
     def _reply(self, message: Message) -> None:
         self.to_near.carry(message, self._shorten)
 
     def _shorten(self, message: Message, error: MqinferError) -> None:
-        """Tell a client that its reply is too large for the site's broker."""
-        if isinstance(error, MessageTooLarge):
-            model = message.topic[len(self._topics.root) + 1 :].split("/")[1]
-            self.to_near.carry(error_reply(message.topic, model, message, error))
+        """Send a client the reason in place of a reply that is too large for the site's broker."""
+        results, model, *_ = message.topic[len(self._topics.root) + 1 :].split("/")
+        if isinstance(error, MessageTooLarge) and results == self._topics.result.levels[0]:
+            self.to_near.send(error_reply(message.topic, model, message, error))
 
-    def _keep(self, carrier: Carrier, message: Message) -> None:
-        """Carry a card or a state, and renew it from now on; an empty one removes it."""
+    def _note(self, side: int, read: _Read, travels: bool, message: Message) -> None:  # noqa: FBT001 - bound in `_subscribe`
+        """Learn of a card or a state of a side; the bridge's own thread carries it to the other."""
         if is_marked(message):
             return
-        kept = self._kept[carrier is self.to_far]
         try:
-            passes = message.topic.endswith("/state") and (
-                len(message.payload) and read_any_state(message.payload).status in _PASSING
-            )
+            found = read(self._topics, message.topic, message.payload)[1]
+            status = getattr(found, "status", None)
+            if status != _PASSING:
+                self._own[side].note(message, is_there=found is not None and status not in _ENDED, travels=travels)
         except MqinferError as error:
-            carrier.counters[f"dropped_{error.code}"] += 1
-            return
-        if passes:
-            carrier.carry(replace(message, retain=False))
-            return
-        with self._lock:
-            if not len(message.payload):
-                kept.pop(message.topic, None)
-            elif len(kept) < _MOST_KEPT or message.topic in kept:
-                message = kept[message.topic] = replace(message, retain=True, expiry_s=KEPT_S)
-            else:
-                carrier.counters["dropped_limit_exceeded"] += 1
-                return
-        carrier.carry(replace(message, retain=True))
+            (self.to_far, self.to_near)[side].drop(message, error)
         self._wake.set()
 
-    def _on_worker(self, message: Message) -> None:
+    def _on_far_worker(self, message: Message) -> None:
         """Learn what the far broker knows of a worker; the bridge's own thread brings it to the site."""
-        try:
-            name, state = read_worker_state(self._topics, message.topic, message.payload)
-        except MqinferError as error:
-            self.to_near.counters[f"dropped_{error.code}"] += 1
-            return
         if is_marked(message):
             return
-        if state is not None and state.status is WorkerStatus.CRASHED:
-            self.to_near.carry(message)
-            return
-        with self._lock:
-            if name not in self._truth and len(self._truth) >= _MOST_WORKERS:
-                self.to_near.counters["dropped_workers"] += 1
-                return
-            known = self._truth.get(name)
-            if state and known and state.incarnation < known.incarnation:
-                return  # the late will of an earlier start
-            self._truth[name] = state
-            self._dirty.add(name)
+        try:
+            name, state = read_worker_state(self._topics, message.topic, message.payload)
+            if state is None or state.status is not WorkerStatus.CRASHED:
+                self._workers.learn(name, state)
+            elif self._is_free(name):
+                self.to_near.carry(message)
+        except MqinferError as error:
+            self.to_near.drop(message, error)
         self._wake.set()
 
     def _on_near_worker(self, message: Message) -> None:
-        """State again that a worker is there where another bridge that carried it was lost, or left."""
-        if not is_marked(message) or not len(message.payload):
-            return
+        """Learn of a worker of the site, whose name no far one gets, or that another bridge has lost a far one."""
         try:
             name, state = read_worker_state(self._topics, message.topic, message.payload)
-        except MqinferError:
+            if not is_marked(message):
+                is_there = state is not None and state.status in AT_WORK
+                self._own[_NEAR].note(message, is_there=is_there, travels=False)
+            elif state is None or state.status is not WorkerStatus.LOST:
+                return
+        except MqinferError as error:
+            self.to_far.drop(message, error)
             return
-        with self._lock:
-            truth = self._truth.get(name)
-            if state and truth and state.status is WorkerStatus.LOST and truth.status in AT_WORK:
-                self._dirty.add(name)
+        self._workers.check(name)
         self._wake.set()
 
-    def _on_near(self, connected: bool) -> None:  # noqa: FBT001 - the shape of a ConnectionHandler
-        self._on_connection(self._near, connected, carrier=0)
+    def _is_free(self, worker: str) -> bool:
+        return self._topics.worker_state(worker) not in self._own[_NEAR]
 
-    def _on_far(self, connected: bool) -> None:  # noqa: FBT001 - likewise
-        if not connected:
-            with self._lock:
-                self._truth.clear()  # what is kept comes again with the connection
-                self._dirty.update(self._carried)
-        self._on_connection(self._far, connected, carrier=1)
-
-    def _on_connection(self, link: Link, connected: bool, carrier: int) -> None:  # noqa: FBT001 - likewise
-        if not connected:
-            (self.to_near, self.to_far)[carrier].reset()
-            with self._lock:
-                self._kept[1 - carrier].clear()
-            if link.failure is not None:
-                self.ended.set()
-        self._renew_at = 0.0
+    def _on_connection(self, side: int, connected: bool) -> None:  # noqa: FBT001 - the shape of a ConnectionHandler
+        if connected:
+            self._own[1 - side].renew()
+        else:
+            (self.to_near, self.to_far)[side].reset()
+            self._own[side].clear()
+            if side == _FAR:
+                self._workers.lose()
+            if self.failure is not None:
+                self._on_end()
         self._wake.set()
 
     # The bridge's own thread, which may wait for brokers
 
     def _run(self) -> None:
+        renew_at = time.monotonic() + _RENEW_S
         while not self._stopping.is_set():
-            self._wake.wait(_RETRY_S if self._dirty else _RENEW_S)
-            self._wake.clear()
+            wait = renew_at - time.monotonic()
+            if wait <= 0:
+                renew_at += _RENEW_S
+                for own in self._own:
+                    own.renew()
             try:
                 self._settle()
             except LinkError as error:
                 _log.warning("bridge of %s: %s; it tries again", self._site, error)
+                wait = _RETRY_S
+            self._wake.wait(wait)
+            self._wake.clear()
 
     def _settle(self) -> None:
-        with self._lock:
-            dirty = {name: self._truth.get(name) for name in self._dirty}
-            known = set(self._truth)
-        for name, state in dirty.items():
-            with self._lock:
-                self._dirty.discard(name)
-            try:
-                self._bring(name, state, is_known=name in known)
-            except LinkError:
-                with self._lock:
-                    self._dirty.add(name)
-                raise
-        self._take_requests()
-        if time.monotonic() >= self._renew_at:
-            self._renew_at = time.monotonic() + _RENEW_S
-            for carrier, kept in zip((self.to_near, self.to_far), self._kept, strict=True):
-                with self._lock:
-                    messages = list(kept.values())
-                for message in messages:
-                    carrier.carry(message)
-
-    def _bring(self, name: str, state: WorkerState | None, *, is_known: bool) -> None:
-        """Have the site's clients see a worker as the far broker does; one that it does not know any more is lost."""
-        carried = self._carried.get(name)
-        is_there = state is not None and state.status in AT_WORK
-        if carried and (not is_there or (state and state.incarnation != carried.state.incarnation)):
-            del self._carried[name]
-            carried.close(None if is_there else state, removed=is_known and state is None)
-            carried = None
-        if state is None or not is_there:
-            if state is not None:
-                self._near.publish(state_message(self._topics, self._site, state))
-            return
-        if carried:
-            carried.publish(state)
-            return
-        new = CarriedWorker(self._topics, self._site, state, self._make_near)
-        new.open(self._request)
-        self._carried[name] = new
+        """Bring both sides up to date, as far as they are connected."""
+        if self._near.connected:
+            self._workers.settle(self._near)
+            self._take_requests()
+        sides = ((self._own[_NEAR], self._own[_FAR], self.to_far), (self._own[_FAR], self._own[_NEAR], self.to_near))
+        for own, others, carrier in sides:
+            for message in own.take() if carrier.connected else ():
+                if message.topic not in others:
+                    carrier.carry(replace(message, retain=True, expiry_s=KEPT_S if message.payload else None))
 
     def _take_requests(self) -> None:
         """Subscribe to the channels of the models that far workers serve, and to the orders for far servers."""
-        topics, wanted = self._topics, set[str]()
-        for each in self._carried.values():
-            if each.state.status is WorkerStatus.READY:
-                for model in each.state.models:
-                    wanted |= {topics.channel.filter(model=model.name), topics.version_channel.filter(model=model.name)}
-        with self._lock:
-            servers = [topic.split("/")[-2] for topic in self._kept[0] if topic.endswith("/state")]
-        orders = {topics.control.filter(server=each) for each in servers}
-        for new in sorted((wanted | orders) - self._taken):
-            handler, share = (self._order, self._site) if new in orders else (self._request, self._group)
+        wanted = self._wanted()
+        for new in wanted.keys() - self._taken.keys():
+            handler, share = wanted[new]
             self._near.subscribe(new, handler, share=share)
-            self._taken.add(new)
-        for old in sorted(self._taken - wanted - orders):
-            is_order = old.startswith(f"{topics.root}/{CONTROL}/")
-            self._near.unsubscribe(old, share=self._site if is_order else self._group)
-            self._taken.discard(old)
+            self._taken[new] = share
+        for old in self._taken.keys() - wanted.keys():
+            self._near.unsubscribe(old, share=self._taken.pop(old))
+
+    def _wanted(self) -> dict[str, tuple[MessageHandler, str]]:
+        topics, wanted = self._topics, dict[str, tuple[MessageHandler, str]]()
+        for model in self._workers.models():
+            for kind in (topics.channel, topics.version_channel):
+                wanted[kind.filter(model=model)] = self._request, self._group
+        for topic in self._own[_FAR].topics():
+            if topic.startswith(f"{topics.root}/{CONTROL}/") and topic not in self._own[_NEAR]:
+                server = topics.control_state.parse(topic)["server"]
+                wanted[topics.control.filter(server=server, path="+/#")] = self._order, self._site
+        return wanted
+
+
+def _check_role(link: Link, topic: str, role: str) -> None:
+    """Publish what only one role may: a broker that grants every subscription and delivers nothing would lose requests.
+
+    Raises:
+        LinkError: The broker refused it, or has not answered within five seconds.
+    """
+    codes = SimpleQueue[int]()
+    link.publish(Message(topic, b""), codes.put)
+    try:
+        code = codes.get(timeout=5.0)
+    except Empty as error:
+        raise NotConnected(f"the broker has not acknowledged a message on {topic!r} within 5 s") from error
+    if code >= ReasonCode.UNSPECIFIED:
+        raise NotAuthorized(
+            f"the broker refused {topic!r} with 0x{code:02x}; a bridge's login there needs the role `{role}`"
+        )

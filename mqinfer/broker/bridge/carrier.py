@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from mqinfer.broker.link import Link, Message, ReasonCode
 from mqinfer.protocol import envelope, oip_json
 from mqinfer.protocol.checksum import checksum
-from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError, NotAuthorized, NotConnected, Rejected
+from mqinfer.protocol.errors import BadTopic, MqinferError, NotAuthorized, NotConnected, Rejected
 from mqinfer.protocol.topics import Topics, may_reply
 from mqinfer.protocol.types import ErrorInfo, InferResponse
 
@@ -32,7 +32,7 @@ class Carrier:
     """Publishes over one link: at most 4096 messages and 256 MiB without an acknowledgement. Any thread may call it.
 
     Attributes:
-        counters: Messages carried, and dropped by the code of the error.
+        counters: Messages `carried`, and those dropped by the code of the error.
 
     Args:
         site: Value of the mark.
@@ -46,16 +46,59 @@ class Carrier:
         self._lock = threading.Lock()
         self._epoch = self._messages = self._bytes = 0
 
+    @property
+    def connected(self) -> bool:
+        """Whether it can send now."""
+        return self._link.connected
+
     def carry(self, message: Message, failed: Failed | None = None) -> None:
-        """Send a message on, with QoS 1, so that it counts until the broker has it."""
+        """Send a message on with the mark, unless it has one."""
+        if is_marked(message):
+            self.drop(message, Rejected("a bridge has brought it here already; it is not carried on"), failed)
+        else:
+            self.send(replace(message, user_properties=message.user_properties + self._mark), failed)
+
+    def send(self, message: Message, failed: Failed | None = None) -> None:
+        """Send a message as it is, with QoS 1, so that it counts until the broker has it."""
+        size = len(message.payload)
+        with self._lock:
+            is_full = self._messages >= _MOST_MESSAGES or self._bytes + size > _MOST_BYTES
+            if not is_full:
+                self._count(1, size)
+            epoch = self._epoch
+        if is_full:
+            self.drop(message, Rejected(f"the bridge has {self._messages} messages on their way; try later"), failed)
+            return
+
+        def leave() -> None:
+            with self._lock:
+                if epoch == self._epoch:
+                    self._count(-1, -size)
+
+        def acknowledged(code: int) -> None:
+            leave()
+            if code == ReasonCode.NO_MATCHING_SUBSCRIBERS and not message.retain:
+                self.drop(message, Rejected("nobody behind the bridge takes it now"), failed)
+            elif code >= ReasonCode.UNSPECIFIED:
+                error = NotAuthorized(f"the broker behind the bridge refused {message.topic!r} with 0x{code:02x}")
+                self.drop(message, error, failed)
+            else:
+                self.counters["carried"] += 1
+
         try:
-            if is_marked(message):
-                raise NotConnected("a bridge has brought it here: it is not carried on")
-            self._send(message, failed)
-        except LinkError as error:
-            self._fail(message, Rejected(str(error)) if isinstance(error, NotConnected) else error, failed)
-        except Rejected as error:
-            self._fail(message, error, failed)
+            self._link.publish(replace(message, qos=1), acknowledged)
+        except NotConnected as error:
+            leave()
+            self.drop(message, Rejected(str(error)), failed)
+        except MqinferError as error:
+            leave()
+            self.drop(message, error, failed)
+
+    def drop(self, message: Message, error: MqinferError, failed: Failed | None = None) -> None:
+        """Count a message that is not carried."""
+        self.counters[f"dropped_{error.code}"] += 1
+        if failed is not None:
+            failed(message, error)
 
     def reset(self) -> None:
         """Forget what was on its way: the connection is lost."""
@@ -63,50 +106,18 @@ class Carrier:
             self._epoch += 1
             self._messages = self._bytes = 0
 
-    def _send(self, message: Message, failed: Failed | None) -> None:
-        size = len(message.payload)
-        with self._lock:
-            if self._messages >= _MOST_MESSAGES or self._bytes + size > _MOST_BYTES:
-                raise Rejected(f"the bridge has {self._messages} messages on their way; it takes no more for now")
-            self._messages += 1
-            self._bytes += size
-            epoch = self._epoch
-
-        def leave() -> None:
-            with self._lock:
-                if epoch == self._epoch:
-                    self._messages -= 1
-                    self._bytes -= size
-
-        def acknowledged(code: int) -> None:
-            leave()
-            if code == ReasonCode.NO_MATCHING_SUBSCRIBERS:
-                self._fail(message, Rejected("nobody behind the bridge takes it now"), failed)
-            elif code >= ReasonCode.UNSPECIFIED:
-                self._fail(message, NotAuthorized(f"the broker behind the bridge refused it with 0x{code:02x}"), failed)
-            else:
-                self.counters["carried"] += 1
-
-        marked = replace(message, qos=1, user_properties=message.user_properties + self._mark)
-        try:
-            self._link.publish(marked, acknowledged)
-        except LinkError:
-            leave()
-            raise
-
-    def _fail(self, message: Message, error: MqinferError, failed: Failed | None) -> None:
-        self.counters[f"dropped_{error.code}"] += 1
-        if failed is not None:
-            failed(message, error)
+    def _count(self, messages: int, size: int) -> None:
+        self._messages += messages
+        self._bytes += size
 
 
 def refusal(topics: Topics, request: Message, error: MqinferError) -> Message | None:
-    """Return the reply that tells a sender why its request was not carried; None where its properties name no place."""
+    """Return the reply that tells a sender why its request was not carried; None where it names no place for one."""
+    where = request.response_topic or ""
     try:
         address = topics.parse_infer(request.topic)
     except BadTopic:
         return None
-    where = request.response_topic or ""
     if not may_reply(topics, where, address.model, address.client):
         return None
     return error_reply(where, address.model, request, error)
@@ -121,11 +132,10 @@ def error_reply(topic: str, model: str, about: Message, error: MqinferError) -> 
         error=ErrorInfo(error.code, str(error)),
     )
     is_json = about.content_type == oip_json.CONTENT_TYPE or bytes(about.payload[:1]) == b"{"
-    payload = (
-        oip_json.encode_response(response, arrays={}, binary=False)[0]
-        if is_json
-        else envelope.encode_response(response)
-    )
+    if is_json:
+        payload = oip_json.encode_response(response, arrays={}, binary=False)[0]
+    else:
+        payload = envelope.encode_response(response)
     return Message(
         topic,
         payload,

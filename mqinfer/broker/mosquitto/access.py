@@ -47,7 +47,7 @@ _SECTION = re.compile(
 _NAMES = re.compile(r"^topic readwrite \S.*/clients/(?P<name>[^/\n]+)/state$", re.MULTILINE)
 _ROOT = re.compile(r"^topic \w+ (?P<root>\S.*)/models/\+/card$", re.MULTILINE)
 _PROCESS = re.compile(r"topic read .*/(?:workers/([^/]+)/infer/\+/\+|results/\+/([^/]+\.[0-9]+)/\+)")
-_CONNECTIONS = 16
+_CONNECTIONS, _BRIDGED = 16, 1024
 _SWEPT = (
     "models/+/infer/+",
     "models/+/versions/+/infer/+",
@@ -70,6 +70,10 @@ class Role(StrEnum):
     DASHBOARD = "dashboard"
     OPERATOR = "operator"
     GATEWAY = "gateway"
+    BRIDGE = "bridge"
+    """A bridge at the site's broker, where it stands for the far workers."""
+    SITE = "site"
+    """A bridge at the workers' broker, where it stands for the clients of a site."""
 
 
 def access_rules(
@@ -209,7 +213,43 @@ def _gateway(names: Sequence[str], root: str) -> Iterator[str]:
         yield from (f"write {root}/{CONTROL}/+/{name}/{path}" for path in (*_QUESTIONS, *_OF_MODELS))
 
 
-_RULES = {Role.DASHBOARD: _dashboard, Role.OPERATOR: _operator}
+def _bridge(_: str, root: str) -> Iterator[str]:
+    """List what stands for all far workers and servers needs, whose names the rules can't know."""
+    yield f"write {root}/results/+/+/+"
+    yield f"write {root}/answers/+/+/+"
+    yield from (f"read {root}/{each}" for each in _REQUESTS)
+    yield f"read {root}/clients/+/preview/+"
+    yield f"read {root}/clients/+/{CONTROL}/+"
+    yield f"read {root}/{CONTROL}/+/+/+/#"
+    yield f"write {root}/{CONTROL}/+/+/{Operation.CASCADE}"
+    yield f"readwrite {root}/workers/+/state"
+    yield f"readwrite {root}/{CONTROL}/+/state"
+    yield f"readwrite {root}/models/+/card"
+    yield f"read {root}/clients/+/state"
+
+
+def _site(_: str, root: str) -> Iterator[str]:
+    """List what stands for all clients of a site needs, whose names the rules can't know."""
+    yield from (f"write {root}/{each}" for each in _REQUESTS)
+    yield f"read {root}/results/+/+/+"
+    yield f"read {root}/answers/+/+/+"
+    yield f"write {root}/clients/+/preview/+"
+    yield f"write {root}/clients/+/{CONTROL}/+"
+    yield f"write {root}/{CONTROL}/+/+/+/#"
+    yield f"read {root}/{CONTROL}/+/+/{Operation.CASCADE}"
+    yield f"readwrite {root}/clients/+/state"
+    yield f"read {root}/workers/+/state"
+    yield f"read {root}/{CONTROL}/+/state"
+    yield f"read {root}/models/+/card"
+
+
+_REQUESTS = (
+    "workers/+/infer/+/+",
+    "models/+/infer/+",
+    "models/+/versions/+/infer/+",
+    "models/+/cancel/+",
+)
+_RULES = {Role.DASHBOARD: _dashboard, Role.OPERATOR: _operator, Role.BRIDGE: _bridge, Role.SITE: _site}
 _STATS = Operation.STATS.format(model="+")
 # What a gateway may ask servers: what they serve, how often and how fast, and what each model and version of it is.
 # None of it changes anything.
@@ -279,13 +319,16 @@ def guarded_rules(text: str, suspended: Container[str]) -> str:
 
 
 def most_connections(text: str) -> dict[str, int]:
-    """Return how many connections and sessions each user of an access file may have: 16, and 2 for each process."""
+    """Return how many connections and sessions each user of an access file may have: 16, and 2 for each process.
+
+    A bridge has 1040, which is for four with 256 far workers each.
+    """
     processes: dict[str, set[str]] = {}
     for user, line in _by_user(text):
         if user is not None:
             found = _PROCESS.fullmatch(line)
             processes.setdefault(user, set()).update(filter(None, found.groups() if found else ()))
-    return {user: _CONNECTIONS + 2 * len(names) for user, names in processes.items()}
+    return {user: _CONNECTIONS + (_BRIDGED if "+" in names else 2 * len(names)) for user, names in processes.items()}
 
 
 def _by_user(text: str) -> Iterator[tuple[str | None, str]]:

@@ -109,6 +109,10 @@ STATISTICS = {name for name in TOPICS if name.startswith("statistics")}
 QUESTIONS = {"index of w", "index of all", *STATISTICS}
 OF_MODELS = {f"{what} of a {which}" for what in ("metadata", "configuration") for which in ("model", "version")}
 OF_CONTROL = {name for name, topic in TOPICS.items() if "/control/w/" in topic or "/control/all/" in topic}
+OF_ORDERS = {
+    name for name, topic in TOPICS.items() if "/control/" in topic and "/results/" not in topic
+} - SERVER_STATES
+ALL_REQUESTS = {name for name, topic in TOPICS.items() if "/infer/" in topic and "/v1/" in topic}
 ASKING = {"request", "version request", "lane request", "cancellation", "client state"}
 OF_SUB_NAMES = {f"sub-name's {name}" for name in (*ASKING - {"lane request"}, "way to a lane")}
 
@@ -137,6 +141,8 @@ WRITES = {
     "dash": set[str](),
     "op": {"order to w", "order to v", "order to all", *OF_MODELS, *QUESTIONS, *ASKING},
     "gw": {"process's request", "process's way to a lane", "process's index", *OF_MODELS, *QUESTIONS, *ASKING},
+    "br": {*REPLIES, *ANSWERS, "card", *ALL_STATES, *SERVER_STATES},
+    "st": {*ALL_REQUESTS, *CANCELLATIONS, *PREVIEWS, *CLIENT_STATES, *OF_ORDERS},
 }
 READS = {
     "car-1": {
@@ -163,6 +169,17 @@ READS = {
     "dash": {*REPLIES, *PREVIEWS, *ANSWERS, *PRESENCES, "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
     "op": {"result", "reply to an order", "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
     "gw": {"result", "process's result", "reply to an order", "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
+    "br": {
+        *ALL_REQUESTS,
+        *CANCELLATIONS,
+        *PREVIEWS,
+        *OF_ORDERS,
+        "card",
+        *ALL_STATES,
+        *CLIENT_STATES,
+        *SERVER_STATES,
+    },
+    "st": {*REPLIES, *ANSWERS, "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
 }
 CELLS = [(who, what) for who in WRITES for what in TOPICS]
 
@@ -171,10 +188,7 @@ CELLS = [(who, what) for who in WRITES for what in TOPICS]
 def links(request: pytest.FixtureRequest, secured: Any) -> Iterator[Links]:
     """One open link a client, by name."""
     where = secured.address if request.param == "certificates" else secured.browser
-    opened = {
-        name: PahoLink(where(name), client_id=f"{request.param}-{name}")
-        for name in ("car-1", "w", "dash", "op", "gw", "witness")
-    }
+    opened = {name: PahoLink(where(name), client_id=f"{request.param}-{name}") for name in (*WRITES, "witness")}
     for link in opened.values():
         link.open(PATIENCE)
     yield opened

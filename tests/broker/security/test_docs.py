@@ -23,6 +23,8 @@ TEXT = (TESTS.parent / "docs" / "reference" / "security.md").read_text(encoding=
         (Role.DASHBOARD, "wall"),
         (Role.OPERATOR, "ann"),
         (Role.GATEWAY, "gw-1"),
+        (Role.BRIDGE, "plant-bridge"),
+        (Role.SITE, "plant"),
     ],
 )
 def test_rules_in_the_documentation(role: Role, name: str) -> None:
