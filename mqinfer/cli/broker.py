@@ -353,14 +353,17 @@ def _print_login(folder: BrokerFolder, role: Role, login: Login) -> None:
     port = (login.password_file and (ports.passwords or ports.websockets)) or ports.certificates
     host = folder.host()
     address = f"mqtts://{user}{f'[{host}]' if ':' in host else host}:{port}"
-    options = ["--broker", address, "--ca-file", str(login.ca_file), *_proof(login)]
-    if role in {Role.BRIDGE, Role.SITE}:  # two logins of one command, `mqinfer broker bridge NEAR FAR`
-        end = "--far-" if role is Role.SITE else "--"
-        options = [end + each[2:] if each.startswith("--") else each for each in options[1:]]
+    typer.echo(f"{role} {login.name} ({login.password_file or login.cert_file}) connects with")
+    typer.echo(f"  {shlex.join(_login_options(folder, role, login, address))}")
+
+
+def _login_options(folder: BrokerFolder, role: Role, login: Login, address: str) -> list[str]:
+    options = ["--ca-file", str(login.ca_file), *_proof(login)]
+    if role is Role.SITE:  # the second broker of `mqinfer broker bridge NEAR FAR`
+        return [address, *(f"--far-{each[2:]}" if each.startswith("--") else each for each in options)]
     if role in {Role.WORKER, Role.BRIDGE}:
         options += ["--group", folder.group()]
-    typer.echo(f"{role} {login.name} ({login.password_file or login.cert_file}) connects with")
-    typer.echo(f"  {shlex.join(options)}")
+    return [address, *options] if role is Role.BRIDGE else ["--broker", address, *options]
 
 
 def _proof(login: Login) -> list[str]:

@@ -55,7 +55,7 @@ _BLOCK = re.compile(
 _COMMENT = re.compile(r"<!-- (not run|run first):\s*(.*?) *-->", re.DOTALL)
 _INSTALL = re.compile(r"^(python3 -m venv|pip install|scripts/build-page)\b.*$", re.MULTILINE)
 _GATEWAY_PORTS = {"HTTP": "8000", "GRPC": "8001", "METRICS": "8002", "TFS_GRPC": "8500", "TFS_REST": "8501"}
-_PORTS = ("1883", "8883", "8884", "9443", "8443", "9201", "8080", *_GATEWAY_PORTS.values())
+_PORTS = ("1883", "1884", "8883", "8884", "9443", "8443", "9201", "8080", *_GATEWAY_PORTS.values())
 _PRELUDE = """\
 set -eu
 wait_for() {

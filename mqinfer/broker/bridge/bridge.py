@@ -75,6 +75,7 @@ class Bridge:
         self._topics, self._site, self._group, self._on_end = topics, site, group, on_end
         self._wake, self._stopping = threading.Event(), threading.Event()
         self._own = OwnStates(), OwnStates()
+        self._unmet = set[int]()
         self._asking = threading.Lock()
         self._awaited: dict[tuple[str, str], str] = {}
         self._taken: dict[str, str] = {}
@@ -105,9 +106,8 @@ class Bridge:
         try:
             self._near.open()
             self._far.open()
-            _check_role(self._near, self._topics.worker_state(self._site), "bridge")
-            _check_role(self._far, self._topics.client_state(self._site), "site")
             self._subscribe()
+            self._meet()
         except LinkError:
             self._near.close(0.0)
             self._far.close(0.0)
@@ -230,6 +230,7 @@ class Bridge:
 
     def _on_connection(self, side: int, connected: bool) -> None:  # noqa: FBT001 - the shape of a ConnectionHandler
         if connected:
+            self._unmet.add(side)
             self._own[1 - side].renew()
         else:
             (self.to_near, self.to_far)[side].reset()
@@ -260,6 +261,7 @@ class Bridge:
 
     def _settle(self) -> None:
         """Bring both sides up to date, as far as they are connected."""
+        self._meet()
         if self._near.connected:
             self._workers.settle(self._near)
             self._take_requests()
@@ -268,6 +270,18 @@ class Bridge:
             for message in own.take() if carrier.connected else ():
                 if message.topic not in others:
                     carrier.carry(replace(message, retain=True, expiry_s=KEPT_S if message.payload else None))
+
+    def _meet(self) -> None:
+        """Wait until what a newly connected side keeps has come; LinkError where the login has not the role for it."""
+        topics, site = self._topics, self._site
+        for side in list(self._unmet):
+            link, topic, role = (
+                (self._near, topics.worker_state(site), "bridge"),
+                (self._far, topics.client_state(site), "site"),
+            )[side]
+            if link.connected:
+                _check_role(link, topic, role)
+                self._unmet.discard(side)
 
     def _take_requests(self) -> None:
         """Subscribe to the channels of the models that far workers serve, and to the orders for far servers."""
@@ -292,7 +306,9 @@ class Bridge:
 
 
 def _check_role(link: Link, topic: str, role: str) -> None:
-    """Publish what only one role may: a broker that grants every subscription and delivers nothing would lose requests.
+    """Publish what only one role may, and wait for the broker, which sends first what it keeps.
+
+    A broker that grants every subscription and delivers nothing would lose the requests of a group.
 
     Raises:
         LinkError: The broker refused it, or has not answered within five seconds.

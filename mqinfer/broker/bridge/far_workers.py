@@ -120,7 +120,7 @@ class _CarriedWorker:
 
     def __init__(self, topics: Topics, site: str, state: WorkerState, make_link: MakeLink) -> None:
         self.state = state
-        self._topics, self._site = topics, site
+        self._topics, self._site, self._takes = topics, site, False
         lost = WorkerState(state.worker, WorkerStatus.LOST, state.incarnation)
         self._lost = _message(topics, site, lost)
         self._link = make_link(self._lost, self._on_connection)
@@ -137,6 +137,7 @@ class _CarriedWorker:
         except LinkError:
             self._link.close(0.0)
             raise
+        self._takes = True
         self.follow(self.state)
 
     def follow(self, state: WorkerState) -> None:
@@ -157,7 +158,7 @@ class _CarriedWorker:
             _log.debug("worker %s: its state waits for the connection", self.state.worker)
 
     def _on_connection(self, connected: bool) -> None:  # noqa: FBT001 - the shape of a ConnectionHandler
-        if connected:
+        if connected and self._takes:
             self.follow(self.state)
 
 
