@@ -112,6 +112,21 @@ def test_requests_and_what_is_kept(
     assert b'"lost"' in bytes(states.wait_until(lambda got: len(got) > 1)[-1].payload)
 
 
+def test_a_worker_that_is_lost(brokers: tuple[str, str], sides: tuple[Link, Link]) -> None:
+    """Two bridges state it once each, as far as its broker does, and do not answer each other."""
+    topics, (near, far) = Topics(), sides
+    topic = topics.worker_state("gpu-0")
+    keep(far, topic, state("gpu-0"))
+    states = hear(near, topic)
+    with make_bridge(*brokers, topics) as one, make_bridge(*brokers, topics) as other:
+        wait_until(lambda: one.workers == other.workers == 1)
+        keep(far, topic, state("gpu-0", WorkerStatus.LOST))
+        wait_until(lambda: one.workers == other.workers == 0)
+        keep(far, topics.worker_state("gpu-1"), state("gpu-1"))
+        wait_until(lambda: one.workers == other.workers == 1)
+        assert 1 <= sum(b'"lost"' in bytes(each.payload) for each in states.items) <= 4
+
+
 def test_each_side_keeps_its_own_names(brokers: tuple[str, str], sides: tuple[Link, Link]) -> None:
     """A worker or a server of the site is not replaced by a far one of that name; once it is gone that one comes."""
     topics, (near, far) = Topics(), sides

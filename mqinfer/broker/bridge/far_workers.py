@@ -59,9 +59,9 @@ class FarWorkers:
             self._changed.add(name)
 
     def check(self, name: str) -> None:
-        """Have a far worker stated again, since another one, or another bridge, has stated something of its name."""
+        """Have a far worker at work stated again: a worker of the site, or another bridge, has stated its name."""
         with self._lock:
-            if name in self._known:
+            if name in self._known and self._known[name].status in AT_WORK:  # `lost` would be answered without end
                 self._changed.add(name)
 
     def lose(self) -> None:
