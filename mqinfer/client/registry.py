@@ -9,7 +9,8 @@ One thread changes a registry; others may read it: each reading is one look into
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -67,6 +68,8 @@ class ServedModels:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._workers: dict[str, dict[str, WorkerState]] = {}  # by model, by worker
+        self._counts: dict[str, Counter[tuple[str, bool]]] = {}  # by model: those of a version that are ready, or not
+        self._default_counts = Counter[str]()  # of those that are ready for requests without a version, by model
         self._versions: dict[str, dict[str, bool]] = {}
         self._defaults: set[str] = set()  # models whose requests without a version have a worker that is ready
         self._unserved_since: dict[str, dict[str | None, float]] = {}  # by model, by version or None for the default
@@ -106,6 +109,8 @@ class ServedModels:
 
     def assign(self, worker: str, before: WorkerState | None, state: WorkerState | None) -> set[str]:
         """List a worker under the models that it serves; return those that it concerns."""
+        self._count(before, -1)
+        self._count(state, 1)
         for model in (gone := _models(before)):
             workers = self._workers.get(model, {})
             workers.pop(worker, None)
@@ -117,27 +122,32 @@ class ServedModels:
         return gone | now
 
     def update(self, model: str, card: ModelCard | None) -> None:
-        """Derive again what is served of a model."""
-        served = list(self._served(model))
-        versions = {each.version: False for _, each in served}
-        versions |= {each.version: True for is_ready, each in served if is_ready}
+        """Derive again what is served of a model, in a time that does not grow with the workers."""
+        counts = self._counts.get(model, Counter[tuple[str, bool]]())
+        versions = {version: counts.get((version, True), 0) > 0 for version, _ in counts}
         if card is not None and card.version:
             versions.setdefault(card.version, False)
-        self._set_versions(model, versions, is_known=card is not None or bool(served))
+        self._set_versions(model, versions, is_known=card is not None or bool(counts))
         unserved: list[str | None] = [version for version, is_ready in versions.items() if not is_ready]
-        if any(is_ready and each.default for is_ready, each in served):
+        if model in self._default_counts:
             self._defaults.add(model)
         else:
             self._defaults.discard(model)
             unserved.append(None)
         self._set_unserved(model, unserved)
 
-    def _served(self, model: str) -> Iterator[tuple[bool, ServedModel]]:
-        """Yield what each worker serves of a model, and whether it accepts requests."""
-        for state in self._workers.get(model, {}).values():
-            for each in state.models:
-                if each.name == model:
-                    yield state.status is WorkerStatus.READY, each
+    def _count(self, state: WorkerState | None, by: int) -> None:
+        """Add what a worker serves, or take it away again."""
+        if state is None:
+            return
+        is_ready = state.status is WorkerStatus.READY
+        for each in state.models:
+            counts = self._counts.setdefault(each.name, Counter())
+            _add(counts, (each.version, is_ready), by)
+            if not counts:
+                del self._counts[each.name]
+            if is_ready and each.default:
+                _add(self._default_counts, each.name, by)
 
     def _set_versions(self, model: str, versions: dict[str, bool], *, is_known: bool) -> None:
         if is_known:
@@ -267,6 +277,12 @@ class Registry:
         for model in models:
             self.models.update(model, self.card(model))
         self.on_change()
+
+
+def _add(counts: Counter[T], key: T, by: int) -> None:
+    counts[key] += by
+    if not counts[key]:
+        del counts[key]
 
 
 def _is_of_another(state: WorkerState, known: WorkerState | None) -> bool:

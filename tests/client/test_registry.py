@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -95,6 +97,29 @@ def test_the_will_of_a_predecessor_is_not_about_its_successor() -> None:
         assert registry.models.is_ready("m")
     registry.put_worker("b", worker("b", CRASHED))
     assert set(registry.workers) == {"a"}
+
+
+def test_a_state_costs_the_same_however_many_workers_there_are() -> None:
+    """What is served is counted, not looked for anew in every worker's state: else many states take their square."""
+    registry, calls = Registry(Clock()), 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    costs = []
+    for workers in (10, 200):
+        for number in range(workers):
+            registry.put_worker(f"w{number}", worker(f"w{number}", READY))
+        calls = 0
+        sys.setprofile(count)
+        try:
+            registry.put_worker("w0", worker("w0", DRAINING))
+            registry.put_worker("w0", worker("w0", READY, "2"))
+        finally:
+            sys.setprofile(None)
+        costs.append(calls)
+    assert costs[0] == costs[1]
 
 
 def test_figures_change_no_revision() -> None:
