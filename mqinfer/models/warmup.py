@@ -91,7 +91,7 @@ def _run_zeros(network: Backend, card: ModelCard, batch: int, count: int, took: 
             took[batch] = time.perf_counter() - started
     except ModelNotLoadable:
         raise
-    except MemoryError as error:
+    except (MemoryError, ValueError) as error:  # the latter: more than can be addressed
         raise _not_ready(card, f"no memory for the warm-up with batch {batch}", error) from error
     except MqinferError as error:
         if _may_refuse_zeros(card):

@@ -17,6 +17,7 @@ from mqinfer.broker.link import Link, Message
 from mqinfer.broker.memory import MemoryLink
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.client import AsyncClient, ClientOptions
+from mqinfer.client.dispatch.dispatcher import Dispatcher
 from mqinfer.client.registry import Registry
 from mqinfer.protocol.card import ModelCard, card_to_json
 from mqinfer.protocol.states import ServedModel, ServerState, ServerStatus, WorkerState, WorkerStatus
@@ -99,23 +100,39 @@ def test_the_will_of_a_predecessor_is_not_about_its_successor() -> None:
     assert set(registry.workers) == {"a"}
 
 
-def test_a_state_costs_the_same_however_many_workers_there_are() -> None:
+def _registry() -> Callable[[WorkerState], object]:
+    registry = Registry(Clock())
+    return lambda state: registry.put_worker(state.worker, state)
+
+
+def _dispatcher() -> Callable[[WorkerState], object]:
+    dispatcher = Dispatcher("client")
+    return lambda state: dispatcher.update(state, 0.0)
+
+
+@pytest.mark.parametrize("make", [_registry, _dispatcher])
+def test_a_state_costs_the_same_however_many_workers_there_are(
+    make: Callable[[], Callable[[WorkerState], object]],
+) -> None:
     """What is served is counted, not looked for anew in every worker's state: else many states take their square."""
-    registry, calls = Registry(Clock()), 0
+    put, calls = make(), 0
 
     def count(_frame: FrameType, event: str, _argument: object) -> None:
         nonlocal calls
         calls += event == "call"
 
+    def state(number: int, status: WorkerStatus, version: str = "1") -> WorkerState:
+        return WorkerState(f"w{number}", status, 1, (ServedModel("m", version, share=5),))
+
     costs = []
     for workers in (10, 200):
         for number in range(workers):
-            registry.put_worker(f"w{number}", worker(f"w{number}", READY))
+            put(state(number, READY))
         calls = 0
         sys.setprofile(count)
         try:
-            registry.put_worker("w0", worker("w0", DRAINING))
-            registry.put_worker("w0", worker("w0", READY, "2"))
+            put(state(0, DRAINING))
+            put(state(0, READY, "2"))
         finally:
             sys.setprofile(None)
         costs.append(calls)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,3 +95,16 @@ def test_only_the_default_version_depends_on_the_others(write_echo: WriteEcho) -
     write_echo("a", version=3)
     changes = reconcile(before, plan_versions(Repository(repository).models(), TEMPLATE), "w")
     assert (versions(changes.start), changes.keep, changes.drain) == ([3, 5], ("w.0",), ("w.1",))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("file", ["model.onnx", "weights.bin"])
+def test_a_file_larger_than_memory_holds_up_nobody(write_echo: WriteEcho, file: str) -> None:
+    """It is not read for its hash, which would take hours in which nothing is served; its process reports it."""
+    repository = write_echo("good")
+    (write_echo("bad") / "bad" / "1" / "model.echo").rename(repository / "bad" / "1" / "model.onnx")
+    with (repository / "bad" / "1" / file).open("ab") as large:
+        large.truncate(1 << 42)
+    planned = {each.model: each.content for each in plan(Repository(repository), TEMPLATE)}
+    assert planned["bad"] == ""
+    assert planned["good"]

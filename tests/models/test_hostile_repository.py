@@ -68,9 +68,37 @@ def _long_file(repository: Path) -> None:
     _ensemble(repository, "bad", *["good"] * 20_000)
 
 
+def _many_keys(repository: Path) -> None:
+    _model(repository, "bad", "".join(f"[a{number}]\n" for number in range(100_000)))
+
+
+def _long_key(repository: Path) -> None:
+    _model(repository, "bad", f"{'max_batch_size' * 50_000} = 1\n")
+
+
+def _long_value(repository: Path) -> None:
+    _model(repository, "bad", f'max_batch_size = "{"1" * 900_000}"\n')
+
+
+def _many_digits(repository: Path) -> None:
+    _model(repository, "bad", f"max_batch_size = {'9' * 4000}\n")
+
+
 @pytest.mark.parametrize(
     "attack",
-    [_too_many_instances, _too_many_together, _pipe, _ways, _nested, _many_steps, _long_file],
+    [
+        _too_many_instances,
+        _too_many_together,
+        _pipe,
+        _ways,
+        _nested,
+        _many_steps,
+        _long_file,
+        _many_keys,
+        _long_key,
+        _long_value,
+        _many_digits,
+    ],
 )
 def test_the_others_are_served(repository: Path, attack: Callable[[Path], None]) -> None:
     """One folder that asks for too much becomes a problem; the scan goes on and ends."""
@@ -80,6 +108,7 @@ def test_the_others_are_served(repository: Path, attack: Callable[[Path], None])
     assert "good" in {model.name for model in scan.models}
     assert not any(model.name in {"bad", "bad0"} for model in scan.models)
     assert any(problem.model in {"bad", "bad0"} for problem in scan.problems)
+    assert all(len(problem.reason) < 4096 for problem in scan.problems)
 
 
 def _saved(tf: Any, path: Path, function: Any) -> Path:

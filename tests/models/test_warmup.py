@@ -97,6 +97,9 @@ def test_memory_is_short_for_the_largest_batch() -> None:
     ) as found:
         warm_up(EchoBackend(specs), card(*specs, max_batch_size=2**30))
     assert isinstance(found.value.__cause__, MemoryError)
+    with pytest.raises(ModelNotLoadable, match="no memory for the warm-up with batch 4611686018427387904: ") as never:
+        warm_up(EchoBackend(specs), card(*specs, max_batch_size=2**62))
+    assert not isinstance(never.value.__cause__, MemoryError), "no other try"
 
 
 def test_one_row_is_repeated_for_the_batch(tmp_path: Path) -> None:

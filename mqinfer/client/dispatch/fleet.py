@@ -51,7 +51,6 @@ class Fleet:
 
     Attributes:
         channels: What is known of the models' channels, which a request takes where no worker is known.
-        shares: Per cent of the requests without a version that go to the canary, by model; only of models with one.
     """
 
     def __init__(self, silence: Silence | None = None) -> None:
@@ -65,7 +64,16 @@ class Fleet:
         self._lanes: dict[str, Lane] = {}
         self._serving: dict[Channel, list[Lane]] = {}  # open lanes by channel; forgotten when a state changes them
         self._turn = 0
-        self.shares: dict[str, int] = {}
+        self._shares: dict[str, int] | None = {}
+
+    @property
+    def shares(self) -> dict[str, int]:
+        """Per cent of the requests without a version that go to the canary, by model; only of models with one."""
+        if self._shares is None:
+            shares = self._shares = {}
+            for each in (each for lane in self._lanes.values() if lane.open for each in lane.models if each.share):
+                shares[each.name] = max(shares.get(each.name, 0), each.share)
+        return self._shares
 
     def lane(self, worker: str) -> Lane | None:
         """Return a worker's lane, or None where it is not known."""
@@ -179,10 +187,9 @@ class Fleet:
         return queued > sum(max(1, lane.limit) for lane in usable)
 
     def _forget(self) -> None:
-        """Derive again who serves what, with the next request."""
+        """Derive again who serves what, with the next request: not with each of many states."""
         self._serving.clear()
-        served = [each for lane in self._lanes.values() if lane.open for each in lane.models if each.share]
-        self.shares = {each.name: max(other.share for other in served if other.name == each.name) for each in served}
+        self._shares = None
 
     def _find(self, channel: Channel) -> list[Lane]:
         if len(self._serving) >= _MOST_CHANNELS:

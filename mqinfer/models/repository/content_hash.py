@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from pathlib import Path
 
 from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config import EnsembleStep
 from mqinfer.models.repository.config_files import CONFIG_FILES
+
+_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+"""Of this machine, in bytes. A model with more could not be loaded, and to read it holds up all others."""
 
 
 def content_hash(model: ModelVersion) -> str:
@@ -49,15 +54,25 @@ def model_hash(path: Path, without: Collection[str] = ()) -> str:
 
     Returns:
         `sha256:` and 64 hex digits.
+
+    Raises:
+        OSError: A file can't be read, or they are larger than this machine's memory.
     """
     if path.is_file():
+        _check_size(path, [path])
         return f"sha256:{_file_digest(path)}"
     whole = hashlib.sha256()
     files = {each.relative_to(path).as_posix(): each for each in path.rglob("*") if each.is_file()}
+    _check_size(path, files.values())
     for name in sorted(files.keys() - set(without)):
         # A path can't contain NUL: no two lists of files give the same bytes.
         whole.update(f"{name}\0{_file_digest(files[name])}\n".encode())
     return f"sha256:{whole.hexdigest()}"
+
+
+def _check_size(path: Path, files: Iterable[Path]) -> None:
+    if (size := sum(each.stat().st_size for each in files)) > _MEMORY:
+        raise OSError(errno.EFBIG, f"{size} bytes, and this machine has a memory of {_MEMORY}", str(path))
 
 
 def _file_digest(path: Path) -> str:

@@ -33,6 +33,8 @@ _T = TypeVar("_T")
 _PREFIXES: Mapping[type, str] = {Layout: "FORMAT_", Datatype: "TYPE_"}
 """What Triton writes before an enumeration's values."""
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
+_MOST_NAMED, _MOST_KEY, _MOST_SHOWN = 16, 80, 500
+"""Unknown keys, and characters of one and of a value, that a message shows."""
 _UNBOUNDED = 1 << 32
 """A bound above this is that of the number's type."""
 
@@ -66,7 +68,9 @@ class Place:
 
     def refusal(self, value: object, expected: str) -> ConfigError:
         """Return the error of a wrong value."""
-        return ConfigError(f"{self} = {value!r}: expected {expected}")
+        shown = repr(value)
+        shown = shown if len(shown) <= _MOST_SHOWN else shown[:_MOST_SHOWN] + "…"
+        return ConfigError(f"{self} = {shown}: expected {expected}")
 
     def add_unused(self, key: str) -> None:
         """Add a key of the table at this place to those without effect, without the numbers of list elements."""
@@ -85,11 +89,14 @@ Check = Callable[[object, Place], Any]
 
 def integer(low: int, high: int | None = None) -> Check:
     """Check for a whole number of at least `low` and, where `high` is given, at most `high`."""
+    most = (1 << 63) - 1 if high is None else high
     expected = f"a whole number of at least {low}" if high is None else f"a whole number from {low} to {high}"
 
     def check(value: object, place: Place) -> int:
-        if isinstance(value, int) and not isinstance(value, bool) and low <= value and (high is None or value <= high):
+        if isinstance(value, int) and not isinstance(value, bool) and low <= value <= most:
             return value
+        if isinstance(value, int) and value > most:
+            raise place.refusal(value, f"a whole number from {low} to {most}")
         raise place.refusal(value, expected)
 
     return check
@@ -267,13 +274,15 @@ def _refuse_unknown(
     others = [key for key in value if key not in keys]
     unknown = [] if place.names_checked else [key for key in others if key not in ignored]
     if unknown:
-        named = "; ".join(_suggestion(key, keys) for key in unknown)
+        named = "; ".join(_suggestion(key, keys) for key in unknown[:_MOST_NAMED])
+        named += f" and {len(unknown) - _MOST_NAMED} more" if len(unknown) > _MOST_NAMED else ""
         raise ConfigError(f"{place}: unknown key {named} (keys here: {', '.join(keys)})")
     for key in others:
         place.add_unused(key)
 
 
 def _suggestion(key: str, keys: Mapping[str, Check]) -> str:
+    key = key[:_MOST_KEY]
     near = get_close_matches(key, keys, n=1)
     return f"{key!r}, did you mean {near[0]!r}?" if near else repr(key)
 
