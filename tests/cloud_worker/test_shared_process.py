@@ -112,7 +112,7 @@ class Neighbours:
         """Return its models after they were reaped."""
         children = [Child(template(Path())) for _ in self.places]
         for child in children:
-            child.start(0.0, self)  # type: ignore[arg-type]  # stands for one
+            child.start(0.0, lambda _: self)  # type: ignore[arg-type,return-value]  # stands for one
             child.card = object() if served else None  # type: ignore[assignment]  # any card
         for child in children:
             child.reap(1.0)
@@ -147,7 +147,7 @@ def test_a_load_that_ends_the_process_is_one_models_failure() -> None:
     assert Rollout("m", (), [other]).next_step is RolloutStep.WAIT
     assert (culprit.spec.share_with, other.spec.share_with) == (1, 16)
     for _ in range(10):
-        other.start(0.0, Neighbours([], UNNAMED))  # type: ignore[arg-type]  # as above
+        other.start(0.0, lambda _: Neighbours([], UNNAMED))  # type: ignore[arg-type,return-value]  # as above
         other.reap(1.0)
     assert other.phase is Phase.WAITING
     lost = Neighbours([]).reap()[0]  # nobody was at work: it was the process's start

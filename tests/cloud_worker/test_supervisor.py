@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import queue
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +25,7 @@ from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.child import Child, Phase
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
-from mqinfer.cloud_worker.supervision.started_process import load_timeout
+from mqinfer.cloud_worker.supervision.started_process import StartedProcess, load_timeout
 from mqinfer.cloud_worker.supervision.supervisor import Event, Inbox, Supervisor
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import BadTopic, ModelNotFound
@@ -203,6 +205,37 @@ def test_processes_serve_crash_restart_and_stop(
     supervising.thread.join(30)
     assert supervising.served == [True]
     assert supervising.supervisor.pids == {}
+
+
+@pytest.mark.slow
+@pytest.mark.broker
+def test_a_process_that_can_not_be_started_now_holds_up_no_other(
+    broker_url: str,
+    write_echo: WriteEcho,
+    watch: Callable[[Supervisor], Watch],
+    unique: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without descriptors left for one, the reports of the others are read, and that one is started later."""
+    first, other = unique("a"), unique("b")
+    write_echo(first)
+    repository = write_echo(other)
+    has_room = threading.Event()
+
+    def start(spec: ProcessSpec, *arguments: Any) -> StartedProcess:
+        if spec.model == first and not has_room.is_set():
+            raise OSError(errno.EMFILE, "Too many open files")
+        return StartedProcess(spec, *arguments)
+
+    monkeypatch.setattr("mqinfer.cloud_worker.supervision.child.StartedProcess", start)
+    supervising = watch(Supervisor(plan(Repository(repository), template(repository, broker_url, unique("w")))))
+    event = supervising.next()
+    assert (event.kind, event.model) == ("ready", f"{other} version 1")
+    (late,) = [view for view in supervising.supervisor.processes if view.spec.model == first]
+    assert "can't be started now: [Errno 24] Too many open files" in late.reason
+    has_room.set()
+    event = supervising.next()
+    assert (event.kind, event.model) == ("ready", f"{first} version 1")
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -146,9 +147,14 @@ class Child:
         pid = self.run.pid if self.run else None
         return ProcessView(self.spec, self.phase, self.card, reason, pid, self.draining)
 
-    def start(self, now: float, shared: SharedProcess | None = None) -> None:
-        """Start the process, or the model in one that others share."""
-        self.run = StartedProcess(self.spec, now, shared)
+    def start(self, now: float, choose: Callable[[ProcessSpec], SharedProcess | None] = lambda _: None) -> None:
+        """Start the process, or the model in one that others share; again later, where nothing is left for it now."""
+        try:
+            self.run = StartedProcess(self.spec, now, choose(self.spec))
+        except (OSError, MemoryError) as error:
+            self._wait_for_restart(now, 0.0, f"can't be started now: {error}", is_suspect=False)
+            logging.getLogger("mqinfer.cloud_worker").warning("%s %s", self.spec.title, self.reason)
+            return
         self.phase, self.due, self.reason = Phase.STARTING, None, ""
         self.is_final, self.drain_report = False, None
 

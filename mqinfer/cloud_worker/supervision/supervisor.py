@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -249,7 +250,7 @@ class Supervisor:
     def _run_due(self, now: float) -> None:
         for child in [each for each in self._children if each.due is not None and each.due <= now]:
             if child.phase is Phase.WAITING:
-                child.start(now, self._shared.choose(child.spec, len(self._children)))
+                child.start(now, partial(self._shared.choose, processes=len(self._children)))
             else:
                 self._kill(child)
         self._check_progress(now)

@@ -14,7 +14,7 @@ from mqinfer.models.repository.config import EnsembleStep
 from mqinfer.models.repository.config_files import CONFIG_FILES
 
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-"""Of this machine, in bytes. A model with more could not be loaded, and to read it holds up all others."""
+"""Bytes of memory of this machine: a larger model could not be loaded, and to read it would hold up all others."""
 
 
 def content_hash(model: ModelVersion) -> str:
