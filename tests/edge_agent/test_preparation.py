@@ -18,7 +18,7 @@ from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.preparing.quality_ladder import QualityStep
 from mqinfer.edge_agent.spooling.backlog import _frame_in, _with_pixels
 from mqinfer.edge_agent.spooling.spool import Spool, SpooledFrame
-from mqinfer.images.decode import to_rgb
+from mqinfer.images.decode import as_image, to_rgb
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.images.placement import Placement, fit
 from mqinfer.protocol.card import CardParameters, ColourOrder, ImageContract, ModelCard, Resize, with_parameters
@@ -28,18 +28,12 @@ from mqinfer.protocol.types import Capture, TensorSpec
 
 CARD = ModelCard(name="m", versions=("1",), platform="p", parameters=CardParameters(encodings=("raw", "lz4", "jpeg")))
 PIXELS = np.random.default_rng(1).integers(0, 255, (24, 32, 3), np.uint8)
+IMAGE = as_image(PIXELS, "rgb8")
 
 
 def frame_of(image: RawImage | CompressedImage) -> Frame:
     """Put an image into a frame."""
     return Frame("/camera", 0, 1, 2, "front", image)
-
-
-def raw(pixels: Any, encoding: str = "rgb8") -> RawImage:
-    """Make a recorded image."""
-    return RawImage(
-        encoding, pixels.shape[0], pixels.shape[1], pixels.strides[0], is_bigendian=False, data=pixels.tobytes()
-    )
 
 
 def jpeg(pixels: Any) -> bytes:
@@ -55,7 +49,7 @@ def test_a_frame_of_the_right_size_travels_as_it_is() -> None:
     """Lossless codecs keep every pixel, and each stage is timed."""
     stages: list[EdgeStage] = []
     preparer = Preparer(ImageContract("input", 32, 24), "lz4")
-    prepared = preparer.prepare(frame_of(raw(PIXELS)), lambda stage, _: stages.append(stage))
+    prepared = preparer.prepare(frame_of(IMAGE), lambda stage, _: stages.append(stage))
     np.testing.assert_array_equal(decode_tensor(prepared.tensors[0])[0], PIXELS)
     assert prepared.tensors[0].name == "input"
     assert prepared.tensors[0].parameters["image_encoding"] == "rgb8"
@@ -69,7 +63,7 @@ def test_a_frame_of_the_right_size_travels_as_it_is() -> None:
 )
 def test_the_size_is_the_models(width: int | None, height: int | None, shape: tuple[int, int]) -> None:
     """A side that the model leaves open stays as it is; the sinks get the recorded frame all the same."""
-    prepared = Preparer(ImageContract("x", width, height), "raw").prepare(frame_of(raw(PIXELS)), ignore)
+    prepared = Preparer(ImageContract("x", width, height), "raw").prepare(frame_of(IMAGE), ignore)
     assert prepared.tensors[0].shape == (1, *shape, 3)
     assert prepared.placement.picture == shape[::-1]
     np.testing.assert_array_equal(prepared.picture(), PIXELS)
@@ -78,12 +72,12 @@ def test_the_size_is_the_models(width: int | None, height: int | None, shape: tu
 def test_a_letterbox_is_made_by_the_sender() -> None:
     """The picture travels between its margins; a smaller step of the quality ladder holds the same."""
     preparer = Preparer(ImageContract("x", 32, 32, resize=Resize.LETTERBOX, fill=9), "raw")
-    prepared = preparer.prepare(frame_of(raw(PIXELS)), ignore)
+    prepared = preparer.prepare(frame_of(IMAGE), ignore)
     sent = decode_tensor(prepared.tensors[0])[0]
     np.testing.assert_array_equal(sent[4:28], PIXELS)
     assert (sent[:4] == 9).all()
     assert (sent[28:] == 9).all()
-    smaller = preparer.prepare(frame_of(raw(PIXELS)), ignore, QualityStep(None, 0.5))
+    smaller = preparer.prepare(frame_of(IMAGE), ignore, QualityStep(None, 0.5))
     np.testing.assert_array_equal(decode_tensor(smaller.tensors[0])[0], fit(sent, 16, 16))
 
 
@@ -91,7 +85,7 @@ def test_a_letterbox_is_made_by_the_sender() -> None:
 def test_mosaics_and_grey_are_made_rgb(encoding: str) -> None:
     """What travels is what `to_rgb` makes of the recording."""
     pixels = PIXELS[:, :, 0].astype(np.uint16 if encoding.endswith("16") else np.uint8)
-    image = raw(np.ascontiguousarray(pixels), encoding)
+    image = as_image(np.ascontiguousarray(pixels), encoding)
     prepared = Preparer(ImageContract("x", 32, 24), "raw", bit_depths=BitDepths(8)).prepare(frame_of(image), ignore)
     np.testing.assert_array_equal(decode_tensor(prepared.tensors[0])[0], to_rgb(image, bit_depth=8))
 
@@ -132,8 +126,8 @@ def test_other_pictures_are_decoded_and_encoded_again(
 @pytest.mark.parametrize(
     "image",
     [
-        replace(raw(PIXELS), data=b"short"),
-        replace(raw(PIXELS), encoding="no_such"),
+        replace(IMAGE, data=b"short"),
+        replace(IMAGE, encoding="no_such"),
         CompressedImage("jpeg", b"\xff\xd8\xff\xe0 ten bytes"),
         CompressedImage("jpeg", b""),
     ],
@@ -180,7 +174,7 @@ class TestDepth:
     @pytest.mark.parametrize("encoding", ["raw", "lz4", "png"])
     def test_they_travel_as_recorded(self, encoding: str) -> None:
         """At the card's size and under their own encoding; the sinks see them as grey, at the recorded size."""
-        prepared = Preparer(self.contract, encoding).prepare(frame_of(raw(self.millimetres, "16UC1")), ignore)
+        prepared = Preparer(self.contract, encoding).prepare(frame_of(as_image(self.millimetres, "16UC1")), ignore)
         assert prepared.tensors[0].encoding == encoding
         assert dict(prepared.tensors[0].parameters) == {"image_encoding": "16UC1"}
         np.testing.assert_array_equal(decode_tensor(prepared.tensors[0])[0, :, :, 0], self.millimetres[1::2, 1::2])
@@ -191,7 +185,7 @@ class TestDepth:
 
     def test_grey_of_16_bits_is_depth_here(self, caplog: pytest.LogCaptureFixture) -> None:
         """Without the hint on dark pictures, and not dark."""
-        prepared = Preparer(self.contract, "lz4").prepare(frame_of(raw(self.millimetres, "mono16")), ignore)
+        prepared = Preparer(self.contract, "lz4").prepare(frame_of(as_image(self.millimetres, "mono16")), ignore)
         assert dict(prepared.tensors[0].parameters) == {"image_encoding": "16UC1"}
         assert prepared.picture().max() == 255
         assert not caplog.messages
@@ -199,14 +193,14 @@ class TestDepth:
     def test_colours_and_distances_do_not_mix(self) -> None:
         """Each is refused where the other is taken, with what to do."""
         with pytest.raises(BadImage, match="rgb8 is no depth picture; the model takes 16UC1"):
-            Preparer(self.contract, "lz4").prepare(frame_of(raw(PIXELS)), ignore)
+            Preparer(self.contract, "lz4").prepare(frame_of(IMAGE), ignore)
         with pytest.raises(BadImage, match=r'the model takes colours; .* needs colour = "depth" under \[image\]'):
-            Preparer(ImageContract("x", 6, 4), "lz4").prepare(frame_of(raw(self.millimetres, "16UC1")), ignore)
+            Preparer(ImageContract("x", 6, 4), "lz4").prepare(frame_of(as_image(self.millimetres, "16UC1")), ignore)
 
     @pytest.mark.parametrize("encoding", ["jpeg:90", "lz4", "png"])
     def test_kept_before_the_card_is_known(self, tmp_path: Path, encoding: str) -> None:
         """Without loss; once the card is there they are prepared as if they came from the recording."""
-        frame = frame_of(raw(self.millimetres, "16UC1"))
+        frame = frame_of(as_image(self.millimetres, "16UC1"))
         early = Preparer(ImageContract(""), encoding).prepare(frame, ignore)
         with closing(Spool(tmp_path)) as spool:
             spool.put(SpooledFrame(Capture("/depth", 0, 1), early.bytes_raw, 1, tensors=early.tensors))
@@ -235,7 +229,7 @@ class TestBitDepths:
         """Return a picture whose largest sample is 4095."""
         pixels = np.full((4, 6), 100, np.uint16)
         pixels[2, 3] = 4095
-        return raw(pixels, encoding)
+        return as_image(pixels, encoding)
 
     @pytest.mark.parametrize("encoding", ["bayer_rggb16", "mono16"])
     def test_a_dark_stream_gets_one_hint(self, caplog: pytest.LogCaptureFixture, encoding: str) -> None:
@@ -250,8 +244,8 @@ class TestBitDepths:
 
     def test_no_hint_where_there_is_nothing_to_say(self, caplog: pytest.LogCaptureFixture) -> None:
         """For 8 bits, samples of 15 bits and more, or where the user chose."""
-        bright = raw(np.full((4, 6), 20_000, np.uint16), "mono16")
-        for image in (raw(PIXELS), bright):
+        bright = as_image(np.full((4, 6), 20_000, np.uint16), "mono16")
+        for image in (IMAGE, bright):
             Preparer(ImageContract("x"), "raw").prepare(frame_of(image), ignore)
         chosen = Preparer(ImageContract("x"), "raw", bit_depths=BitDepths.parse(["16"]))
         chosen.prepare(frame_of(self.twelve()), ignore)

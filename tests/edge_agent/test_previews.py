@@ -32,6 +32,7 @@ from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.reporting.statistics import FrameCounts, ReplayStatistics
 from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.edge_agent.spooling.spool import Spool
+from mqinfer.images.decode import as_image
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.lab.drives.mosaic import raw_image
 from mqinfer.lab.drives.synthetic import SyntheticDrive
@@ -44,6 +45,7 @@ from mqinfer.protocol.types import Capture, Outcome, Timings
 from tests.clock import Clock
 
 SCENE = SyntheticDrive(1, 192, 120).scene(0).picture
+RECORDED = as_image(SCENE, "rgb8")
 FRONT = Capture("/front", 7, 123, "camera")
 
 
@@ -197,13 +199,6 @@ def frame_of(image: RawImage | CompressedImage) -> Frame:
     return Frame("/front", 0, 1, 2, "camera", image)
 
 
-def raw(pixels: Any, encoding: str = "rgb8") -> RawImage:
-    """Make a recorded image."""
-    return RawImage(
-        encoding, pixels.shape[0], pixels.shape[1], pixels.strides[0], is_bigendian=False, data=pixels.tobytes()
-    )
-
-
 def tapped(preparer: Preparer, frame: Frame, step: QualityStep | None = None) -> tuple[Picture, Any]:
     """Return what a preview shows of a frame, and what travels."""
     taken: list[Callable[[], Picture]] = []
@@ -224,7 +219,7 @@ def test_a_preview_shows_what_the_model_gets(encoding: str, resize: Resize) -> N
     """After a cut, with margins where the model has them, in each encoding."""
     framing = Framing.parse(["10,20,160,90"], rectify=False)
     preparer = Preparer(ImageContract("x", 96, 96, resize=resize), encoding, framing=framing)
-    picture, prepared = tapped(preparer, frame_of(raw(SCENE)))
+    picture, prepared = tapped(preparer, frame_of(RECORDED))
     assert picture.shape == (96, 96, 3)
     assert prepared.placement.picture == (96, 96)
     sent = decode_tensor(prepared.tensors[0])[0]
@@ -246,7 +241,7 @@ def test_a_preview_of_a_mosaic_has_the_models_size() -> None:
     picture, prepared = tapped(Preparer(ImageContract("x", 96, 60), "bayer"), frame_of(mosaic))
     assert prepared.tensors[0].shape[1:3] == (120, 192)
     assert picture.shape == (60, 96, 3)
-    small, _ = tapped(Preparer(ImageContract("x", 96, 60), "raw"), frame_of(raw(SCENE)))
+    small, _ = tapped(Preparer(ImageContract("x", 96, 60), "raw"), frame_of(RECORDED))
     assert np.abs(picture.astype(int) - small).mean() < 8
 
 
@@ -254,10 +249,10 @@ def test_a_preview_of_distances_and_of_a_smaller_step() -> None:
     """Distances are shown as the sinks show them; where frames are sent smaller the view is the same."""
     metres = np.linspace(0.5, 20, 24 * 32, dtype=np.float32).reshape(24, 32)
     depth = Preparer(ImageContract("x", 16, 12, colour=ColourOrder.DEPTH), "lz4")
-    picture, _ = tapped(depth, frame_of(raw(metres, "32FC1")))
+    picture, _ = tapped(depth, frame_of(as_image(metres, "32FC1")))
     assert picture.shape == (12, 16, 3)
     assert picture.dtype == np.uint8
-    half, prepared = tapped(Preparer(ImageContract("x", 96, 60), "jpeg:90"), frame_of(raw(SCENE)), QualityStep(50, 0.5))
+    half, prepared = tapped(Preparer(ImageContract("x", 96, 60), "jpeg:90"), frame_of(RECORDED), QualityStep(50, 0.5))
     assert prepared.tensors[0].shape[1:3] == (30, 48)
     assert (half.shape, prepared.placement.picture) == ((60, 96, 3), (96, 60))
 
@@ -324,7 +319,7 @@ def test_every_preview_that_is_due_is_published_or_counted(
     def frames() -> Iterator[Frame]:
         for number in range(40):
             {10: link.drop, 30: link.restore}.get(number, lambda: None)()
-            image = replace(raw(SCENE), data=b"") if number == 35 else raw(SCENE)  # one that can't be decoded
+            image = replace(RECORDED, data=b"") if number == 35 else RECORDED  # one that can't be decoded
             yield Frame("/front", number, number, number, "camera", image)
 
     previews = Previews(requester, "echo", 1.0, itertools.count().__next__)
