@@ -29,8 +29,9 @@ from mqinfer.edge_agent.reporting.statistics import FrameCounts, ReplayStatistic
 from mqinfer.edge_agent.resuming import NOTHING, begin_run, describe_run, open_earlier
 from mqinfer.edge_agent.settings import ReplayOptions, ReplaySettings
 from mqinfer.edge_agent.sinks.factory import ON_LINK, SinkSet, open_sinks
+from mqinfer.edge_agent.sinks.homeassistant import HomeAssistant
 from mqinfer.edge_agent.sinks.mqtt_sink import MqttSink
-from mqinfer.edge_agent.sinks.presence import ModelPresence
+from mqinfer.edge_agent.sinks.presence import ModelPresence, PresenceSettings
 from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.edge_agent.spooling.before_card import BeforeCard, wait_for
 from mqinfer.edge_agent.spooling.spool import Spool
@@ -189,7 +190,7 @@ class ModelRun:
         site = self._site
         if site.observe is not None:
             self._sinks.add(site.observe(settings, card))
-        if ON_LINK in settings.outputs.sinks:
+        if set(ON_LINK) & set(settings.outputs.sinks):
             self._answers = self._make_answers(card)
             self._sinks.add(self._answers)
         has_sink = settings.outputs.folder is not None or site.observe is not None or self._answers is not None
@@ -208,11 +209,24 @@ class ModelRun:
         self._card = card
 
     def _make_answers(self, card: ModelCard) -> MqttSink:
-        settings, outputs = self.settings, self.settings.outputs
-        target = settings.cascade.target if settings.cascade else None
-        presence = ModelPresence(outputs.presence, card.classes, target) if outputs.presence else None
-        own = self._site.requester, settings.options.model, card.classes
-        return MqttSink(*own, retain=outputs.retain, presence=presence)
+        site, outputs, is_known = self._site, self.settings.outputs, "homeassistant" in self.settings.outputs.sinks
+        watched = outputs.presence or (PresenceSettings() if is_known else None)
+        target = self.settings.cascade.target if self.settings.cascade else None
+        presence = ModelPresence(watched, card.classes, target) if watched else None
+        homeassistant: HomeAssistant | None = None
+        if presence and is_known:
+            has_all = "mqtt" in outputs.sinks
+            homeassistant = HomeAssistant(
+                site.requester.topics, card.classes, presence, has_all=has_all, is_stopped=site.stop.is_set
+            )
+        return MqttSink(
+            site.requester,
+            self.settings.options.model,
+            card.classes,
+            retain=outputs.retain,
+            presence=presence,
+            homeassistant=homeassistant,
+        )
 
     def _make_cascade(self, card: ModelCard, preparer: Preparer) -> Cascade | None:
         settings, site = self.settings, self._site

@@ -234,6 +234,8 @@ class Topics:
     """Answers of a client's frames in words, JSON (the last one retained where its edge is told so)."""
     presence = _Kind("presence", "presence/{model}/{client}/{stream}/{place}/{what}")
     """What is there in a stream: a class in a place, or the count of a line's crossings (retained)."""
+    overlay = _Kind("overlay", "overlays/{model}/{client}/{stream}")
+    """Frames as JPEG with what was found in them, for Home Assistant."""
     control = _Kind("control", f"{CONTROL}/{{server}}/{{client}}/{{path}}")
     """Calls to a server, or to `all`, whose path is that of a `mqinfer.protocol.control.Call`; the filter for those to
     one server covers its state too."""

@@ -87,7 +87,7 @@ def test_topics_are_those_of_the_code() -> None:
     """The table of topics holds the levels of each kind, with names in braces."""
     made = topics.Topics("{root}")
     kinds = (made.channel, made.version_channel, made.lane, made.result, made.cancel, made.card)
-    states = (made.worker_state, made.client_state, made.previews, made.answers, made.presence)
+    states = (made.worker_state, made.client_state, made.previews, made.answers, made.presence, made.overlay)
     assert [row[0] for row in rows("topic")] == [kind.template for kind in (*kinds, *states)]
 
 

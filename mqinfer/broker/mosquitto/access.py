@@ -58,6 +58,7 @@ _SWEPT = (
     "clients/+/control/+",
     "clients/+/preview/+",
     "answers/+/+/+",
+    "overlays/+/+/+",
 )
 _WATCHED = ("clients/+/state", "workers/+/state", "models/+/card", "presence/+/+/+/+/+")
 
@@ -152,6 +153,7 @@ def _driving(name: str, root: str) -> Iterator[str]:
     yield f"write {root}/clients/{name}/preview/+"
     yield f"readwrite {root}/answers/+/{name}/+"
     yield f"write {root}/presence/+/{name}/+/+/+"
+    yield f"write {root}/overlays/+/{name}/+"
 
 
 def _asking(name: str, root: str) -> Iterator[str]:
@@ -186,6 +188,7 @@ def _dashboard(_: str, root: str) -> Iterator[str]:
     yield f"read {root}/clients/+/preview/+"
     yield f"read {root}/answers/+/+/+"
     yield f"read {root}/presence/+/+/+/+/+"
+    yield f"read {root}/overlays/+/+/+"
     yield f"read {root}/workers/+/state"
     yield f"read {root}/clients/+/state"
     yield f"read {root}/{CONTROL}/+/state"

@@ -117,8 +117,8 @@ def offence(path: str, message: Kept) -> Offence | None:
             found, allowed = Offence(name, "a request"), 0
         case ["workers", _, "infer", _, name] | ["control", _, name, *_]:
             found, allowed = Offence(name, "a request or an order"), 0
-        case ["clients", name, "preview", _]:
-            found, allowed = Offence(name, "a preview"), 0
+        case ["clients", name, "preview", _] | ["overlays", _, name, _]:
+            found, allowed = Offence(name, "a preview or an overlay"), 0
         case _:
             found, allowed = Offence(None, "a message"), 0
     return found if message.size > allowed and (message.retained or allowed) else None

@@ -185,8 +185,8 @@ class OutputOptions:
     presence: Annotated[
         Path | None,
         typer.Option(
-            help="TOML file of what is watched for being there, with --sink mqtt: classes, zones and lines; an empty "
-            "file for all classes of the model."
+            help="TOML file of what --sink mqtt and homeassistant watch for being there: classes, zones and lines; "
+            "an empty file for all classes of the model."
         ),
     ] = None
     picture_every: Annotated[int, typer.Option(help="Write an overlay picture every N frames.", min=1)] = 10
@@ -209,12 +209,12 @@ class OutputOptions:
             ConfigError: One is unknown, or there is no folder for those that are asked for.
         """
         kinds = check_kinds(self.sink or DEFAULT_SINKS)
-        files = [each for each in kinds if each != ON_LINK]
+        files = [each for each in kinds if each not in ON_LINK]
         if self.sink and files and self.output is None:
             raise ConfigError(f"--sink {files[0]} writes into the folder of --output; name one")
-        if (self.retain or self.presence) and ON_LINK not in kinds:
+        if (self.retain or self.presence) and not set(ON_LINK) & set(kinds):
             option = "--retain" if self.retain else "--presence"
-            raise ConfigError(f"{option} is of the answers that are published; add --sink {ON_LINK}")
+            raise ConfigError(f"{option} is of the answers that are published; add --sink {' or '.join(ON_LINK)}")
         return kinds
 
     def watched(self) -> PresenceSettings | None:

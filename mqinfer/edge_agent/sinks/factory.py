@@ -34,10 +34,10 @@ _OPENERS: dict[str, Callable[[Path, ModelCard, int, str | None], Sink]] = {
     "video": lambda directory, card, *_: VideoSink(directory, card.classes),
 }
 
-ON_LINK = "mqtt"
-"""The kind of sink that writes no files, and needs a connection in place of a folder."""
+ON_LINK = ("homeassistant", "mqtt")
+"""The kinds of sinks that write no files, and need a connection in place of a folder."""
 
-SINK_KINDS: tuple[str, ...] = tuple(sorted((*_OPENERS, ON_LINK)))
+SINK_KINDS: tuple[str, ...] = tuple(sorted((*_OPENERS, *ON_LINK)))
 """Names of the kinds of sinks."""
 
 DEFAULT_SINKS = ("jsonl", "mcap", "pictures", "video")
@@ -139,7 +139,7 @@ def open_sinks(
     Args:
         directory: For all files.
         card: The model's card: its classes and colours, and the name in the MCAP file.
-        kinds: Some of `SINK_KINDS`; repeated names count once, and `ON_LINK` not at all.
+        kinds: Some of `SINK_KINDS`; repeated names count once, and those of `ON_LINK` not at all.
         picture_every: Write an overlay picture every N frames with a result, for each stream.
         goes_on_with: Go on with the JSON lines and the NumPy files that are there, which are of a model of this hash;
             files of other kinds are set aside as always. None sets all of them aside.
@@ -148,7 +148,7 @@ def open_sinks(
         ConfigError: A kind is unknown, `picture_every` is below 1, or a file cannot be written.
         MissingExtra: A package that a sink needs is not installed.
     """
-    wanted = [kind for kind in check_kinds(kinds) if kind != ON_LINK]
+    wanted = [kind for kind in check_kinds(kinds) if kind not in ON_LINK]
     if picture_every < 1:
         raise ConfigError(f"picture_every is {picture_every}; expected 1 or more")
     with writing(directory):

@@ -9,6 +9,8 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from mqinfer.answers.words import describe_answer, document
 from mqinfer.bags.frame import Frame
 from mqinfer.broker.link import Message, ReasonCode
@@ -16,6 +18,7 @@ from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.published import PublishedCounts
 from mqinfer.edge_agent.frames.view import FrameView
+from mqinfer.edge_agent.sinks.homeassistant import HomeAssistant
 from mqinfer.edge_agent.sinks.jsonl_sink import describe_result, describe_times
 from mqinfer.edge_agent.sinks.presence import ModelPresence
 from mqinfer.edge_agent.sinks.sink import StreamNames
@@ -23,7 +26,6 @@ from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import MessageTooLarge, NotConnected
 from mqinfer.protocol.oip_json import CONTENT_TYPE
 from mqinfer.protocol.topics import stream_level
-from mqinfer.protocol.types import Buffer
 
 _MOST_QUEUED, _MOST_IN_FLIGHT = 256, 64
 """Messages that wait for a connection or for room, and those that the broker has not acknowledged; 64 KiB each."""
@@ -61,9 +63,11 @@ class MqttSink:
         classes: Names from the model's card.
         retain: Whether the broker keeps the last message of each stream.
         presence: What is watched for being there, in the messages and as retained states; None for nothing.
+        homeassistant: Introduces the streams to Home Assistant, and chooses the answers that are published; None for
+            all.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is published
         self,
         requester: Requester,
         model: str,
@@ -71,18 +75,19 @@ class MqttSink:
         *,
         retain: bool = False,
         presence: ModelPresence | None = None,
+        homeassistant: HomeAssistant | None = None,
     ) -> None:
         self._requester = requester
         self._model = model
         self._classes = tuple(classes)
         self._retain = retain
         self._presence = presence
+        self._homeassistant = homeassistant
         self._levels = StreamNames(stream_level)
-        self._states: dict[str, Buffer | None] = {}  # None where it is not known what the broker has
+        self._states: dict[str, Message | None] = {}  # None where it is not known what the broker has
         self._changed = threading.Condition()
         self._queue: deque[Message] = deque()
         self._in_flight: dict[int, Message] = {}
-        self._number = 0
         self._is_sending = False
         self._published = 0
         self._dropped: Counter[AnswerDrop] = Counter()
@@ -100,13 +105,22 @@ class MqttSink:
         own = self._model, self._requester.name, self._levels.of(frame.source)
         words = describe_answer(view.answer, self._classes)
         held = self._presence.update(frame, view, result, words) if self._presence else {}
-        payload, cut = document(self._describe(frame, view, result, {**words, **held}))
-        message = Message(self._requester.topics.answers(*own), payload, retain=self._retain, content_type=CONTENT_TYPE)
+        words = {**words, **held}
+        topics = self._requester.topics
+        states = self._presence.messages(topics, own, held) if self._presence else []
+        is_due = True
+        if self._homeassistant:
+            is_due, more = self._homeassistant.messages(own, frame, view, result, words)
+            states = [*states, *more]
+        if is_due:
+            payload, cut = document(self._describe(frame, view, result, words))
+            message = Message(topics.answers(*own), payload, retain=self._retain, content_type=CONTENT_TYPE)
         with self._changed:
-            self._cut.update(cut)
-            self._put(message)
-            for place, what, value in self._presence.states(held) if self._presence else ():
-                self._keep(self._requester.topics.presence(*own, place, what), value.encode())
+            if is_due:
+                self._cut.update(cut)
+                self._put(message)
+            for each in states:
+                self._keep(each)
         self._send()
 
     def _put(self, message: Message) -> None:
@@ -114,11 +128,12 @@ class MqttSink:
             self._lose(self._queue.popleft(), AnswerDrop.QUEUE_FULL)
         self._queue.append(message)
 
-    def _keep(self, topic: str, value: Buffer) -> None:
+    def _keep(self, state: Message) -> None:
         """Have the broker keep a state, unless it does."""
-        if self._states.get(topic) != value and len(self._queue) < _MOST_QUEUED:
-            self._states[topic] = value
-            self._queue.append(Message(topic, value, retain=True))
+        has = self._states.get(state.topic)
+        if (has is None or has.payload != state.payload) and len(self._queue) < _MOST_QUEUED:
+            self._states[state.topic] = state
+            self._queue.append(state)
 
     def _describe(
         self, frame: Frame, view: FrameView, result: InferResult, words: Mapping[str, object]
@@ -136,8 +151,9 @@ class MqttSink:
     def close(self) -> tuple[Path, ...]:
         """Clear the states, wait a moment until all is acknowledged, and count the rest; there are no files."""
         with self._changed:
-            for topic in tuple(self._states):
-                self._keep(topic, b"")
+            for state in filter(None, tuple(self._states.values())):
+                if state.retain and not (self._homeassistant and self._homeassistant.stays(state)):
+                    self._keep(replace(state, payload=b""))
         self._send()
         with self._changed:
             self._changed.wait_for(lambda: not (self._queue or self._in_flight) or self._is_away(), _CLOSE_S)
@@ -158,10 +174,10 @@ class MqttSink:
             self._is_sending = True
         while message := self._next():
             try:
-                self._requester.link.publish(message, partial(self._on_ack, self._number))
+                self._requester.link.publish(message, partial(self._on_ack, message))
             except NotConnected:
                 with self._changed:
-                    self._take(self._number)
+                    self._take(message)
                     if len(self._queue) < _MOST_QUEUED:
                         self._queue.appendleft(message)
                     else:
@@ -170,7 +186,7 @@ class MqttSink:
                 return
             except MessageTooLarge:
                 with self._changed:
-                    if self._take(self._number):
+                    if self._take(message):
                         self._lose(message, AnswerDrop.TOO_LARGE)
 
     def _next(self) -> Message | None:
@@ -178,23 +194,23 @@ class MqttSink:
             if not self._queue or len(self._in_flight) >= _MOST_IN_FLIGHT or self._is_away():
                 self._is_sending = False
                 return None
-            self._number += 1
-            message = self._in_flight[self._number] = self._queue.popleft()
+            message = self._queue.popleft()
+            self._in_flight[id(message)] = message
             return message
 
-    def _on_ack(self, number: int, code: int) -> None:
+    def _on_ack(self, message: Message, code: int) -> None:
         with self._changed:
-            message = self._take(number)
-            if message and code >= ReasonCode.UNSPECIFIED:
+            is_there = self._take(message)
+            if is_there and code >= ReasonCode.UNSPECIFIED:
                 self._lose(message, AnswerDrop.REFUSED)
-            elif message:
+            elif is_there:
                 self._published += message.topic not in self._states
         self._send()
 
-    def _take(self, number: int) -> Message | None:
-        """Take a message from those in flight; None where it is not there, since it was counted as lost."""
+    def _take(self, message: Message) -> bool:
+        """Take a message from those in flight; False where it is not there, since it was counted as lost."""
         self._changed.notify_all()
-        return self._in_flight.pop(number, None)
+        return self._in_flight.pop(id(message), None) is not None
 
     def _on_connection(self) -> None:
         """Count what was in flight on a connection that is lost; go on with the next one. On the link's thread."""

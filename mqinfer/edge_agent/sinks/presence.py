@@ -18,13 +18,14 @@ from msgspec import Meta
 
 from mqinfer.answers.outputs import PRESENT
 from mqinfer.bags.frame import Frame
+from mqinfer.broker.link import Message
 from mqinfer.client.result import InferResult
 from mqinfer.codecs.opencv import opencv
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.sinks.sink import StreamNames
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import ConfigError
-from mqinfer.protocol.topics import instead_of, stream_level
+from mqinfer.protocol.topics import Topics, instead_of, stream_level
 from mqinfer.protocol.types import Outcome, Positive
 
 FRAME, OBJECT = "frame", "object"
@@ -121,6 +122,7 @@ class ModelPresence:
         self._settings, self._target = settings, target
         self._streams: dict[str, StreamPresence] = {}
         self._held: dict[str, dict[str, Any]] = {}
+        self._sent: dict[str, tuple[Mapping[str, Any], list[Message]]] = {}
         self._levels = StreamNames(stream_level)
 
     def update(self, frame: Frame, view: FrameView, result: InferResult, words: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,10 +131,23 @@ class ModelPresence:
             if frame.source not in self._streams:
                 self._streams[frame.source] = StreamPresence(self._settings, self.watched, frame.source)
             target = None if self._target is None else bool(np.any(view.outputs.get(PRESENT, False)))
-            self._held[frame.source] = self._streams[frame.source].update(
-                frame.capture_time_ns / 1e9, words, target=target
-            )
+            held = self._streams[frame.source].update(frame.capture_time_ns / 1e9, words, target=target)
+            if held != self._held.get(frame.source):
+                self._held[frame.source] = held
         return self._held.get(frame.source, {})
+
+    def messages(self, topics: Topics, own: tuple[str, str, str], held: Mapping[str, Any]) -> list[Message]:
+        """Return the messages of a stream's states, made anew only where `update` returned others.
+
+        Args:
+            topics: Of the site.
+            own: Model, client and stream, as levels of topics.
+            held: What `update` returned.
+        """
+        if held is not self._sent.get(own[2], (None,))[0]:
+            states = ((topics.presence(*own, place, what), value) for place, what, value in self.states(held))
+            self._sent[own[2]] = held, [Message(each, value.encode(), retain=True) for each, value in states]
+        return self._sent[own[2]][1]
 
     def states(self, held: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         """Yield the levels for place and class or direction, and `ON`, `OFF` or a count, for each state."""

@@ -70,6 +70,10 @@ TOPICS = {
     "presence": f"{R}/presence/m/{{me}}/camera/frame/car",
     "sub-name's presence": f"{R}/presence/m/{{me}}.rear/camera/frame/car",
     "other's presence": f"{R}/presence/m/car-2/camera/frame/car",
+    "overlay": f"{R}/overlays/m/{{me}}/camera",
+    "sub-name's overlay": f"{R}/overlays/m/{{me}}.rear/camera",
+    "other's overlay": f"{R}/overlays/m/car-2/camera",
+    "an entity in Home Assistant": "homeassistant/sensor/{me}/1/config",
     "below a presence": f"{R}/presence/m/{{me}}/camera/frame/car/more",
     "below an answer": f"{R}/answers/m/{{me}}/camera/more",
     "below a preview": f"{R}/clients/{{me}}/preview/camera/more",
@@ -101,6 +105,7 @@ CLIENT_STATES = {"client state", "other's client state", "sub-name's client stat
 PREVIEWS = {"preview", "sub-name's preview", "other's preview", "preview of other's sub-name"}
 ANSWERS = {"answer", "sub-name's answer", "other's answer"}
 PRESENCES = {"presence", "sub-name's presence", "other's presence"}
+OVERLAYS = {"overlay", "sub-name's overlay", "other's overlay"}
 REPLIES = {name for name in TOPICS if "result" in name or "reply" in name}
 REQUESTS = {name for name in TOPICS if "request" in name and "lane" not in name and "itself" not in name}
 LANES = {name for name in TOPICS if "to a lane" in name or "lane request" in name} - {"other's lane request to v"}
@@ -124,6 +129,8 @@ WRITES = {
         "sub-name's answer",
         "presence",
         "sub-name's presence",
+        "overlay",
+        "sub-name's overlay",
         *ASKING,
         *OF_SUB_NAMES,
     },
@@ -166,7 +173,7 @@ READS = {
         *ALL_STATES,
         *OF_CONTROL,
     },
-    "dash": {*REPLIES, *PREVIEWS, *ANSWERS, *PRESENCES, "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
+    "dash": {*REPLIES, *PREVIEWS, *ANSWERS, *PRESENCES, *OVERLAYS, "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
     "op": {"result", "reply to an order", "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
     "gw": {"result", "process's result", "reply to an order", "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
     "br": {
@@ -268,6 +275,7 @@ def test_the_table_covers_all_topics() -> None:
         topics.preview("car-1", "camera"),
         topics.answers("m", "car-1", "camera"),
         topics.presence("m", "car-1", "camera", "frame", "car"),
+        topics.overlay("m", "car-1", "camera"),
         topics.control("all", "car-1", Operation.INDEX),
         topics.control("w", "car-1", Operation.ALL_STATS),
         topics.control("w", "car-1", "repository/index"),
