@@ -36,10 +36,8 @@ def check_shape(name: str, datatype: Datatype, shape: Sequence[int]) -> None:
         BadTensor: An axis is negative, or beyond 63 bits.
         LimitExceeded: Too many axes, bytes or strings.
     """
-    try:
-        array_bytes(name, datatype, shape, _STRINGS if datatype is Datatype.BYTES else DEFAULT_LIMITS)
-    except LimitExceeded as error:  # it names the protocol's limit, which is no option of a gateway
-        raise LimitExceeded(str(error).replace("(tensor_bytes)", "for one tensor, which no option raises")) from None
+    limits = _STRINGS if datatype is Datatype.BYTES else DEFAULT_LIMITS
+    array_bytes(name, datatype, shape, limits, "for one tensor, which no option raises")
 
 
 def check_names(what: str, names: Sequence[str]) -> None:

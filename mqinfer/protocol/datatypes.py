@@ -100,10 +100,19 @@ def nbytes(datatype: Datatype, shape: tuple[int, ...]) -> int:
     return prod(shape) * ITEM_BYTES[datatype]
 
 
-def array_bytes(tensor: str, datatype: Datatype, shape: Sequence[object], limits: Limits) -> int:
+def array_bytes(
+    tensor: str, datatype: Datatype, shape: Sequence[object], limits: Limits, named: str = "(tensor_bytes)"
+) -> int:
     """Check a claimed shape and count the bytes of its array in memory (for BYTES: of the empty strings).
 
     Axes of size 0 are left out of the product, since NumPy refuses `[0, 2**62]` as well.
+
+    Args:
+        tensor: Its name, for messages.
+        datatype: As declared.
+        shape: Likewise.
+        limits: Bounds.
+        named: How a message names the bound on the bytes, for whoever may raise it.
 
     Raises:
         BadTensor: An entry is no integer, negative or beyond 63 bits.
@@ -123,7 +132,7 @@ def array_bytes(tensor: str, datatype: Datatype, shape: Sequence[object], limits
     if size > limits.tensor_bytes:
         raise LimitExceeded(
             f"tensor {tensor!r}: shape {list(shape)} of {datatype} takes {size} bytes; at most {limits.tensor_bytes}"
-            " are accepted (tensor_bytes); send less at once"
+            f" are accepted {named}; send less at once"
         )
     return 0 if empty else size
 
