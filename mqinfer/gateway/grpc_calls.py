@@ -147,7 +147,7 @@ async def receive(core: Core, context: Any, caller: GrpcCaller, *, is_only: bool
 class HeldRequest:
     """Counts a request within the context; entering raises `Overloaded` where there is no room for it.
 
-    A class: the generator that would say it shorter costs four times as much, for every request.
+    A class, since a generator takes 1.6 times as long, for every request.
     """
 
     __slots__ = ("_arriving", "_caller", "_size")

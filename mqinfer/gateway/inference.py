@@ -70,7 +70,7 @@ class Inference:
     Attributes:
         admission: What is pending, and what was refused by which bound.
         outcomes: Calls by model and `ok` or the code of the error; the model is empty where it is not known here.
-        times: Where the time of the successful ones went, by model.
+        times: How long the successful ones took, and where the time of their requests went, by model.
     """
 
     def __init__(
@@ -113,10 +113,12 @@ class Inference:
         Raises:
             MqinferError: Whatever came of it.
         """
+        clock = asyncio.get_running_loop().time
+        began = clock()
         trace, span = read_trace(call.traceparent, call.tracestate) if call.traceparent else None, None
         tracer = self._client.connection.requester.tracer
         if tracer is not None:
-            began, about = asyncio.get_running_loop().time(), {"mqinfer.model": call.model[:_MOST_NAME]}
+            about = {"mqinfer.model": call.model[:_MOST_NAME]}
             span = Around(tracer, "call", began, about, trace, SpanRole.SERVER)
             trace = span.context
         try:
@@ -128,6 +130,7 @@ class Inference:
                 span.end(why.outcome, ErrorInfo(why.code, str(why)))
             raise
         self.count(call.model, None)
+        self._times_of(call.model).add_call(clock() - began)
         if span is not None:
             span.end(Outcome.OK, None)
         return result
@@ -208,11 +211,15 @@ class Inference:
         largest, until = self._replies.get(call.model, (0, 0.0))
         if size >= largest or now >= until:
             self._replies[call.model] = size, now + _REMEMBERED_S
-        times = self.times.get(call.model)
-        if times is None:
-            times = self.times[call.model] = Times()  # of a model that has answered: no name that callers made up
-        times.add(result.timings)
+        self._times_of(call.model).add(result.timings)
         return result
+
+    def _times_of(self, model: str) -> Times:
+        """Return the times of a model that has answered: it is no name that callers made up."""
+        times = self.times.get(model)
+        if times is None:
+            times = self.times[model] = Times()
+        return times
 
     async def _send_along(self, request: InferRequest, limit_s: float) -> InferResult:
         """Send a request; a picture that is encoded against others goes to the worker that has answered their first."""

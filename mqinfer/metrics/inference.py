@@ -22,7 +22,7 @@ _DROPPED, _SKIPPED = "dropped_", "skipped_"
 _LARGEST_BATCH = 10
 """Power of two of the last bound of batch sizes."""
 _BITS = 65
-_PARTS = ("total", "client_queue", "transmission", "server_queue", "compute_input", "compute_infer", "compute_output")
+_PARTS = ("call", "client_queue", "transmission", "server_queue", "compute_input", "compute_infer", "compute_output")
 
 
 def add_inference(samples: Samples, models: Mapping[tuple[str, str], ModelStatistics], *, triton: bool = False) -> None:
@@ -113,7 +113,7 @@ def _triton(found: ModelStatistics) -> dict[str, tuple[str, int]]:
 
 
 class Times:
-    """Times of one model's successful requests, by powers of two, which costs one addition a time.
+    """Times of one model's successful calls and their requests, by powers of two, which costs one addition a time.
 
     One thread adds; any may read.
     """
@@ -125,9 +125,8 @@ class Times:
         self._totals = [0] * len(_PARTS)
 
     def add(self, timings: Timings) -> None:
-        """Count the times of a request."""
+        """Count the times of a request, of which a call may have several."""
         found = (
-            timings.total,
             timings.client_queue,
             timings.transmission,
             timings.server_queue,
@@ -136,15 +135,21 @@ class Times:
             timings.postprocess + timings.encode,
         )
         totals = self._totals
-        for index, nanoseconds in enumerate(found):
+        for index, nanoseconds in enumerate(found, 1):
             self._counts[index][nanoseconds.bit_length()] += 1
             totals[index] += nanoseconds
+
+    def add_call(self, seconds: float) -> None:
+        """Count how long a call took."""
+        nanoseconds = round(seconds * 1e9)
+        self._counts[0][nanoseconds.bit_length()] += 1
+        self._totals[0] += nanoseconds
 
     def add_to(self, samples: Samples, prefix: str, model: str) -> None:
         """Add the histograms of a scrape."""
         for stage, counts, total in zip(_PARTS, self._counts, self._totals, strict=True):
-            if stage == "total":
-                text = "Time of successful requests, from the gateway to the worker and back."
+            if stage == "call":
+                text = "Time of successful calls, from the gateway to the workers and back."
                 samples.durations(f"{prefix}_request_duration", text, counts, total, model=model)
             else:
                 text = "Time of successful requests by stage."

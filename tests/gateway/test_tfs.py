@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from mqinfer.gateway.tfs import calls
 from mqinfer.gateway.tfs.messages import tfs_class
 from mqinfer.gateway.tfs.tensors import NUMBERS
+from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
 from mqinfer.protocol.topics import Topics
 from mqinfer.telemetry.tracer import Tracer
@@ -87,6 +88,13 @@ async def test_a_call_with_its_parts_below(front: TfsFront) -> None:
     assert {span.context.trace_id for span in spans} == {call.context.trace_id}
     assert front.core.inference.outcomes == {("simple", "ok"): 1}
     assert front.core.inference.admission.accepted == 3
+    samples = Samples()
+    front.core.inference.times["simple"].add_to(samples, "gateway", "simple")
+    values = {
+        (each.name, each.labels.get("stage")): each.value for family in samples.families() for each in family.samples
+    }
+    assert values["mqinfer_gateway_request_duration_seconds_count", None] == 1
+    assert values["mqinfer_gateway_stage_duration_seconds_count", "transmission"] == 3
 
 
 async def test_more_rows_than_are_split(front: TfsFront, monkeypatch: pytest.MonkeyPatch) -> None:
