@@ -9,6 +9,8 @@ from pathlib import Path
 
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.lab.drives.recording import write_drive
+from mqinfer.protocol.topics import Topics
+from tests.broker.bridges import Bridges
 from tests.dashboard.numbered import mask_of, picture_of, write_numbered, write_reader
 from tests.dashboard.programs import Program, Programs
 from tests.dashboard.publishing import Frames
@@ -56,12 +58,13 @@ class RunningSite:
 
 
 @contextmanager
-def running_site(folder: Path, *, previews: float = 5) -> Iterator[RunningSite]:
+def running_site(folder: Path, *, previews: float = 5, far: str | None = None) -> Iterator[RunningSite]:
     """Start all of it, and wait for the first results.
 
     Args:
         folder: For models, recordings and logs.
         previews: Previews a second.
+        far: URL of another broker, where the workers are; two bridges lead there.
     """
     repository = write_segmenter(write_reader(folder / "models", NUMBERS), STREET)
     drive = write_drive(folder / "drive", ros=2, frames=30, seed=5, width=192, height=128, truth_topic=False)
@@ -70,8 +73,10 @@ def running_site(folder: Path, *, previews: float = 5) -> Iterator[RunningSite]:
         broker = stack.enter_context(MosquittoServer())
         started = stack.enter_context(Programs(folder, broker.url))
         kept = stack.enter_context(witness(broker.url))
+        if far is not None:
+            stack.enter_context(Bridges(broker.url, far, Topics()))
         workers = {
-            name: started.start("worker", "--repository", repository, "--name", name, "--threads", "1")
+            name: started.start("worker", "--repository", repository, "--name", name, "--threads", "1", broker=far)
             for name in ("gpu-a", "gpu-b")
         }
         url, dashboard = started.dashboard()
