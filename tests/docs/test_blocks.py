@@ -13,8 +13,10 @@ import pytest
 import typer
 
 from mqinfer.cli.app import app
+from mqinfer.edge_agent.sinks.presence import PresenceSettings
 from mqinfer.judging.settings import read_settings
 from mqinfer.models.repository.config_files import read_layer
+from mqinfer.models.repository.tables import read_toml, table_of
 from mqinfer.protocol.states import read_worker_state
 from mqinfer.protocol.topics import Topics
 from tests.docs.blocks import DOCUMENTS, NEWCOMERS, PARTS, SCRIPTS, Block, blocks, part_of, run_as_newcomer, running
@@ -87,10 +89,13 @@ def test_a_wrong_option_is_found() -> None:
 
 @pytest.mark.parametrize("block", of_language("toml"))
 def test_toml(block: Block, tmp_path: Path) -> None:
-    """A `model.toml`, read as a repository does, or a cascade's file, read as an edge does."""
+    """A `model.toml`, read as a repository does, or the file of a cascade or of presence, read as an edge does."""
     path = tmp_path / "model.toml"
     path.write_text(block.text, encoding="utf-8")
-    assert read_settings(path) if "[reference]" in block.text else read_layer(path)
+    if "[zones" in block.text:
+        assert read_toml(path, table_of(PresenceSettings))
+    else:
+        assert read_settings(path) if "[reference]" in block.text else read_layer(path)
     assert tomllib.loads(block.text)
 
 
