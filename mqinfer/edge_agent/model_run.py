@@ -209,24 +209,16 @@ class ModelRun:
         self._card = card
 
     def _make_answers(self, card: ModelCard) -> MqttSink:
-        site, outputs, is_known = self._site, self.settings.outputs, "homeassistant" in self.settings.outputs.sinks
-        watched = outputs.presence or (PresenceSettings() if is_known else None)
+        site, outputs, kinds = self._site, self.settings.outputs, self.settings.outputs.sinks
+        watched = outputs.presence or (PresenceSettings() if "homeassistant" in kinds else None)
         target = self.settings.cascade.target if self.settings.cascade else None
         presence = ModelPresence(watched, card.classes, target) if watched else None
-        homeassistant: HomeAssistant | None = None
-        if presence and is_known:
-            has_all = "mqtt" in outputs.sinks
-            homeassistant = HomeAssistant(
-                site.requester.topics, card.classes, presence, has_all=has_all, is_stopped=site.stop.is_set
-            )
-        return MqttSink(
-            site.requester,
-            self.settings.options.model,
-            card.classes,
-            retain=outputs.retain,
-            presence=presence,
-            homeassistant=homeassistant,
-        )
+        shown = None
+        if presence and "homeassistant" in kinds:
+            own = site.requester.topics, card.classes, presence
+            shown = HomeAssistant(*own, has_all="mqtt" in kinds, is_stopped=site.stop.is_set)
+        what = site.requester, self.settings.options.model, card.classes
+        return MqttSink(*what, retain=outputs.retain, presence=presence, homeassistant=shown)
 
     def _make_cascade(self, card: ModelCard, preparer: Preparer) -> Cascade | None:
         settings, site = self.settings, self._site
