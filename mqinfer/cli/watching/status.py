@@ -28,6 +28,7 @@ from mqinfer.cli.options import (
     plain_console,
     table_console,
     with_connection,
+    with_group,
 )
 from mqinfer.cli.watching.overview import observe
 from mqinfer.logs import printable
@@ -48,22 +49,31 @@ _HASH = len("sha256:12345678")
 _Show = Callable[[dict[str, Any]], None]
 
 
-@with_connection
-def status(
-    connection: ConnectionOptions,
-    model: Annotated[str, typer.Argument(help="Name of a model, to show what concerns it; all by default.")] = "",
-    as_json: AsJson = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Refresh every --interval seconds, until Ctrl-C.")] = False,
+@dataclass(frozen=True, slots=True)
+class OverviewOptions:
+    """What is shown, and how often; each field is an option of `status`."""
+
+    model: Annotated[str, typer.Argument(help="Name of a model, to show what concerns it; all by default.")] = ""
+    as_json: AsJson = False
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every --interval seconds, until Ctrl-C.")] = False
     interval: Annotated[
         float, typer.Option(help="Seconds over which rates are counted, and between two refreshes.", min=0.1, max=3600)
-    ] = 1,
+    ] = 1
     rounds: Annotated[
         int | None, typer.Option("--count", help="With --watch, number of refreshes; without end by default.", min=1)
-    ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for the servers' replies.", min=0.001, max=1e6)] = 5,
-    metrics_port: MetricsPort = None,
-    metrics_bind: MetricsBind = LOOPBACK,
-) -> None:
+    ] = None
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the servers' replies.", min=0.001, max=1e6)] = 5
+    metrics_port: MetricsPort = None
+    metrics_bind: MetricsBind = LOOPBACK
+
+    def __post_init__(self) -> None:
+        if self.rounds and not self.watch:
+            raise ConfigError("--count is the number of refreshes of --watch; add --watch")
+
+
+@with_connection
+@with_group("asked", OverviewOptions)
+def status(connection: ConnectionOptions, asked: OverviewOptions) -> None:
     """Show servers, models, workers, streams and what was dropped. Exit code 1 if nothing is served.
 
     With --metrics-port Prometheus reads what waits for each model, as at a gateway, until Ctrl-C.
@@ -72,12 +82,9 @@ def status(
     oldest of them. p50 is the median time in the worker of the newest requests, on the slowest server; the stages after
     it are means. Rates, times and hashes need a login that may ask servers (operator); a dashboard's login sees states.
     """
-    if rounds and not watch:
-        raise ConfigError("--count is the number of refreshes of --watch; add --watch")
-    with _shown(as_json=as_json, is_live=watch) as show:
-        metrics = metrics_port, metrics_bind
-        last = asyncio.run(_run(connection, show, model, interval, rounds if watch else 1, timeout, metrics))
-    if watch or metrics_port is not None:
+    with _shown(as_json=asked.as_json, is_live=asked.watch) as show:
+        last = asyncio.run(_run(connection, asked, show))
+    if asked.watch or asked.metrics_port is not None:
         return
     if last is None:
         raise typer.Exit(ExitCode.INTERRUPTED)
@@ -85,31 +92,23 @@ def status(
         raise typer.Exit(ExitCode.FAILED)
 
 
-async def _run(
-    connection: ConnectionOptions,
-    show: _Show,
-    model: str,
-    interval: float,
-    rounds: int | None,
-    timeout: float,  # noqa: ASYNC109
-    metrics: tuple[int | None, str],
-) -> dict[str, Any] | None:
+async def _run(connection: ConnectionOptions, asked: OverviewOptions, show: _Show) -> dict[str, Any] | None:
     """Show so many pictures, or until a signal; return the last one, None where a signal came first."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     last = None
     async with observe(connection) as observer:
-        with serving_metrics(observer.read_metrics, *metrics):
-            before = await observer.ask(timeout)
-            for _ in count() if rounds is None else range(rounds):
-                if await _is_set(stop, interval):
+        with serving_metrics(observer.read_metrics, asked.metrics_port, asked.metrics_bind):
+            before = await observer.ask(asked.timeout)
+            for _ in count() if asked.watch and asked.rounds is None else range(asked.rounds or 1):
+                if await _is_set(stop, asked.interval):
                     return last
-                now = await observer.ask(timeout)
-                last = observer.overview(model, before, now)
+                now = await observer.ask(asked.timeout)
+                last = observer.overview(asked.model, before, now)
                 show(last)
                 before = now
-            if metrics[0] is not None:
+            if asked.metrics_port is not None:
                 await stop.wait()
     return last
 

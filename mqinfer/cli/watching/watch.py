@@ -19,7 +19,7 @@ from typing import Annotated
 import typer
 
 from mqinfer.cli.exit_codes import ExitCode
-from mqinfer.cli.options import AsJson, ConnectionOptions, with_connection
+from mqinfer.cli.options import AsJson, ConnectionOptions, with_connection, with_group
 from mqinfer.cli.watching.lines import describe, line_of
 from mqinfer.client import AsyncClient, AsyncWatch, SeenPreview, SeenResult, WatchCounters
 from mqinfer.client.watching import WatchOptions
@@ -43,54 +43,46 @@ _NOTHING = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What the command line asks for, of `watch`."""
+class ResultOptions:
+    """The results that are shown, and how; each field is an option of `watch`."""
 
-    model: str | None
-    count: int | None
-    client: str | None
-    save: Path | None
-    as_json: bool
-    with_tensors: bool
-    is_quiet: bool
-    buffer: int
+    model: Annotated[str | None, typer.Argument(help="Model whose results to show; all by default.")] = None
+    count: Annotated[int | None, typer.Option(help="End after N results.", min=1)] = None
+    client: Annotated[str | None, typer.Option(help="Show the results of this client alone.")] = None
+    save: Annotated[Path | None, typer.Option(help="Folder for a recording of results and previews, results.mcap.")] = (
+        None
+    )
+    as_json: AsJson = False
+    tensors: Annotated[
+        bool, typer.Option("--tensors", help="Add all elements of the outputs to the JSON, in base64.")
+    ] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no results; needs --save.")] = False
+    buffer: Annotated[
+        int, typer.Option(help="Results that may wait to be shown; the oldest are dropped first.", min=1)
+    ] = 256
+
+    def __post_init__(self) -> None:
+        if self.tensors and not self.as_json:
+            raise ConfigError("--tensors adds to the JSON; add --json")
+        if self.quiet and self.save is None:
+            raise ConfigError("--quiet leaves nothing to do without a recording; add --save DIR")
 
 
 @with_connection
-def watch(
-    connection: ConnectionOptions,
-    model: Annotated[str | None, typer.Argument(help="Model whose results to show; all by default.")] = None,
-    count: Annotated[int | None, typer.Option(help="End after N results.", min=1)] = None,
-    client: Annotated[str | None, typer.Option(help="Show the results of this client alone.")] = None,
-    save: Annotated[
-        Path | None, typer.Option(help="Folder for a recording of results and previews, results.mcap.")
-    ] = None,
-    as_json: AsJson = False,
-    tensors: Annotated[
-        bool, typer.Option("--tensors", help="Add all elements of the outputs to the JSON, in base64.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no results; needs --save.")] = False,
-    buffer: Annotated[
-        int, typer.Option(help="Results that may wait to be shown; the oldest are dropped first.", min=1)
-    ] = 256,
-) -> None:
+@with_group("wanted", ResultOptions)
+def watch(connection: ConnectionOptions, wanted: ResultOptions) -> None:
     """Show the results that workers send to other clients, until Ctrl-C; with access rules, to a dashboard's login.
 
     A line has the time, client, source, frame, outcome, worker, model, the time in the worker and the answer. Previews,
     which --save records with the results, come from edges that run with --preview. What was dropped stands at the end,
     on standard error.
     """
-    if tensors and not as_json:
-        raise ConfigError("--tensors adds to the JSON; add --json")
-    if quiet and save is None:
-        raise ConfigError("--quiet leaves nothing to do without a recording; add --save DIR")
-    wanted = _Wanted(model, count, client, save, as_json, tensors, quiet, buffer)
     with _until_nobody_reads():
         if not asyncio.run(_run(connection, wanted)):
             raise typer.Exit(ExitCode.INTERRUPTED)
 
 
-async def _run(connection: ConnectionOptions, wanted: _Wanted) -> bool:
+async def _run(connection: ConnectionOptions, wanted: ResultOptions) -> bool:
     """Show and record; return False where a signal came before the last of the results that were asked for."""
     address = connection.address()
     async with AsyncClient(address, name=connection.name, root=connection.root) as client:
@@ -107,7 +99,7 @@ async def _run(connection: ConnectionOptions, wanted: _Wanted) -> bool:
             _summarize(results.counters(), recorder, files)
 
 
-def _open(client: AsyncClient, wanted: _Wanted) -> AsyncWatch[SeenResult] | AsyncWatch[SeenResult | SeenPreview]:
+def _open(client: AsyncClient, wanted: ResultOptions) -> AsyncWatch[SeenResult] | AsyncWatch[SeenResult | SeenPreview]:
     options: WatchOptions = {"client": wanted.client, "buffer": wanted.buffer}
     if wanted.save is None:
         return client.watch(wanted.model, **options)
@@ -133,7 +125,7 @@ async def _show(
     results: AsyncWatch[SeenResult] | AsyncWatch[SeenResult | SeenPreview],
     cards: _Cards,
     recorder: Recorder | None,
-    wanted: _Wanted,
+    wanted: ResultOptions,
 ) -> None:
     """Take what comes, until so many results have come, or without end."""
     shown, hint_at = 0, time.monotonic() + _QUIET_S
@@ -143,7 +135,7 @@ async def _show(
             await _record(seen, cards, recorder)
         if isinstance(seen, SeenResult):
             shown += 1
-            if not wanted.is_quiet:
+            if not wanted.quiet:
                 _print(_text(seen, await cards.wait_for(seen.response.model_name), wanted))
         elif time.monotonic() >= hint_at and not results.counters().received:
             hint_at = math.inf
@@ -166,11 +158,11 @@ def _print(line: str) -> None:
     sys.stdout.buffer.flush()
 
 
-def _text(seen: SeenResult, classes: tuple[ClassInfo, ...], wanted: _Wanted) -> str:
+def _text(seen: SeenResult, classes: tuple[ClassInfo, ...], wanted: ResultOptions) -> str:
     result = seen.decode()
     if not wanted.as_json:
         return line_of(seen, result, classes)
-    return json.dumps(describe(seen, result, classes, with_tensors=wanted.with_tensors), allow_nan=False)
+    return json.dumps(describe(seen, result, classes, with_tensors=wanted.tensors), allow_nan=False)
 
 
 class _Cards:
