@@ -19,7 +19,7 @@ from benchmarks.faults import EchoTraffic, Workers
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.bridge import Bridge
 from mqinfer.broker.connect import make_link
-from mqinfer.broker.link import ConnectionHandler, Link, Message
+from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.presence import make_client_id
@@ -28,9 +28,17 @@ from mqinfer.client import Client
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.protocol.card import MAX_CARD_BYTES
 from mqinfer.protocol.errors import MessageTooLarge
-from mqinfer.protocol.states import ClientState, ClientStatus, ServerState, ServerStatus, WorkerState, WorkerStatus
+from mqinfer.protocol.states import (
+    ClientState,
+    ClientStatus,
+    ServedModel,
+    ServerState,
+    ServerStatus,
+    WorkerState,
+    WorkerStatus,
+)
 from mqinfer.protocol.topics import Topics
-from tests.broker.heard import Inbox
+from tests.broker.heard import Heard, Inbox
 from tests.commands import command, mqinfer
 from tests.patience import LONG_SILENCE, PATIENT, wait_until
 from tests.ports import free_port
@@ -149,6 +157,7 @@ def test_hostile_cards_and_states(brokers: tuple[str, str], sides: tuple[Link, L
     """What is no card or state, too large, of another name or of one that is none is counted and goes nowhere."""
     topics, (near, far) = Topics(), sides
     root = topics.root
+    control = WorkerState("gpu-0", WorkerStatus.READY, 1, (ServedModel("control"),))
     evil = [
         (topics.card("m"), b"{"),
         (topics.card("m"), b" " * (MAX_CARD_BYTES + 1)),
@@ -157,6 +166,7 @@ def test_hostile_cards_and_states(brokers: tuple[str, str], sides: tuple[Link, L
         (topics.control_state("gpu"), b"[" * 10_000),
         (topics.control_state("gpu"), ServerState("other", ServerStatus.READY, 1).to_json()),
         (topics.worker_state("gpu-0"), state("gpu-1")),
+        (topics.worker_state("gpu-0"), control.to_json()),
         (topics.worker_state("gpu-0"), b"x" * 70_000),
         (f"{root}/workers/é/state", state("gpu-0")),
     ]
@@ -169,6 +179,27 @@ def test_hostile_cards_and_states(brokers: tuple[str, str], sides: tuple[Link, L
         counters = bridge.counters()["to_near"]
     assert sum(n for what, n in counters.items() if what.startswith("dropped")) == len(evil)
     assert {each.topic for each in inbox.items} == {topics.worker_state("gpu-2"), topics.worker_state("site")}
+
+
+def test_a_server_that_is_called_all(brokers: tuple[str, str], sides: tuple[Link, Link]) -> None:
+    """It does not take the orders to all servers with it when it goes."""
+    topics, (near, far) = Topics(), sides
+    states = hear(near, topics.control_state("all"))
+    with make_bridge(*brokers, topics):
+        keep(far, topics.control_state("all"), ServerState("all", ServerStatus.READY, 1).to_json())
+        states.wait_for(1)
+        keep(far, topics.control_state("all"), b"")
+        states.wait_for(2)
+        orders = hear(far, topics.control.filter(server="all", path="+/#"))
+        wait_until(lambda: ask_all(near, topics) == ReasonCode.SUCCESS)
+        orders.wait_for(1)
+
+
+def ask_all(link: Link, topics: Topics) -> int:
+    """Ask every server something, and return the broker's reason code."""
+    codes = Heard[int]()
+    link.publish(Message(topics.control("all", "op", "repository/index"), b""), codes)
+    return codes.wait_for(1)[0]
 
 
 def test_hostile_requests(brokers: tuple[str, str], sides: tuple[Link, Link]) -> None:

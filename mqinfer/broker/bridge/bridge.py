@@ -138,7 +138,6 @@ class Bridge:
         far.subscribe(topics.worker_state.filter(), self._on_far_worker)
         for each in (topics.cancel, topics.previews, topics.edge_reply):
             near.subscribe(each.filter(), self.to_far.carry, share=self._site)
-        near.subscribe(topics.control.filter(server=EVERY_SERVER, path="+/#"), self._order, share=self._site)
         far.subscribe(topics.control.filter(path="cascade"), self.to_near.carry, share=self._site)
 
     # Handlers of messages, on the links' threads
@@ -205,7 +204,7 @@ class Bridge:
             if state is None or state.status is not WorkerStatus.CRASHED:
                 self._workers.learn(name, state)
             elif self._is_free(name):
-                self.to_near.carry(message)
+                self.to_near.carry(replace(message, retain=False))
         except MqinferError as error:
             self.to_near.drop(message, error)
         self._wake.set()
@@ -253,7 +252,7 @@ class Bridge:
                     own.renew()
             try:
                 self._settle()
-            except LinkError as error:
+            except MqinferError as error:
                 _log.warning("bridge of %s: %s; it tries again", self._site, error)
                 wait = _RETRY_S
             self._wake.wait(wait)
@@ -298,10 +297,12 @@ class Bridge:
         for model in self._workers.models():
             for kind in (topics.channel, topics.version_channel):
                 wanted[kind.filter(model=model)] = self._request, self._group
+        servers = {EVERY_SERVER}
         for topic in self._own[_FAR].topics():
             if topic.startswith(f"{topics.root}/{CONTROL}/") and topic not in self._own[_NEAR]:
-                server = topics.control_state.parse(topic)["server"]
-                wanted[topics.control.filter(server=server, path="+/#")] = self._order, self._site
+                servers.add(topics.control_state.parse(topic)["server"])
+        for server in servers:
+            wanted[topics.control.filter(server=server, path="+/#")] = self._order, self._site
         return wanted
 
 

@@ -10,7 +10,7 @@ from mqinfer.broker.bridge.carrier import MARK
 from mqinfer.broker.link import ConnectionHandler, Link, Message, MessageHandler
 from mqinfer.protocol.errors import LimitExceeded, LinkError, NotConnected
 from mqinfer.protocol.states import AT_WORK, WorkerState, WorkerStatus
-from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.topics import Topics, check_name
 
 _log = logging.getLogger("mqinfer.broker")
 KEPT_S = 60
@@ -46,8 +46,11 @@ class FarWorkers:
         """Take up what the far broker knows of a worker.
 
         Raises:
+            BadTopic: It serves a model of a name that no topic can have.
             LimitExceeded: There are 256 others.
         """
+        for model in state.models if state else ():
+            check_name("model", model.name)
         with self._lock:
             known = self._known.pop(name, None)
             if len(self._known) >= _MOST_WORKERS:
