@@ -120,7 +120,7 @@ def no_thread_is_left() -> Iterator[None]:
     yield
     started = (thread.name for thread in set(threading.enumerate()) - before)
     # A Mosquitto of a wider scope may have been started by this test's fixtures.
-    left = [name for name in started if name.startswith("mqinfer-") and name != "mqinfer-mosquitto-log"]
+    left = [name for name in started if name.startswith("mqinfer-") and name != "mqinfer-broker-log"]
     assert not left, f"threads left running: {left}"
 
 

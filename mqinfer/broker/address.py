@@ -24,6 +24,7 @@ _SCHEMES: Final[dict[str, tuple[Transport, bool, int]]] = {
     "ws": ("websockets", False, 80),
     "wss": ("websockets", True, 443),
     "nats": ("nats", False, 4222),
+    "tls": ("nats", True, 4222),
     "memory": ("memory", False, 0),
 }
 _WARNED = timedelta(days=30)
@@ -111,7 +112,8 @@ class BrokerAddress:
     def __str__(self) -> str:
         if self.transport == "memory":
             return f"memory://{self.host}"
-        scheme = {"tcp": "mqtt", "websockets": "ws", "nats": "nats"}[self.transport] + ("s" if self.tls else "")
+        encrypted = {"tcp": "mqtts", "websockets": "wss", "nats": "tls"}
+        scheme = (encrypted if self.tls else {"tcp": "mqtt", "websockets": "ws", "nats": "nats"})[self.transport]
         hosts = ",".join(f"{f'[{host}]' if ':' in host else host}:{port}" for host, port in self._places)
         return f"{scheme}://{hosts}" + (self.path if self.transport == "websockets" else "")
 
@@ -125,7 +127,7 @@ class BrokerAddress:
         key_file: Path | str | None = None,
         password_file: Path | str | None = None,
     ) -> BrokerAddress:
-        """Read a URL: `mqtt://`, `mqtts://`, `ws://`, `wss://`, `nats://` or `memory://name`.
+        """Read a URL: `mqtt://`, `mqtts://`, `ws://`, `wss://`, `nats://`, `tls://` (NATS) or `memory://name`.
 
         Args:
             url: With `user@` or `user:password@` if need be, both percent-encoded. For a user without a password that
@@ -146,7 +148,8 @@ class BrokerAddress:
         tls = TlsOptions(_path(ca_file), _path(cert_file), _path(key_file))
         if not encrypted and tls != TlsOptions():
             raise ConfigError(
-                f"broker URL: {parts.scheme}:// is not encrypted, so certificates do nothing; use mqtts://"
+                f"broker URL: {parts.scheme}:// is not encrypted, so certificates do nothing; use "
+                + ("tls://" if transport == "nats" else "mqtts://")
             )
         _check_shape(parts, transport)
         user, password = _decode(parts.username), _decode(parts.password)

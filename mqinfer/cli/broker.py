@@ -1,17 +1,18 @@
-"""`mqinfer broker`: a private Mosquitto; its subcommands set one up with TLS and access rules, and check any."""
+"""`mqinfer broker`: a private Mosquitto or NATS; its subcommands set up TLS and access rules, and check any broker."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -20,14 +21,16 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.connect import make_link, resolve
 from mqinfer.broker.link import ConnectionHandler, Link, Message
 from mqinfer.broker.mosquitto import BrokerFolder, Login, Role
-from mqinfer.broker.mosquitto.access import BROKER, DEFAULT_GATEWAY_PROCESSES, DEFAULT_PROCESSES, DEFAULT_SUBS
 from mqinfer.broker.mosquitto.check import Checker, Finding, check_certificate, enter_without_login
 from mqinfer.broker.mosquitto.configuration import listeners_of, render, with_port
 from mqinfer.broker.mosquitto.expiry import entries
 from mqinfer.broker.mosquitto.folder import DEFAULT_DAYS
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.mosquitto.serving import guarded, guarded_open, keep_current
+from mqinfer.broker.nats.secured import keep_running, secured
+from mqinfer.broker.nats.server import NatsServers
 from mqinfer.broker.presence import make_client_id
+from mqinfer.broker.roles import BROKER, DEFAULT_GATEWAY_PROCESSES, DEFAULT_PROCESSES, DEFAULT_SUBS
 from mqinfer.cli.exit_codes import ExitCode
 from mqinfer.cli.options import (
     ConnectionOptions,
@@ -52,6 +55,29 @@ if TYPE_CHECKING:
 Directory = Annotated[Path, typer.Argument(help="Folder of the broker's configuration.")]
 Days = Annotated[int, typer.Option(help="Validity of new certificates, in days.", min=1, max=3650)]
 
+
+class Engine(StrEnum):
+    """What carries the messages."""
+
+    MOSQUITTO = "mosquitto"
+    NATS = "nats"
+
+
+class _Place(NamedTuple):
+    """Where a broker listens, as its options have it."""
+
+    port: int | None
+    bind: str
+    websockets_port: int | None
+    nodes: int
+
+    def port_or(self, usual: int) -> int | None:
+        """Return the port, the usual one by default, or None for a free one."""
+        return usual if self.port is None else self.port or None
+
+
+Engines = Annotated[Engine, typer.Option(help="What carries the messages.")]
+
 app = typer.Typer()
 
 
@@ -60,7 +86,8 @@ app = typer.Typer()
 def broker(
     context: typer.Context,
     port: Annotated[
-        int | None, typer.Option(help="MQTT port; 1883 by default, 0 picks a free port.", min=0, max=65535)
+        int | None,
+        typer.Option(help="Port; 1883 by default, 4222 with NATS. 0 picks a free one.", min=0, max=65535),
     ] = None,
     websockets_port: Annotated[int | None, typer.Option(help="Port for MQTT over WebSockets, for browsers.")] = None,
     bind: Annotated[
@@ -70,25 +97,22 @@ def broker(
     config: Annotated[
         Path | None, typer.Option(help="Folder made by `mqinfer broker init`: use its TLS and access rules.")
     ] = None,
+    engine: Engines = Engine.MOSQUITTO,
+    nodes: Annotated[
+        int, typer.Option(help="Servers of NATS, on ports that follow each other; one of 3 may fail.", min=1, max=9)
+    ] = 1,
 ) -> None:
-    """Run a private Mosquitto with mqinfer's configuration until Ctrl-C; -v shows Mosquitto's log too."""
+    """Run a private Mosquitto or NATS with mqinfer's configuration until Ctrl-C; -v shows the broker's log too."""
     if context.invoked_subcommand is not None:
         return
+    if config is not None and (websockets_port is not None or bind != "127.0.0.1"):
+        raise ConfigError(
+            "--bind and --websockets-port have no effect with --config; edit mosquitto.conf in its folder"
+        )
+    _check_engine(engine, nodes, websockets_port)
+    run = _run_nats if engine is Engine.NATS else _run_mosquitto
     on_line = _show if settings().level is LogLevel.DEBUG else None
-    if config is not None:
-        if websockets_port is not None or bind != "127.0.0.1":
-            raise ConfigError(
-                "--bind and --websockets-port have no effect with --config; edit mosquitto.conf in its folder"
-            )
-        folder = BrokerFolder(config)
-        _run(guarded(folder, port, on_line), folder)
-        return
-
-    def configuration(chosen: int) -> str:
-        return render(chosen, websockets_port=websockets_port, bind=bind)
-
-    chosen = 1883 if port is None else port or None
-    _run(guarded_open(MosquittoServer(chosen, bind=bind, configuration=configuration, on_line=on_line)))
+    run(_Place(port, bind, websockets_port, nodes), BrokerFolder(config) if config else None, on_line)
 
 
 @app.command()
@@ -116,8 +140,12 @@ def init(
     ] = None,
     days: Days = DEFAULT_DAYS,
     root: Root = "mqinfer/v1",
+    engine: Engines = Engine.MOSQUITTO,
 ) -> None:
-    """Write a configuration with TLS, a private CA and access rules. Run again to change its ports or host names."""
+    """Write a configuration with TLS, a private CA and access rules. Run again to change its ports or host names.
+
+    Certificates and rules are good for both engines, also at the same time; `--engine` says which to print.
+    """
     wanted = [_role_and_name(text) for text in client or ()]
     folder = BrokerFolder(directory)
     given: dict[str, Any] = {
@@ -130,10 +158,11 @@ def init(
     ports = replace(before, **{name: each for name, each in given.items() if each is not None})
     logins = folder.init(host or (), ports, days, wanted, Topics(root), user=user)
     for (role, _), login in zip(wanted, logins, strict=True):
-        _print_login(folder, role, login)
+        _print_login(folder, role, login, engine)
     if ports != before and not is_new:
         typer.echo("a broker that runs keeps its ports until it is started again")
-    typer.echo(f"start it with: mqinfer broker --config {shlex.quote(str(directory))}")
+    more = " --engine nats" if engine is Engine.NATS else ""
+    typer.echo(f"start it with: mqinfer broker --config {shlex.quote(str(directory))}{more}")
 
 
 @app.command()
@@ -159,6 +188,7 @@ def add(
     ] = None,
     days: Days = DEFAULT_DAYS,
     root: Root = "mqinfer/v1",
+    engine: Engines = Engine.MOSQUITTO,
 ) -> None:
     """Grant a client access, or renew its certificate or password. A running broker applies it within a second."""
     folder = BrokerFolder(directory)
@@ -166,6 +196,8 @@ def add(
         raise ConfigError(
             "--sub is for vehicles; workers and gateways have --processes, and other clients need no sub-names"
         )
+    if password and engine is Engine.NATS:
+        raise ConfigError("--password is for Mosquitto; NATS takes certificates")
     login = folder.add(
         role,
         name,
@@ -175,7 +207,7 @@ def add(
         days=days,
         by_password=password,
     )
-    _print_login(folder, role, login)
+    _print_login(folder, role, login, engine)
     if len(folder.certificates(name)) > 1:
         typer.echo(
             f"its earlier certificates stay good until they run out; if a key was lost, remove {name} and add it again"
@@ -346,13 +378,14 @@ def _role_and_name(text: str) -> tuple[Role, str]:
     return Role(role), name
 
 
-def _print_login(folder: BrokerFolder, role: Role, login: Login) -> None:
+def _print_login(folder: BrokerFolder, role: Role, login: Login, engine: Engine) -> None:
     """Print the options with which a client connects, none of them a secret but the workers' group."""
     user = f"{login.name}@" if login.password_file else ""
     ports = folder.ports()
     port = (login.password_file and (ports.passwords or ports.websockets)) or ports.certificates
     host = folder.host()
-    address = f"mqtts://{user}{f'[{host}]' if ':' in host else host}:{port}"
+    scheme, port = ("tls", 4222) if engine is Engine.NATS else ("mqtts", port)
+    address = f"{scheme}://{user}{f'[{host}]' if ':' in host else host}:{port}"
     typer.echo(f"{role} {login.name} ({login.password_file or login.cert_file}) connects with")
     typer.echo(f"  {shlex.join(_login_options(folder, role, login, address))}")
 
@@ -398,10 +431,44 @@ def _run(broker: AbstractContextManager[MosquittoServer], folder: BrokerFolder |
             raise BrokerUnreachable(f"Mosquitto ended with status {ended[0]}; its log:\n{server.log().strip()}")
 
 
-def _kill(servers: list[MosquittoServer]) -> str:
+def _check_engine(engine: Engine, nodes: int, websockets_port: int | None) -> None:
+    if engine is Engine.NATS and websockets_port is not None:
+        raise ConfigError("--websockets-port is Mosquitto's: browsers and MQTT clients can't use NATS")
+    if engine is not Engine.NATS and nodes != 1:
+        raise ConfigError("--nodes is for --engine nats; Mosquitto has standbys (docs/reference/faults.md)")
+
+
+def _run_mosquitto(place: _Place, folder: BrokerFolder | None, on_line: Callable[[str], None] | None) -> None:
+    if folder is not None:
+        _run(guarded(folder, place.port, on_line), folder)
+        return
+
+    def configuration(chosen: int) -> str:
+        return render(chosen, websockets_port=place.websockets_port, bind=place.bind)
+
+    server = MosquittoServer(place.port_or(1883), bind=place.bind, configuration=configuration, on_line=on_line)
+    _run(guarded_open(server))
+
+
+def _run_nats(place: _Place, folder: BrokerFolder | None, on_line: Callable[[str], None] | None) -> None:
+    servers: list[NatsServers] = []
+    port = place.port_or(4222)
+    made: AbstractContextManager[NatsServers] = (
+        NatsServers(port, nodes=place.nodes, bind=place.bind, on_line=on_line)
+        if folder is None
+        else secured(folder, port, place.nodes, on_line)
+    )
+    with until_signal(partial(_kill, servers)) as stop, made as running:
+        servers.append(running)
+        typer.echo(f"broker ready at {running.url}")
+        if status := keep_running(running, folder, stop):
+            raise BrokerUnreachable(f"nats-server ended with status {status}; its log:\n{running.log().strip()}")
+
+
+def _kill(servers: Sequence[MosquittoServer | NatsServers]) -> str:
     for server in servers:
         server.kill_at_once()
-    return "Mosquitto was killed"
+    return "the broker was killed"
 
 
 def _places(folder: BrokerFolder, certificates: int) -> str:

@@ -14,11 +14,12 @@ import pytest
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto import BrokerFolder, Login, Ports, Role
-from mqinfer.broker.mosquitto.access import access_rules, without_section
+from mqinfer.broker.mosquitto.access import without_section
 from mqinfer.broker.mosquitto.files import put_password
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.mosquitto.serving import secured as secured_server
 from mqinfer.broker.paho.link import PahoLink
+from mqinfer.broker.roles import access_rules
 from mqinfer.protocol.topics import Topics
 from tests.ports import free_port
 

@@ -168,4 +168,4 @@ def test_a_broker(tmp_path: Path) -> None:
     wait_until(lambda: "broker ready" in broker.log())
     (mosquitto,) = [pid for pid in alive(broker.process.pid) if b"mosquitto.conf" in words_of(pid)]
     os.kill(mosquitto, signal.SIGSTOP)
-    assert interrupt(broker).endswith("ended at once; Mosquitto was killed")
+    assert interrupt(broker).endswith("ended at once; the broker was killed")

@@ -6,6 +6,7 @@ broker's key be used as a client. The common name is the user name (`use_identit
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 from collections.abc import Iterable, Sequence
@@ -120,13 +121,17 @@ class Authority:
         """Return what the register holds of a client's certificate (PEM), or None if another authority signed it."""
         from cryptography import x509
         from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
         try:
             found = x509.load_pem_x509_certificate(certificate)
             found.verify_directly_issued_by(self._certificate)
         except (ValueError, TypeError, InvalidSignature):
             return None
-        return Issued(common_name(found), found.serial_number, found.not_valid_after_utc)
+        key = found.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        return Issued(
+            common_name(found), found.serial_number, found.not_valid_after_utc, key=hashlib.sha256(key).hexdigest()
+        )
 
     def revocation_list(self, certificates: Iterable[Issued], before: bytes | None) -> bytes:
         """Return the signed list of revoked certificates (PEM), which is good for as long as the authority.

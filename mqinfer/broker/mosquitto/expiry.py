@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from mqinfer.broker.certificate import OwnCertificate
-from mqinfer.broker.mosquitto.access import BROKER
 from mqinfer.broker.mosquitto.folder import BrokerFolder
+from mqinfer.broker.roles import BROKER
 
 WARNED = timedelta(days=30)
 """How long before its end a certificate is warned of."""

@@ -23,10 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mqinfer.broker.mosquitto.access import (
-    BROKER,
-    DEFAULT_SUBS,
-    Role,
-    access_rules,
     names_of,
     put_section,
     role_of,
@@ -49,6 +45,7 @@ from mqinfer.broker.mosquitto.files import (
     write_file,
 )
 from mqinfer.broker.mosquitto.register import Issued, format_register, parse_register, revoked
+from mqinfer.broker.roles import BROKER, DEFAULT_SUBS, Role, access_rules
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.topics import Topics, check_name, is_name
 

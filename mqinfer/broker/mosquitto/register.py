@@ -1,4 +1,4 @@
-"""The register of the certificates that a folder has issued, one line each: `NAME SERIAL END`, and `revoked TIME`.
+"""The register of the certificates that a folder has issued, one line each: `NAME SERIAL END KEY`, and `revoked TIME`.
 
 It is what the revocation list is made of. The folder keeps it because the certificates themselves may be moved away.
 """
@@ -13,7 +13,9 @@ from datetime import UTC, datetime, timedelta
 from mqinfer.protocol.errors import ConfigError
 
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
-_LINE = re.compile(r"(?P<name>\S+) (?P<serial>[0-9a-f]+) (?P<end>\S+)(?: revoked (?P<revoked>\S+))?")
+_LINE = re.compile(
+    r"(?P<name>\S+) (?P<serial>[0-9a-f]+) (?P<end>\S+)(?: (?P<key>[0-9a-f]{64}))?(?: revoked (?P<revoked>\S+))?"
+)
 _KEPT_AFTER_END = timedelta(days=1)  # of clocks that differ
 
 
@@ -26,12 +28,14 @@ class Issued:
         serial: Unique among those of the authority.
         end: When it runs out, in UTC.
         revoked: When it was revoked, or None.
+        key: SHA-256 of its public key (SubjectPublicKeyInfo); empty where an earlier version has enlisted it.
     """
 
     name: str
     serial: int
     end: datetime
     revoked: datetime | None = None
+    key: str = ""
 
 
 def parse_register(text: str) -> list[Issued]:
@@ -48,7 +52,8 @@ def _parse(line: str) -> Issued:
     if found is None:
         raise _malformed(line)
     at = found["revoked"]
-    return Issued(found["name"], int(found["serial"], 16), _time(found["end"]), _time(at) if at else None)
+    revoked_at = _time(at) if at else None
+    return Issued(found["name"], int(found["serial"], 16), _time(found["end"]), revoked_at, found["key"] or "")
 
 
 def _time(text: str) -> datetime:
@@ -59,7 +64,9 @@ def _time(text: str) -> datetime:
 
 
 def _malformed(text: str) -> ConfigError:
-    return ConfigError(f"the register of certificates has {text[:200]!r}; expected: NAME SERIAL END [revoked TIME]")
+    return ConfigError(
+        f"the register of certificates has {text[:200]!r}; expected: NAME SERIAL END [KEY] [revoked TIME]"
+    )
 
 
 def format_register(certificates: Iterable[Issued]) -> str:
@@ -70,7 +77,8 @@ def format_register(certificates: Iterable[Issued]) -> str:
 
 def _line(issued: Issued) -> str:
     state = f" revoked {issued.revoked.strftime(_TIME)}" if issued.revoked else ""
-    return f"{issued.name} {issued.serial:x} {issued.end.strftime(_TIME)}{state}\n"
+    key = f" {issued.key}" if issued.key else ""
+    return f"{issued.name} {issued.serial:x} {issued.end.strftime(_TIME)}{key}{state}\n"
 
 
 def revoked(certificates: Iterable[Issued], name: str) -> list[Issued]:

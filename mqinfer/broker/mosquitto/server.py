@@ -103,7 +103,7 @@ class MosquittoServer:
         self._wanted_port = port
         self._bind = bind
         self._configuration = configuration or (lambda port: render(port, bind=bind))
-        self._run: _Run | None = None
+        self._run: ServerRun | None = None
         self._port = port or 0
 
     @property
@@ -144,7 +144,7 @@ class MosquittoServer:
         for _ in range(_ATTEMPTS):
             self._port = self._wanted_port or free_port(self._bind)
             configuration = self._configuration(self._port)
-            run = _Run(program, configuration, self._on_line)
+            run = ServerRun(program, configuration, _READY, self._on_line)
             if run.wait_until_ready(timeout):
                 self._run, self._wanted_port = run, self._port
                 if warning := keepalive_warning(run.log(), configuration):
@@ -204,7 +204,7 @@ class MosquittoServer:
         """Return what it has logged, its last 10,000 lines at most."""
         return self._running().log()
 
-    def _running(self) -> _Run:
+    def _running(self) -> ServerRun:
         if self._run is None:
             raise BrokerUnreachable("this Mosquitto was not started")
         return self._run
@@ -217,14 +217,21 @@ class MosquittoServer:
         self.stop()
 
 
-class _Run:
-    """One process, its configuration's folder, and the thread that reads its log."""
+class ServerRun:
+    """One process of a server, its configuration's folder, and the thread that reads its log.
 
-    def __init__(self, program: str, configuration: str, on_line: Callable[[str], None] | None) -> None:
-        self._on_line = on_line
-        self._folder = TemporaryDirectory(prefix="mqinfer-mosquitto-")
+    Args:
+        program: The server's, which is started with `-c` and the path of its configuration.
+        configuration: The text of it.
+        ready: What ends the line that it logs once it accepts connections.
+        on_line: Called with each line of its log.
+    """
+
+    def __init__(self, program: str, configuration: str, ready: str, on_line: Callable[[str], None] | None) -> None:
+        self._ready_line, self._on_line = ready, on_line
+        self._folder = TemporaryDirectory(prefix=f"mqinfer-{Path(program).name}-")
         self._configuration = configuration
-        self._path = path = Path(self._folder.name, "mosquitto.conf")
+        self._path = path = Path(self._folder.name, "server.conf")
         path.write_text(configuration, encoding="utf-8")
         if os.geteuid() == 0:  # Mosquitto becomes another user, who has to read it again on SIGHUP; it holds no secret
             path.parent.chmod(0o755)
@@ -245,7 +252,7 @@ class _Run:
             ["/bin/sh", "-c", _WARDEN, str(self.process.pid)], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         self._reader = threading.Thread(
-            target=self._read, args=(self.process.stderr,), name="mqinfer-mosquitto-log", daemon=True
+            target=self._read, args=(self.process.stderr,), name="mqinfer-broker-log", daemon=True
         )
         self._reader.start()
 
@@ -253,7 +260,7 @@ class _Run:
         with pipe:
             for line in pipe:
                 self._lines.append(line)
-                if line.rstrip().endswith(_READY):
+                if line.rstrip().endswith(self._ready_line):
                     self._ready = True
                     self._decided.set()
                 self._pass_on(line)
@@ -264,21 +271,27 @@ class _Run:
             try:
                 self._on_line(line)
             except Exception:  # noqa: BLE001 - a thread that ends here would leave the log unread
-                _log.exception("Mosquitto's log is no longer watched, the broker goes on")
+                _log.exception("the broker's log is no longer watched, the broker goes on")
                 self._on_line = None
 
     def extend_memory(self, more: int) -> None:
-        text = _MEMORY_LIMIT.sub(lambda found: f"{found[1]}{int(found[2]) + more}", self._configuration)
+        """Allow so many bytes more than the configuration states."""
+        self.configure(_MEMORY_LIMIT.sub(lambda found: f"{found[1]}{int(found[2]) + more}", self._configuration))
+
+    def configure(self, text: str) -> None:
+        """Have it read another configuration."""
         new = self._path.with_suffix(".new")
         new.write_text(text, encoding="utf-8")
         new.replace(self._path)  # it may be read at any moment
         self.process.send_signal(signal.SIGHUP)
 
     def wait_until_ready(self, timeout: float) -> bool:
+        """Wait until it accepts connections or has ended; return whether it does."""
         self._decided.wait(timeout)
         return self._ready
 
     def log(self) -> str:
+        """Return what it has logged, the last 10,000 lines at most."""
         return "".join(self._lines.copy())
 
     def _has_ended(self, timeout: float) -> bool:
@@ -289,6 +302,7 @@ class _Run:
         return True
 
     def end(self, *, kill: bool) -> None:
+        """End it with SIGTERM, or at once, and remove its folder."""
         for _ in range(0 if kill else _TERMINATIONS):
             self.process.terminate()
             if self._has_ended(1.0):

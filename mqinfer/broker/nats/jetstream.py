@@ -165,6 +165,7 @@ class Will:
         self._owner = client_id
         self._patience_s = self._since = self._renewed = 0.0
         self._sent: dict[str, float] = {}
+        self._number = 0
 
     @property
     def beat_s(self) -> float:
@@ -203,7 +204,8 @@ class Will:
         """
         now = time.monotonic()
         self._check(now)
-        name = f"{self._inbox}{BEAT}{now:.6f}"
+        self._number += 1
+        name = f"{self._inbox}{BEAT}{self._number}"
         self._sent[name] = now
         if now - self._renewed > WILL_S:
             self._renewed = now

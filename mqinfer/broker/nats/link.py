@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import ConnectionHandler, Message
 from mqinfer.broker.nats.loop import NatsLoop
+from mqinfer.broker.paho.connecting import make_tls_context
+from mqinfer.broker.routes import Routes
 from mqinfer.broker.threaded.link import ThreadedLink
 from mqinfer.extras import check_packages
 
+_TLS_WORDS = "eof_received() has no effect when using ssl"  # asyncio's, at each end of a connection of nats-py
 _LIMIT = ("largest message", "max_payload in the server's configuration")
+
+
+def _says_more(record: logging.LogRecord) -> bool:
+    return _TLS_WORDS not in record.getMessage()
 
 
 class NatsLink(ThreadedLink):
@@ -22,6 +31,9 @@ class NatsLink(ThreadedLink):
         will: Published by the server when it has heard nothing of the link for some seconds.
         on_connection: Called at each connection, once all subscriptions are made again, at each loss, and at the end,
             with `failure` set.
+
+    Raises:
+        ConfigError: A certificate can't be read.
     """
 
     def __init__(
@@ -33,6 +45,10 @@ class NatsLink(ThreadedLink):
         on_connection: ConnectionHandler | None = None,
     ) -> None:
         check_packages({"nats": "nats-py"}, "nats")
-        super().__init__(
-            address, client_id, will, lambda routes: NatsLoop(address, client_id, will, routes, on_connection), _LIMIT
-        )
+        tls = make_tls_context(address.tls) if address.tls else None
+        logging.getLogger("asyncio").addFilter(_says_more)
+
+        def make_loop(routes: Routes) -> NatsLoop:
+            return NatsLoop(address, client_id, will, routes, on_connection, tls=tls)
+
+        super().__init__(address, client_id, will, make_loop, _LIMIT)

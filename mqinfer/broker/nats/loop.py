@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import selectors
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -38,15 +39,18 @@ class NatsLoop:
         will: Of the link.
         routes: Its subscriptions.
         on_connection: Its handler.
+        tls: Of its connections, made of the address's options.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what makes a link
         self,
         address: BrokerAddress,
         client_id: str,
         will: Message | None,
         routes: Routes,
         on_connection: ConnectionHandler | None,
+        *,
+        tls: ssl.SSLContext | None,
     ) -> None:
         self.connected = False
         self.close_by: float | None = None
@@ -57,7 +61,9 @@ class NatsLoop:
         self.outbox = Outbox()
         self.version5 = True
         self._address, self._will, self._on_connection = address, will, on_connection
-        self._make_session: Callable[[], NatsSession] = lambda: NatsSession(client_id, routes, self.outbox, self._empty)
+        self._make_session: Callable[[], NatsSession] = lambda: NatsSession(
+            client_id, routes, self.outbox, self._empty, tls
+        )
         self._session: NatsSession | None = None
         self._is_awake = False
         self._abandoned = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import ssl
 import sys
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -34,6 +35,7 @@ from mqinfer.broker.nats.jetstream import (
 from mqinfer.broker.nats.kept import KeptMessages
 from mqinfer.broker.nats.subjects import ANSWERS, HEARD, KEPT, LIVE, RETAINED, pattern, subject, token, topic
 from mqinfer.broker.packets import Head, decode_publish, decode_variable_integer
+from mqinfer.broker.paho.connecting import tls_error
 from mqinfer.broker.process import Maker, end_thread_in_child
 from mqinfer.broker.routes import Route, Routes
 from mqinfer.broker.threaded.link import Outbox
@@ -64,18 +66,27 @@ class NatsSession:
         routes: Its subscriptions.
         outbox: Its outbox, which counts what is dropped.
         on_room: Called when more may be sent.
+        tls: Of the connection, if any.
 
     Attributes:
         accepted: Whether it can be asked for something.
         lost: The reason why the connection has ended, once it has.
     """
 
-    def __init__(self, client_id: str, routes: Routes, outbox: Outbox, on_room: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        client_id: str,
+        routes: Routes,
+        outbox: Outbox,
+        on_room: Callable[[], None],
+        tls: ssl.SSLContext | None,
+    ) -> None:
         from nats.aio.client import Client
 
         self.lost: asyncio.Future[LinkError] = asyncio.get_running_loop().create_future()
         self.accepted = False
         self._client_id, self._routes, self._outbox, self._on_room = client_id, routes, outbox, on_room
+        self._tls = tls
         self._maker = Maker(f"the connection of {client_id!r}")
         self._client: Client = Client()
         self._inbox = ""
@@ -146,6 +157,8 @@ class NatsSession:
                 inbox_prefix=f"{ANSWERS}.{token(address.login_name or self._client_id)}",
                 user=address.username,
                 password=address.password,
+                tls=self._tls,
+                tls_hostname=address.host if self._tls else None,
                 allow_reconnect=False,
                 max_reconnect_attempts=1,
                 reconnect_time_wait=0,
@@ -161,6 +174,8 @@ class NatsSession:
             if "authorization" in str(self._client.last_error).lower():
                 raise NotAuthorized(f"{address} refuses the login") from error
             reason = self._client.last_error or error
+            if isinstance(reason, ssl.SSLError):
+                raise tls_error(address, reason) from error
             raise BrokerUnreachable(f"{address}: {str(reason) or 'no NATS server answers'}") from error
 
     def send(self, message: Message, head: Head, on_ack: Ack) -> None:
@@ -390,7 +405,7 @@ class NatsSession:
 
         denied = _DENIED.search(str(error))
         if denied:
-            _log.warning("the server refuses %s", denied[1])
+            _log.info("the server refuses %s", denied[1])
             self._deny(denied[1])
         elif isinstance(error, SlowConsumerError):
             self._outbox.dropped += 1

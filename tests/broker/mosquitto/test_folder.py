@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqinfer.broker.mosquitto import BrokerFolder, Ports, Role, access_rules
-from mqinfer.broker.mosquitto.access import DEFAULT_SUBS, put_section, sections, without_section
+from mqinfer.broker.mosquitto.access import put_section, sections, without_section
 from mqinfer.broker.mosquitto.certificates import Authority, Pair, check_host
 from mqinfer.broker.mosquitto.configuration import ports_of, render, render_secure, with_place, with_port
 from mqinfer.broker.mosquitto.files import hash_password, put_password, without_password, write_file
+from mqinfer.broker.roles import DEFAULT_SUBS
 from mqinfer.broker.routes import compile_filter
 from mqinfer.cli.exit_codes import ExitCode, exit_code
 from mqinfer.protocol.errors import BadTopic, ConfigError, MqinferError

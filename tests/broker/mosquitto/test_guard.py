@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from mqinfer.broker.mosquitto.access import (
     GUARD,
-    Role,
-    access_rules,
     guarded_filters,
     guarded_rules,
     most_connections,
@@ -29,6 +27,7 @@ from mqinfer.broker.mosquitto.connection import (
 )
 from mqinfer.broker.mosquitto.guard import Offence, offence
 from mqinfer.broker.mosquitto.logins import Came, Left, Logins, Refusals, Unreadable, read_line
+from mqinfer.broker.roles import Role, access_rules
 from mqinfer.broker.routes import compile_filter
 from mqinfer.protocol.errors import BadTopic
 from mqinfer.protocol.topics import Topics, check_name

@@ -127,6 +127,26 @@ def test_a_will_that_came_due(server: NatsServer, unique: Unique, monkeypatch: p
             told.wait_until(lambda items: items[:3] == [True, False, True])
 
 
+def test_signs_of_life(server: NatsServer, unique: Unique, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link that is there keeps its connection for many times as long as it may be silent."""
+    nats = pytest.importorskip("nats")
+    monkeypatch.setattr(jetstream, "LOST_S", 1.0)
+    topic, told = unique("will"), Told()
+
+    async def hear(count: int) -> None:
+        client = await nats.connect(server.url)
+        signs = await client.subscribe(f"mqtt.{topic}.alive~*")
+        for _ in range(count):
+            await signs.next_msg(PATIENCE)
+        await client.close()
+
+    will = Message(topic, b"lost")
+    with closing(make_link(server.url, client_id=unique("link"), will=will, on_connection=told)) as link:
+        link.open()
+        asyncio.run(hear(4 * jetstream.BEATS))
+        assert told.items == [True]
+
+
 def test_the_server_ends_and_returns(unique: Unique) -> None:
     """Subscriptions are there again on the new connection, and what is kept is as empty as a new server."""
     topic, told, inbox, late = unique("topic"), Told(), Inbox(), Inbox()
