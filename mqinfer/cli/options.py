@@ -76,8 +76,8 @@ class ConnectionOptions:
     broker: Annotated[
         str,
         typer.Option(
-            help="Broker URL: mqtt://[user@]host[:port][,standby[:port]], mqtts://, ws://, wss://. For the user's "
-            "password see --password-file.",
+            help="Broker URL: mqtt://[user@]host[:port][,standby[:port]], mqtts://, ws://, wss://, nats://, tls://. "
+            "For the user's password see --password-file.",
         ),
     ] = "mqtt://127.0.0.1:1883"
     name: Annotated[

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import json
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 
-from benchmarks.faults import Figures
+from benchmarks.faults import EchoTraffic, Figures, as_markdown, beside
+from mqinfer.broker.nats.secured import keep_running
+from mqinfer.broker.nats.server import NatsServers
 from tests.broker.nats.server import NatsServer
 from tests.faults.test_network import link, test_half_open_connection, test_twenty_cuts
 from tests.faults.test_workers import (
@@ -42,3 +53,68 @@ def broker_url() -> Iterator[str]:
 def figure() -> Figures:
     """Figures that go into no table: that is Mosquitto's."""
     return Figures()
+
+
+@pytest.fixture
+def cluster() -> Iterator[NatsServers]:
+    """Three servers; one that ends is started again."""
+    stop = threading.Event()
+    with NatsServers(nodes=3) as servers:
+        keeper = threading.Thread(target=keep_running, args=(servers, None, stop))
+        keeper.start()
+        try:
+            yield servers
+        finally:
+            stop.set()
+            keeper.join()
+
+
+async def _leader(url: str) -> int:
+    nats = pytest.importorskip("nats")
+    while True:
+        client = await nats.connect([f"nats://{place}" for place in url.removeprefix("nats://").split(",")])
+        try:
+            state = json.loads((await client.request("$JS.API.STREAM.INFO.mqinfer", b"", timeout=2)).data)
+            if len([each for each in state["cluster"].get("replicas", ()) if each["current"]]) == 2:
+                return int(state["cluster"]["leader"].removeprefix("node"))
+        except (nats.errors.Error, KeyError):
+            pass
+        finally:
+            await client.close()
+        await asyncio.sleep(0.2)
+
+
+def test_killed_leaders(
+    workers: Callable[..., Any],
+    traffic: Callable[..., Any],
+    pick: Callable[..., int],
+    cluster: NatsServers,
+    figure: Figures,
+) -> None:
+    """SIGKILL of the leader of a cluster under load, again and again: each request has one outcome, which is `ok`."""
+    workers(20, 20, 20, url=cluster.url)
+    first, *others = cluster.url.removeprefix("nats://").split(",")
+    client: EchoTraffic = traffic(
+        f"nats://{','.join((*others, first))}", first=10
+    )  # on another server than the workers
+    killed: list[int] = []
+
+    def kill() -> None:
+        for _ in range(pick(2, 10)):
+            killed.append(asyncio.run(_leader(cluster.url)))
+            os.kill(cluster.pids[killed[-1]], signal.SIGKILL)
+            time.sleep(2.0)
+        asyncio.run(_leader(cluster.url))
+
+    with beside(kill) as faults:
+        while faults.is_alive():
+            client.pace(75.0, 20)
+    client.served()
+    ends = sorted(each.at for each in client.ended)
+    row = f"SIGKILL of a cluster's leader, {len(killed)} times ({killed}), 75/s"
+    figure.every(row, "ok", len(client.ended), client.asked)
+    figure(row, "publishes a request", f"{client.publishes():.4f}")
+    figure(row, "longest time without an outcome", f"{max(np.diff(ends)):.2f} s")
+    figure(row, "late replies", client.requester.counters().late)
+    logging.getLogger(__name__).info("%s", as_markdown(figure.recorded))
+    assert len(client.ended) == client.asked

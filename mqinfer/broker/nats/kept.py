@@ -97,7 +97,7 @@ class KeptMessages:
             deliver: Whether it is passed on; else only later changes are.
         """
         held = {each.place: each for each in map(Held.of, messages) if each}
-        alive = {place for place in held if _what(place) == ALIVE} - self._lost
+        alive = {place for place, each in held.items() if _is_alive(each)} - self._lost
         for place, each in held.items():
             if _what(place) == WILL and place not in self._heard and _beside(place, ALIVE) in alive:
                 self._keep_will(place, each.data)
@@ -130,6 +130,10 @@ def _has_owner(message: Held, held: Mapping[str, Held], alive: AbstractSet[str])
 
 def _is_retained_will(each: Held) -> bool:
     return _what(each.place) == WILL and bool(each.data) and bool(each.data[0] & 1)
+
+
+def _is_alive(each: Held) -> bool:
+    return _what(each.place) == ALIVE and not each.data  # what another login has the server store there has a content
 
 
 def _what(place: str) -> str:
