@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mqinfer.broker.link import Message
-from mqinfer.broker.nats.subjects import ALIVE, HEARD, KEPT, LIVE, RETAINED, WILL, owned, subject
+from mqinfer.broker.nats.subjects import ALIVE, HEARD, KEPT, WILL, owned, subject
 from mqinfer.broker.packets import encode_head
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError
 
@@ -152,12 +152,11 @@ class Will:
         client_id: Of the link.
         message: What is to be published when they end.
         inbox: Beginning of the subjects on which the server answers.
-        lost_s: How long it may be silent, in seconds.
     """
 
-    def __init__(self, client: Client, client_id: str, message: Message, inbox: str, lost_s: float) -> None:
+    def __init__(self, client: Client, client_id: str, message: Message, inbox: str) -> None:
         message = message.joined()
-        self._client, self._inbox, self._lost_s = client, inbox, lost_s
+        self._client, self._inbox, self._lost_s = client, inbox, LOST_S
         self._message = message
         self._packet = bytes(encode_head(message).data) + bytes(message.payload)
         self._will = subject(message.topic, KEPT, owned(WILL, client_id))
@@ -178,17 +177,19 @@ class Will:
         return {OWNER: self._owner} if is_replaced else {}
 
     async def publish(self) -> None:
-        """Publish it now, as a broker does when it has lost a connection."""
-        kind, what = (KEPT, RETAINED) if self._message.retain else (HEARD, LIVE)
-        headers = time_to_live(self._message) if self._message.retain else {}
-        await self._client.publish(subject(self._message.topic, kind, what), self._packet, headers=headers or None)
+        """Have it heard now, as after the loss of a connection; what is kept meanwhile is what its link says next."""
+        await self._client.publish(subject(self._message.topic), self._packet)
 
-    async def put(self) -> None:
+    async def put(self, lost_s: float) -> None:
         """Put it in place: life first, since a will without it has come due.
+
+        Args:
+            lost_s: How long the link may be silent, in seconds.
 
         Raises:
             LinkError: The server refuses, or does not answer.
         """
+        self._lost_s = lost_s
         self._since, self._patience_s = time.monotonic(), self._lost_s
         ttl = {"Nats-TTL": _seconds(self._patience_s)}
         await _request(self._client, self._alive, b"", self._patience_s, headers=ttl)

@@ -11,10 +11,11 @@ import logging
 import re
 import ssl
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -33,7 +34,7 @@ from mqinfer.broker.nats.jetstream import (
     time_to_live,
 )
 from mqinfer.broker.nats.kept import KeptMessages
-from mqinfer.broker.nats.subjects import ANSWERS, HEARD, KEPT, LIVE, RETAINED, pattern, subject, token, topic
+from mqinfer.broker.nats.subjects import ANSWERS, HEARD, KEPT, RETAINED, pattern, subject, token, topic
 from mqinfer.broker.packets import Head, decode_publish, decode_variable_integer
 from mqinfer.broker.paho.connecting import tls_error
 from mqinfer.broker.process import Maker, end_thread_in_child
@@ -54,6 +55,8 @@ _PING_S = 5
 _MOST_PENDING = 2 << 20
 """Bytes that may wait for the socket before the next message is passed on."""
 _MARK = "mark"
+_ELECTION_S, _PATIENCE_S, _AGAIN_S = 60.0, 3.0, 0.5
+"""How long a cluster may be without a leader, how long each try may take, and when to try again."""
 _NO_RESPONDERS = "503"
 _DENIED = re.compile(r'permissions violation for (?:publish|subscription) to "([^"]*)"')
 
@@ -92,11 +95,13 @@ class NatsSession:
         self._inbox = ""
         self._number = 0
         self._unacked: dict[int, tuple[str, Ack]] = {}
-        self._unstored: dict[int, tuple[str, Ack]] = {}
+        self._unstored: dict[int, _Stored] = {}
         self._denied: set[str] = set()
         self._subscriptions: dict[str, Subscription] = {}
         self._will: Will | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_settled = asyncio.Event()
+        self._again: dict[str, _Stored] = {}  # by subject what found nobody to keep it
         self._marked = False
 
     @property
@@ -117,7 +122,7 @@ class NatsSession:
     @property
     def settled(self) -> bool:
         """Whether everything that was published is acknowledged."""
-        return not self._unacked and not self._unstored
+        return not self._unacked and not self._unstored and not self._again
 
     async def open(self, address: BrokerAddress, will: Message | None, *, is_return: bool) -> None:
         """Connect, put the will in place, and make all subscriptions.
@@ -132,19 +137,47 @@ class NatsSession:
         """
         await self._connect(address)
         is_cluster = bool(self._client._server_info.get("cluster"))  # noqa: SLF001 - nats-py shows it nowhere else
-        lost_s = await find_stream(self._client, is_cluster=is_cluster)
         self._inbox = f"{self._client.new_inbox()}."  # nobody else can guess it, and have the server answer there
         await self._client.subscribe(f"{self._inbox}*", cb=self._receive_ack)
         if will is not None:
-            self._will = Will(self._client, self._client_id, will, self._inbox, lost_s)
+            self._will = Will(self._client, self._client_id, will, self._inbox)
             if is_return:
                 await self._will.publish()
-            await self._will.put()
-            self._spawn(self._beat(self._will))
+        if is_cluster and is_return:  # the others may be electing a leader: what is not kept passes meanwhile
+            self._spawn(self._settle_in_time())
+        else:
+            await self._settle(is_cluster=is_cluster)
         while missing := [route for route in self._routes if route.subscription not in self._subscriptions]:
             with suppress(NotAuthorized):  # it is in the log; what else there is goes on
-                await self._subscribe(missing[0])
+                kept = await self._listen(missing[0])
+                if self._is_settled.is_set():
+                    await self._catch_up(missing[0], kept)
+                else:
+                    self._spawn(self._catch_up(missing[0], kept))
         self.accepted = True
+
+    async def _settle(self, *, is_cluster: bool) -> None:
+        """Find what is kept, and put the will in place.
+
+        Raises:
+            LinkError: The server refuses, or lacks JetStream, or has no leader.
+        """
+        lost_s = await find_stream(self._client, is_cluster=is_cluster)
+        if self._will is not None:
+            await self._will.put(lost_s)
+            self._spawn(self._beat(self._will))
+        self._is_settled.set()
+
+    async def _settle_in_time(self) -> None:
+        """Do so as soon as the servers of a cluster have a leader."""
+        end = time.monotonic() + _ELECTION_S
+        while not self._is_settled.is_set():
+            try:
+                await asyncio.wait_for(self._settle(is_cluster=True), _PATIENCE_S)
+            except (BrokerUnreachable, TimeoutError):
+                if time.monotonic() > end:
+                    raise
+                await asyncio.sleep(_AGAIN_S)
 
     async def _connect(self, address: BrokerAddress) -> None:
         from nats.errors import AuthorizationError, Error
@@ -181,21 +214,37 @@ class NatsSession:
     def send(self, message: Message, head: Head, on_ack: Ack) -> None:
         """Publish a message; its reason code comes later."""
         packet = b"".join((head.data, message.payload, *message.tail))
+        if message.retain:
+            headers = time_to_live(message) | (self._will.headers(message) if self._will else {})
+            self._store(
+                _Stored(subject(message.topic, KEPT, RETAINED), packet, headers, on_ack, is_awaited=message.qos > 0)
+            )
+            return
         self._number += 1
-        name = subject(message.topic, *((KEPT, RETAINED) if message.retain else (HEARD, LIVE)))
-        reply = f"{self._inbox}{self._number}" if message.qos else ""
+        name, reply = subject(message.topic), ""
         if message.qos:
-            (self._unstored if message.retain else self._unacked)[self._number] = (name, on_ack)
-        headers = self._headers(message) if message.retain else None
-        if message.retain and message.qos:
-            asyncio.get_running_loop().call_later(ANSWER_S, self._expect_stored, self._number)
-        _run_at_once(self._client.publish(name, packet, reply=reply, headers=headers or None))
+            self._unacked[self._number], reply = (name, on_ack), f"{self._inbox}{self._number}"
+        _run_at_once(self._client.publish(name, packet, reply=reply))
         if not self._marked:
             self._mark()
 
-    def _headers(self, message: Message) -> dict[str, str]:
-        """Return the headers of a message that is to be kept."""
-        return time_to_live(message) | (self._will.headers(message) if self._will else {})
+    def _store(self, stored: _Stored) -> None:
+        """Publish what is to be kept; it replaces what is still to be published again."""
+        if earlier := self._again.pop(stored.name, None):
+            self._call(earlier.on_ack, ReasonCode.SUCCESS)
+        self._number += 1
+        reply = ""
+        if stored.is_awaited:
+            self._unstored[self._number], reply = stored, f"{self._inbox}{self._number}"
+            asyncio.get_running_loop().call_later(ANSWER_S, self._expect_stored, self._number)
+        _run_at_once(self._client.publish(stored.name, stored.packet, reply=reply, headers=stored.headers or None))
+        if not self._marked:
+            self._mark()
+
+    def _store_again(self, stored: _Stored) -> None:
+        if self.alive and self._again.get(stored.name) is stored:
+            del self._again[stored.name]
+            self._store(stored)
 
     def subscribe(self, route: Route, answer: Future[None]) -> None:
         """Make a subscription, and have what is kept delivered; the answer says whether the server refused it."""
@@ -211,6 +260,9 @@ class NatsSession:
         answer.set_result(None)
 
     async def _subscribe(self, route: Route) -> None:
+        await self._catch_up(route, await self._listen(route))
+
+    async def _listen(self, route: Route) -> KeptMessages:
         name, reads = pattern(route.topic_filter), route.share is None
         await self._unsubscribe(route.subscription)
         kept = KeptMessages(self._deliver, reads=reads)
@@ -224,7 +276,12 @@ class NatsSession:
         await self._flush()
         if name.lower() in self._denied:
             raise NotAuthorized(f"the server refuses the subscription to {route.topic_filter!r}")
-        if reads:
+        return kept
+
+    async def _catch_up(self, route: Route, kept: KeptMessages) -> None:
+        """Read what is kept, once that is possible."""
+        if route.share is None:
+            await self._is_settled.wait()
             messages = await self._read_kept(pattern(route.topic_filter, KEPT))
             kept.read(messages, deliver=route.retained and route in self._routes)
 
@@ -329,17 +386,16 @@ class NatsSession:
             self.give_up(error)
 
     def _receive_code(self, number: int, msg: Msg) -> None:
+        is_unheard = msg.headers is not None and msg.headers.get("Status") == _NO_RESPONDERS
         if number in self._unstored:
-            name, on_ack = self._unstored.pop(number)
-            code = ReasonCode.SUCCESS
-            try:
-                read_answer(msg.data)
-            except Refusal as refusal:
-                _log.warning("%s was not kept: %s", name, refusal)
-                code = ReasonCode.UNSPECIFIED
-            self._call(on_ack, code)
+            stored = self._unstored.pop(number)
+            if is_unheard:  # a cluster elects a leader
+                self._again[stored.name] = stored
+                asyncio.get_running_loop().call_later(_AGAIN_S, self._store_again, stored)
+            else:
+                self._call(stored.on_ack, _code_of(stored.name, msg.data))
             self._on_room()
-        elif number in self._unacked and msg.headers and msg.headers.get("Status") == _NO_RESPONDERS:
+        elif number in self._unacked and is_unheard:
             self._call(self._unacked.pop(number)[1], ReasonCode.NO_MATCHING_SUBSCRIBERS)
 
     def _expect_stored(self, number: int) -> None:
@@ -418,13 +474,34 @@ class NatsSession:
         if name == f"{self._inbox}{_MARK}".lower():
             self.give_up(NotAuthorized(f"the server's rules forbid to publish to {self._inbox}{_MARK}"))
         self._denied.add(name)  # of a subscription, else without effect
-        for awaited in (self._unacked, self._unstored):
-            for number in [number for number, (sent, _) in awaited.items() if sent.lower() == name]:
-                self._call(awaited.pop(number)[1], ReasonCode.NOT_AUTHORIZED)
+        for number in [number for number, (sent, _) in self._unacked.items() if sent.lower() == name]:
+            self._call(self._unacked.pop(number)[1], ReasonCode.NOT_AUTHORIZED)
+        for number in [number for number, stored in self._unstored.items() if stored.name.lower() == name]:
+            self._call(self._unstored.pop(number).on_ack, ReasonCode.NOT_AUTHORIZED)
         self._on_room()
 
     async def _note_end(self) -> None:
         self.give_up(NotConnected(f"the connection ended: {self._client.last_error or 'the server closed it'}"))
+
+
+class _Stored(NamedTuple):
+    """What is to be kept: its subject, packet, headers, and whom to tell, if anybody waits for the answer."""
+
+    name: str
+    packet: bytes
+    headers: dict[str, str]
+    on_ack: Ack
+    is_awaited: bool
+
+
+def _code_of(name: str, data: bytes) -> ReasonCode:
+    """Return the reason code of what the stream has answered."""
+    try:
+        read_answer(data)
+    except Refusal as refusal:
+        _log.warning("%s was not kept: %s", name, refusal)
+        return ReasonCode.UNSPECIFIED
+    return ReasonCode.SUCCESS
 
 
 def _run_at_once(work: Coroutine[Any, Any, None]) -> None:
