@@ -13,7 +13,7 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.connect import make_link
 from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.broker.threaded.link import ThreadedLink
-from mqinfer.protocol.errors import ConfigError, LinkError, MessageTooLarge
+from mqinfer.protocol.errors import ConfigError, LinkError, MessageTooLarge, NotAuthorized
 from mqinfer.protocol.topics import Topics
 
 _PATIENCE_S = 2.0
@@ -105,6 +105,8 @@ class Abilities:
     def _attempt(attempt: Callable[[], tuple[bool | None, str]]) -> tuple[bool | None, str]:
         try:
             return attempt()
+        except NotAuthorized as error:
+            return None, f"not known: {error}"
         except LinkError as error:
             return False, str(error)
 
@@ -179,24 +181,23 @@ class Abilities:
         acked.wait(_PATIENCE_S)
         return codes[0] if codes else None
 
-    def _kept(self, expiry_s: int | None, wait_s: float) -> int:
-        """Retain a message, and return how many come to a filter with a wildcard after a time."""
+    def _kept(self, topic_filter: str, expiry_s: int | None, wait_s: float) -> int:
+        """Retain a message, and return how many come to a filter after a time."""
         self._publish(Message(self._topic, b"kept", retain=True, expiry_s=expiry_s))
         threading.Event().wait(wait_s)
-        wildcard = f"{self._topic.rpartition('/')[0]}/+"
         try:
-            with self._listening(wildcard) as inbox:
+            with self._listening(topic_filter) as inbox:
                 self._link.publish(Message(self._topic, b"last"))  # comes behind what is retained
                 return sum(message.retain for message in inbox.wait(2 if expiry_s is None else 1))
         finally:
             self._publish(Message(self._topic, b"", retain=True))
 
     def _retained(self) -> tuple[bool, str]:
-        count = self._kept(None, 0.0)
+        count = self._kept(f"{self._topic.rpartition('/')[0]}/+", None, 0.0)
         return count == 1, "arrives" if count else "did not arrive"
 
     def _expires(self) -> tuple[bool, str]:
-        count = self._kept(_EXPIRY_S, _EXPIRY_S + 1.5)
+        count = self._kept(self._topic, _EXPIRY_S, _EXPIRY_S + 1.5)
         return count == 0, f"a message of {_EXPIRY_S} s is {'gone' if count == 0 else 'still sent'} after it"
 
     def _shared(self) -> tuple[bool, str]:

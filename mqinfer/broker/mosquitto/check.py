@@ -102,7 +102,7 @@ def check_certificate(address: BrokerAddress) -> Finding:
     try:
         with (
             socket.create_connection((address.host, address.port), _TIMEOUT_S) as plain,
-            context.wrap_socket(plain, server_hostname=address.host),
+            _shaken(context, plain, address),
         ):
             pass
     except ssl.SSLCertVerificationError as error:
@@ -110,6 +110,14 @@ def check_certificate(address: BrokerAddress) -> Finding:
     except OSError as error:
         result = Result(None, f"not known: {error}")
     return Finding("fail the strict check of certificates", result, _CERTIFICATE)
+
+
+def _shaken(context: ssl.SSLContext, plain: socket.socket, address: BrokerAddress) -> ssl.SSLSocket:
+    """Return a connection with TLS; NATS states first, without it, that it speaks it."""
+    if address.transport == "nats":
+        with plain.makefile("rb", buffering=0) as lines:
+            lines.readline(65_536)
+    return context.wrap_socket(plain, server_hostname=address.host)
 
 
 @dataclass(slots=True)

@@ -461,7 +461,7 @@ class NatsSession:
 
         denied = _DENIED.search(str(error))
         if denied:
-            _log.info("the server refuses %s", denied[1])
+            _log.debug("the server refuses %s", denied[1])
             self._deny(denied[1])
         elif isinstance(error, SlowConsumerError):
             self._outbox.dropped += 1
