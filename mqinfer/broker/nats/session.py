@@ -136,7 +136,7 @@ class NatsSession:
             LinkError: The server can't be reached or refuses, or lacks JetStream.
         """
         await self._connect(address)
-        is_cluster = bool(self._client._server_info.get("cluster"))  # noqa: SLF001 - nats-py shows it nowhere else
+        is_cluster = bool(self._server("cluster"))
         self._inbox = f"{self._client.new_inbox()}."  # nobody else can guess it, and have the server answer there
         await self._client.subscribe(f"{self._inbox}*", cb=self._receive_ack)
         if will is not None:
@@ -204,12 +204,21 @@ class NatsSession:
         except AuthorizationError as error:
             raise NotAuthorized(f"{address} refuses the login") from error
         except (Error, OSError, TimeoutError) as error:
-            if "authorization" in str(self._client.last_error).lower():
-                raise NotAuthorized(f"{address} refuses the login") from error
-            reason = self._client.last_error or error
-            if isinstance(reason, ssl.SSLError):
-                raise tls_error(address, reason) from error
-            raise BrokerUnreachable(f"{address}: {str(reason) or 'no NATS server answers'}") from error
+            raise self._refusal(address, self._client.last_error or error) from error
+
+    def _refusal(self, address: BrokerAddress, reason: Exception) -> LinkError:
+        """Return why a connection was not made; the server's word may be lost when it closes."""
+        if "authorization" in str(reason).lower():
+            return NotAuthorized(f"{address} refuses the login")
+        if address.tls and not address.tls.cert_file and self._server("tls_verify"):
+            return NotAuthorized(f"{address} requires a client certificate; set --cert-file and --key-file")
+        if isinstance(reason, ssl.SSLError):
+            return tls_error(address, reason)
+        return BrokerUnreachable(f"{address}: {str(reason) or 'no NATS server answers'}")
+
+    def _server(self, what: str) -> object:
+        """Return what the server has stated of itself, which nats-py shows nowhere else."""
+        return self._client._server_info.get(what)  # noqa: SLF001
 
     def send(self, message: Message, head: Head, on_ack: Ack) -> None:
         """Publish a message; its reason code comes later."""

@@ -293,5 +293,6 @@ def test_without_a_certificate(site: Site) -> None:
     """Nobody gets in without one, nor with one of another authority."""
     login = site.logins["car-1"]
     address = BrokerAddress.parse(f"tls://127.0.0.1:{site.servers.port}", ca_file=login.ca_file)
-    with closing(NatsLink(address, client_id="nobody")) as link, pytest.raises(LinkError):
-        link.open(PATIENCE)
+    for _ in range(5):  # the server's word is lost where it closes before all is read
+        with closing(NatsLink(address, client_id="nobody")) as link, pytest.raises(NotAuthorized, match="certificate"):
+            link.open(PATIENCE)
