@@ -7,6 +7,7 @@ subscribe. They hold for subjects alone, so what is asked of JetStream has its f
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,8 @@ MAX_PAYLOAD = 64 << 20
 """Largest message in bytes; NATS allows no more."""
 _MAX_PENDING = 256 << 20
 _MAX_MEMORY = 1 << 30
-_RETAINED = ("state", "card")
-"""Last levels of the topics on which messages are retained; nobody retains anything else, not even by mistake."""
+_RETAINED = re.compile(r".*/(?:state|card|presence(?:/[^/]+){5})")
+"""Finds the topics on which messages are retained; nobody retains anything else, not even by mistake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ def _publishes(name: str, rules: Iterable[str]) -> Iterator[str]:
             yield f"$JS.API.CONSUMER.CREATE.{STREAM}.*.{pattern(topic_filter, KEPT)}"
         if "write" in right:
             yield pattern(topic_filter, HEARD, LIVE)
-            if topic_filter.rpartition("/")[2] in _RETAINED:
+            if _RETAINED.fullmatch(topic_filter):
                 yield pattern(topic_filter, KEPT)
 
 

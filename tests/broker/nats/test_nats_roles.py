@@ -30,7 +30,6 @@ from tests.patience import until, wait_until
 Links = Mapping[str, NatsLink]
 ROLES = {"car-1": Role.VEHICLE, "car-2": Role.VEHICLE, "dash": Role.DASHBOARD, "op": Role.OPERATOR, "gw": Role.GATEWAY}
 CELLS = [(who, what) for who in WRITES for what in TOPICS]
-RETAINED = ("state", "card")
 
 
 class Site:
@@ -88,11 +87,11 @@ def publish(link: NatsLink, topic: str, payload: bytes = b"x", *, retain: bool =
 
 @pytest.mark.parametrize(("who", "what"), CELLS)
 def test_publishing(links: Links, who: str, what: str) -> None:
-    """What is not granted is refused by name, and only states and cards may be retained."""
+    """What is not granted is refused by name, and only states, cards and what is present may be retained."""
     topic = TOPICS[what].format(me=who)
     allowed = what in WRITES[who]
     assert (publish(links[who], topic) == ReasonCode.NOT_AUTHORIZED) != allowed
-    may_retain = allowed and topic.rpartition("/")[2] in RETAINED
+    may_retain = allowed and (topic.endswith(("/state", "/card")) or "/presence/" in topic)
     assert (publish(links[who], topic, b"", retain=True) == ReasonCode.NOT_AUTHORIZED) != may_retain
 
 
