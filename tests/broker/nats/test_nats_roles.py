@@ -23,12 +23,12 @@ from mqinfer.broker.packets import encode_head
 from mqinfer.broker.paho.connecting import make_tls_context
 from mqinfer.protocol.errors import LinkError, NotAuthorized
 from tests.broker.attempts import ROOT as R
+from tests.broker.conftest import CLIENTS
 from tests.broker.heard import PATIENCE, Heard, Inbox, Told
 from tests.broker.security.test_access import READS, TOPICS, WRITES
 from tests.patience import until, wait_until
 
 Links = Mapping[str, NatsLink]
-ROLES = {"car-1": Role.VEHICLE, "car-2": Role.VEHICLE, "dash": Role.DASHBOARD, "op": Role.OPERATOR, "gw": Role.GATEWAY}
 CELLS = [(who, what) for who in WRITES for what in TOPICS]
 
 
@@ -56,7 +56,7 @@ def make_folder(path: Path) -> BrokerFolder:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """One client of each role, and a witness who may do anything."""
     folder = make_folder(tmp_path_factory.mktemp("site") / "broker")
-    logins = {name: folder.add(role, name) for name, role in ROLES.items()}
+    logins = {name: folder.add(role, name) for name, role in CLIENTS.items()}
     logins |= {name: folder.add(Role.WORKER, name, processes=2) for name in ("w", "v", "witness")}
     acl = folder.path / "acl"
     acl.write_text(acl.read_text() + "\nuser witness\ntopic readwrite #\n")
