@@ -84,37 +84,55 @@ async def _leader(url: str) -> int:
         await asyncio.sleep(0.2)
 
 
-def test_killed_leaders(
-    workers: Callable[..., Any],
-    traffic: Callable[..., Any],
-    pick: Callable[..., int],
-    cluster: NatsServers,
-    figure: Figures,
-) -> None:
-    """SIGKILL of the leader of a cluster under load, again and again: each request has one outcome, which is `ok`."""
+def under_load(client: EchoTraffic, disturb: Callable[[], str], figure: Figures) -> None:
+    """Send requests while something goes wrong: each has one outcome, which is `ok`."""
+    words: list[str] = []
+    with beside(lambda: words.append(disturb())) as faults:
+        while faults.is_alive():
+            client.pace(75.0, 20)
+    client.served()
+    ends = sorted(each.at for each in client.ended)
+    figure.every(words[0], "ok", len(client.ended), client.asked)
+    figure(words[0], "publishes a request", f"{client.publishes():.4f}")
+    figure(words[0], "longest time without an outcome", f"{max(np.diff(ends)):.2f} s")
+    figure(words[0], "late replies", client.requester.counters().late)
+    logging.getLogger(__name__).info("%s", as_markdown(figure.recorded))
+    assert len(client.ended) == client.asked
+
+
+@pytest.fixture
+def client(workers: Callable[..., Any], traffic: Callable[..., Any], cluster: NatsServers) -> EchoTraffic:
+    """A client of three workers, which are on another server than it is."""
     workers(20, 20, 20, url=cluster.url)
     first, *others = cluster.url.removeprefix("nats://").split(",")
-    client: EchoTraffic = traffic(
-        f"nats://{','.join((*others, first))}", first=10
-    )  # on another server than the workers
-    killed: list[int] = []
+    made: EchoTraffic = traffic(f"nats://{','.join((*others, first))}", first=10)
+    return made
 
-    def kill() -> None:
+
+def test_killed_leaders(client: EchoTraffic, pick: Callable[..., int], cluster: NatsServers, figure: Figures) -> None:
+    """SIGKILL of the leader of a cluster, again and again."""
+
+    def kill() -> str:
+        killed: list[int] = []
         for _ in range(pick(2, 10)):
             killed.append(asyncio.run(_leader(cluster.url)))
             os.kill(cluster.pids[killed[-1]], signal.SIGKILL)
             time.sleep(2.0)
         asyncio.run(_leader(cluster.url))
+        return f"SIGKILL of a cluster's leader, {len(killed)} times ({killed}), 75/s"
 
-    with beside(kill) as faults:
-        while faults.is_alive():
-            client.pace(75.0, 20)
-    client.served()
-    ends = sorted(each.at for each in client.ended)
-    row = f"SIGKILL of a cluster's leader, {len(killed)} times ({killed}), 75/s"
-    figure.every(row, "ok", len(client.ended), client.asked)
-    figure(row, "publishes a request", f"{client.publishes():.4f}")
-    figure(row, "longest time without an outcome", f"{max(np.diff(ends)):.2f} s")
-    figure(row, "late replies", client.requester.counters().late)
-    logging.getLogger(__name__).info("%s", as_markdown(figure.recorded))
-    assert len(client.ended) == client.asked
+    under_load(client, kill, figure)
+
+
+def test_a_halted_server(client: EchoTraffic, pick: Callable[..., int], cluster: NatsServers, figure: Figures) -> None:
+    """SIGSTOP of the server that all workers are connected to, for long: they go to another, and nothing is lost."""
+
+    def halt() -> str:
+        seconds = pick(20, 60)
+        os.kill(cluster.pids[0], signal.SIGSTOP)
+        time.sleep(seconds)
+        os.kill(cluster.pids[0], signal.SIGCONT)
+        time.sleep(2.0)
+        return f"SIGSTOP of one of three servers for {seconds} s, 75/s"
+
+    under_load(client, halt, figure)

@@ -9,6 +9,7 @@ import selectors
 import ssl
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -65,6 +66,8 @@ class NatsLoop:
             client_id, routes, self.outbox, self._empty, tls
         )
         self._session: NatsSession | None = None
+        self._places = deque(address.each)
+        self._is_cluster = False
         self._is_awake = False
         self._abandoned = False
         self._selector = selectors.EpollSelector()
@@ -150,7 +153,7 @@ class NatsLoop:
         """Connect again and again until closed; return what makes another attempt useless."""
         backoff, closing = Backoff(), asyncio.ensure_future(self._closing.wait())
         while not closing.done():
-            for address in self._address.each:
+            for address in tuple(self._places):
                 epoch = self.epoch
                 error = await self._serve(address, closing)
                 if isinstance(error, NotAuthorized):
@@ -161,6 +164,8 @@ class NatsLoop:
                 OUTAGES.failed(str(self._address), self, error)
                 if self.epoch != epoch:
                     backoff = Backoff()
+                    if self._is_cluster:  # all servers are as good: what has just failed may not answer for long
+                        self._places.rotate(-1 - self._places.index(address))
                     break
             if not self.opened.done():
                 return error
@@ -199,6 +204,7 @@ class NatsLoop:
     def _connected(self, session: NatsSession) -> None:
         self.epoch += 1
         self.max_packet_size = session.max_payload
+        self._is_cluster = session.is_cluster
         self._session = session
         self.connected = True
         OUTAGES.ended(str(self._address), self, connected=True)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("mqinfer.broker")
 
 _CONNECT_S = 5
-_PING_S = 5
+_PING_S = 3
 """Interval of pings; a connection without two answers is lost, in the time in which Mosquitto finds that."""
 _MOST_PENDING = 2 << 20
 """Bytes that may wait for the socket before the next message is passed on."""
@@ -110,6 +110,11 @@ class NatsSession:
         return self._client.max_payload - HEADERS
 
     @property
+    def is_cluster(self) -> bool:
+        """Whether the server belongs to a cluster."""
+        return bool(self._server("cluster"))
+
+    @property
     def alive(self) -> bool:
         """Whether the connection has not ended."""
         return not self.lost.done()
@@ -136,17 +141,16 @@ class NatsSession:
             LinkError: The server can't be reached or refuses, or lacks JetStream.
         """
         await self._connect(address)
-        is_cluster = bool(self._server("cluster"))
         self._inbox = f"{self._client.new_inbox()}."  # nobody else can guess it, and have the server answer there
         await self._client.subscribe(f"{self._inbox}*", cb=self._receive_ack)
         if will is not None:
             self._will = Will(self._client, self._client_id, will, self._inbox)
             if is_return:
                 await self._will.publish()
-        if is_cluster and is_return:  # the others may be electing a leader: what is not kept passes meanwhile
+        if self.is_cluster and is_return:  # the others may be electing a leader: what is not kept passes meanwhile
             self._spawn(self._settle_in_time())
         else:
-            await self._settle(is_cluster=is_cluster)
+            await self._settle()
         while missing := [route for route in self._routes if route.subscription not in self._subscriptions]:
             with suppress(NotAuthorized):  # it is in the log; what else there is goes on
                 kept = await self._listen(missing[0])
@@ -156,13 +160,13 @@ class NatsSession:
                     self._spawn(self._catch_up(missing[0], kept))
         self.accepted = True
 
-    async def _settle(self, *, is_cluster: bool) -> None:
+    async def _settle(self) -> None:
         """Find what is kept, and put the will in place.
 
         Raises:
             LinkError: The server refuses, or lacks JetStream, or has no leader.
         """
-        lost_s = await find_stream(self._client, is_cluster=is_cluster)
+        lost_s = await find_stream(self._client, is_cluster=self.is_cluster)
         if self._will is not None:
             await self._will.put(lost_s)
             self._spawn(self._beat(self._will))
@@ -173,7 +177,7 @@ class NatsSession:
         end = time.monotonic() + _ELECTION_S
         while not self._is_settled.is_set():
             try:
-                await asyncio.wait_for(self._settle(is_cluster=True), _PATIENCE_S)
+                await asyncio.wait_for(self._settle(), _PATIENCE_S)
             except (BrokerUnreachable, TimeoutError):
                 if time.monotonic() > end:
                     raise

@@ -10,6 +10,7 @@ import pytest
 
 from mqinfer.broker.abilities import Abilities
 from mqinfer.broker.address import BrokerAddress
+from mqinfer.cli.exit_codes import ExitCode
 from mqinfer.protocol.topics import Topics
 from tests.broker.nats.server import NatsServer
 from tests.commands import command, mqinfer
@@ -48,6 +49,43 @@ def test_a_replay(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (results / "results.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [line["outcome"] for line in lines] == ["ok"] * 40
     assert "workers: none" in shown.stdout
+
+
+def test_a_private_cluster(tmp_path: Path) -> None:
+    """`mqinfer broker --engine nats --nodes 3` runs a folder, and `mqinfer broker check` finds no fault."""
+    made = mqinfer(
+        "broker", "init", tmp_path / "b", "--engine", "nats", "--bind", "127.0.0.1", "--client", "vehicle:car"
+    )
+    assert made.returncode == 0, made.stderr
+    assert f"start it with: mqinfer broker --config {tmp_path / 'b'} --engine nats" in made.stdout
+    assert "--broker tls://" in made.stdout
+    running = command("broker", "--engine", "nats", "--nodes", "3", "--port", "0", "--config", tmp_path / "b")
+    with subprocess.Popen(running, stdout=subprocess.PIPE, text=True) as broker:
+        assert broker.stdout is not None
+        try:
+            words, _, url = broker.stdout.readline().strip().rpartition(" ")
+            assert (words, url[:6], url.count(",")) == ("broker ready at", "tls://", 2)
+            files = ("--ca-file", tmp_path / "b/ca.crt", "--cert-file", tmp_path / "b/clients/car.crt")
+            found = mqinfer("broker", "check", "--broker", url, *files, "--key-file", tmp_path / "b/clients/car.key")
+            assert found.returncode == 0, found.stdout + found.stderr
+            assert "PROBLEM" not in found.stdout
+        finally:
+            broker.terminate()
+        assert broker.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--nodes", "3"), "--nodes is for --engine nats"),
+        (("--engine", "nats", "--websockets-port", "9001"), "--websockets-port is Mosquitto's"),
+    ],
+)
+def test_options_of_the_other_engine(options: tuple[str, ...], words: str) -> None:
+    """An option that the engine has no use for is refused."""
+    refused = mqinfer("broker", *options)
+    assert refused.returncode == ExitCode.USAGE
+    assert words in refused.stderr
 
 
 def test_what_the_check_finds() -> None:
