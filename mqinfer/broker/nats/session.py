@@ -73,6 +73,7 @@ class NatsSession:
 
     Attributes:
         accepted: Whether it can be asked for something.
+        is_cluster: Whether the server belongs to a cluster.
         lost: The reason why the connection has ended, once it has.
     """
 
@@ -87,7 +88,7 @@ class NatsSession:
         from nats.aio.client import Client
 
         self.lost: asyncio.Future[LinkError] = asyncio.get_running_loop().create_future()
-        self.accepted = False
+        self.accepted = self.is_cluster = False
         self._client_id, self._routes, self._outbox, self._on_room = client_id, routes, outbox, on_room
         self._tls = tls
         self._maker = Maker(f"the connection of {client_id!r}")
@@ -108,11 +109,6 @@ class NatsSession:
     def max_payload(self) -> int:
         """The largest message that the server accepts, less the room for headers, which it counts too."""
         return self._client.max_payload - HEADERS
-
-    @property
-    def is_cluster(self) -> bool:
-        """Whether the server belongs to a cluster."""
-        return bool(self._server("cluster"))
 
     @property
     def alive(self) -> bool:
@@ -141,6 +137,7 @@ class NatsSession:
             LinkError: The server can't be reached or refuses, or lacks JetStream.
         """
         await self._connect(address)
+        self.is_cluster = bool(self._server("cluster"))
         self._inbox = f"{self._client.new_inbox()}."  # nobody else can guess it, and have the server answer there
         await self._client.subscribe(f"{self._inbox}*", cb=self._receive_ack)
         if will is not None:
