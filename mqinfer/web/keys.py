@@ -100,6 +100,9 @@ class KeyFile:
         if stamp == self._stamp:
             return
         self._stamp = stamp
+        if self._path.is_fifo():  # to read it would hold up everybody
+            _log.error("the keys stay as they were: key file %s is a pipe now", self._path)
+            return
         try:
             self._keys, self._certificates = _read_callers(self._path, self._granted)
         except ConfigError as error:

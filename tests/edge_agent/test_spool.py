@@ -520,6 +520,18 @@ def test_a_name_that_is_no_file_is_not_opened(tmp_path: Path) -> None:
         assert (pictures_in(spool), spool.damaged) == ([7], 0)
 
 
+@pytest.mark.parametrize(
+    "name", ["1.frame", "00000000000000000001.frame", "00000000000\N{FULLWIDTH DIGIT ONE}.frame", "x\n.frame"]
+)
+def test_a_name_that_the_spool_writes_none_of_is_let_alone(tmp_path: Path, name: str) -> None:
+    """It would be looked for under another one, again with each run, and never be found."""
+    (tmp_path / name).write_bytes(b"x")
+    with closing(Spool(tmp_path)) as spool:
+        assert (len(spool), store(spool, 7)) == (0, 1)
+        assert (pictures_in(spool), spool.damaged) == ([7], 0)
+    assert (tmp_path / name).read_bytes() == b"x"
+
+
 @pytest.mark.parametrize("error", [*NOT_NOW, *FULL], ids=repr)
 def test_frames_wait_while_the_disk_gives_none(
     requester: Requester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception

@@ -111,6 +111,10 @@ def test_a_file_that_changes(keys: Path, caplog: pytest.LogCaptureFixture) -> No
     assert "the keys stay as they were" in caplog.text
     keys.unlink()
     assert admits(new)
+    os.mkfifo(keys)  # to read it would hold up everybody
+    assert admits(new)
+    assert "is a pipe now" in caplog.text
+    keys.unlink()
     write(keys, KEYS)
     assert [admits(ANN), admits(new)] == [True, False]
 

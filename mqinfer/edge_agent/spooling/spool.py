@@ -172,7 +172,7 @@ class Spool:
         for path in self._folder.iterdir():  # unlike glob() it raises where it can't read
             if path.suffix == _UNFINISHED:
                 path.unlink()  # of a process that was killed while it wrote
-            elif path.suffix == _FRAME and path.stem.isdecimal():
+            elif path.stem.isdecimal() and path.name == self._path(int(path.stem)).name:  # others are not the spool's
                 self._last = max(self._last, int(path.stem))
                 if path.is_file():
                     self._add(int(path.stem), path.stat().st_size)
