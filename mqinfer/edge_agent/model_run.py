@@ -31,8 +31,9 @@ from mqinfer.edge_agent.settings import ReplayOptions, ReplaySettings
 from mqinfer.edge_agent.sinks.factory import ON_LINK, SinkSet, open_sinks
 from mqinfer.edge_agent.sinks.homeassistant import HomeAssistant
 from mqinfer.edge_agent.sinks.mqtt_sink import MqttSink
+from mqinfer.edge_agent.sinks.parquet_sink import kept_rows
 from mqinfer.edge_agent.sinks.presence import ModelPresence, PresenceSettings
-from mqinfer.edge_agent.sinks.sink import Sink
+from mqinfer.edge_agent.sinks.sink import Earlier, Sink
 from mqinfer.edge_agent.spooling.before_card import BeforeCard, wait_for
 from mqinfer.edge_agent.spooling.spool import Spool
 from mqinfer.protocol.card import ImageContract, ModelCard
@@ -237,14 +238,16 @@ class ModelRun:
         found = {"encoding": self._encoding, "version": version, "model_hash": model_hash}
         parts = settings, settings.source, settings.preparing, options
         run = describe_run(parts, _NO_MATTER, sources=settings.source.shown, **found)
-        self.done = (open_earlier(output, run) if settings.outputs.resume else None) or NOTHING
+        if settings.outputs.resume:
+            rows = kept_rows(output) if "parquet" in settings.outputs.sinks else None
+            self.done = open_earlier(output, run, rows) or NOTHING
         if self.done is NOTHING:
             begin_run(output, run)
             self._open_sinks(output, card)
 
     def _open_sinks(self, output: Path, card: ModelCard) -> None:
         outputs = self.settings.outputs
-        same = None if self.done is NOTHING else self.done.model_hash
+        same = None if self.done is NOTHING else Earlier(self.done.model_hash, self.done.count)
         opened = open_sinks(output, card, outputs.sinks, picture_every=outputs.picture_every, goes_on_with=same)
         self._sinks.adopt(opened)
 

@@ -159,15 +159,17 @@ def _put_aside(directory: Path) -> None:
         repair_earlier(path)
 
 
-def open_earlier(directory: Path, run: Mapping[str, Any]) -> Done | None:
+def open_earlier(directory: Path, run: Mapping[str, Any], rows: int | None = None) -> Done | None:
     """Find where the run in a folder stopped; its files stay as they are until `Done.skip` has seen the recording.
 
     A line that was not finished is to be cut off. So are the lines from the first frame on that was cancelled, expired,
-    rejected or not sent for want of a worker or a connection: a copy of the whole log is kept under a number then.
+    rejected or not sent for want of a worker or a connection, or that has no row in the Parquet files: a copy of the
+    whole log is kept under a number then.
 
     Args:
         directory: The folder.
         run: What this run's results depend on.
+        rows: How many frames have their row in the Parquet files; None if the run has no such files.
 
     Returns:
         The frames that have a result; None if there is no log.
@@ -184,7 +186,7 @@ def open_earlier(directory: Path, run: Mapping[str, Any]) -> Done | None:
         raise ConfigError(f"{times} is no file; choose another --output, or leave out --resume")
     done, goes_on = Done(path, model_hash=str(run.get("model_hash", ""))), True
     with writing(path):
-        for number, (one, other) in enumerate(zip_longest(_lines(path), _lines(times)), 1):
+        for number, (one, other) in enumerate(zip_longest(_lines(path), islice(_lines(times), rows)), 1):
             if one is None:  # a frame's line in the times is written first
                 break
             _check_line(path, number, one, other, done.model_hash)
@@ -299,4 +301,4 @@ def _copy(path: Path) -> None:
     numbered = (path.with_suffix(f".{number}{path.suffix}") for number in count(1))
     free = next(each for each in numbered if not each.exists())
     shutil.copyfile(path, free)
-    log.warning("%s: frames without a result are sent again; the whole file is kept as %s", path, free.name)
+    log.warning("%s: frames that lack a result are sent again; the whole file is kept as %s", path, free.name)

@@ -125,6 +125,7 @@ def test_the_page_was_not_built(installed: pytest.MonkeyPatch, tmp_path: Path) -
         ("cascade report NOTHING --plot a.png", "matplotlib", "profile"),
         ("bench codecs NOTHING --model seg --plot a.png", "matplotlib", "profile"),
         ("models profile . seg --output out", "matplotlib", "profile"),
+        ("replay NOTHING --model seg --local --output out --sink parquet", "pyarrow", "parquet"),
     ],
 )
 def test_an_extra_is_missed_before_the_work(

@@ -16,6 +16,7 @@ from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.output_files import write_npz
 from mqinfer.edge_agent.sinks.drawing.overlay import draw_result
 from mqinfer.edge_agent.sinks.factory import open_sinks
+from mqinfer.edge_agent.sinks.sink import Earlier
 from mqinfer.images.picture import RawImage
 from mqinfer.images.placement import Placement
 from mqinfer.protocol.card import ModelCard, Resize
@@ -41,9 +42,11 @@ def result(outputs: dict[str, Array]) -> InferResult:
     return InferResult("1", Outcome.OK, "deep", "1", "sha256:a", outputs)
 
 
-def write(directory: Path, kind: str, frames: list[Frame], outputs: dict[str, Array], same: str | None = None) -> None:
+def write(
+    directory: Path, kind: str, frames: list[Frame], outputs: dict[str, Array], done: Earlier | None = None
+) -> None:
     """Write the same outputs for some frames."""
-    sinks = open_sinks(directory, CARD, [kind], goes_on_with=same)
+    sinks = open_sinks(directory, CARD, [kind], goes_on_with=done)
     for each in frames:
         sinks.write(each, FrameView(PIXELS, PLACEMENT, outputs), result(outputs))
     sinks.close()
@@ -58,7 +61,7 @@ def files(directory: Path) -> list[str]:
 def test_each_frame_has_all_its_outputs(tmp_path: Path) -> None:
     """A frame that failed has no file."""
     write(tmp_path, "npz", [frame(3)], OUTPUTS)
-    sinks = open_sinks(tmp_path, CARD, ["npz"], goes_on_with="")
+    sinks = open_sinks(tmp_path, CARD, ["npz"], goes_on_with=Earlier())
     failed = InferResult("1", Outcome.ERROR, "deep", error=ErrorInfo("expired", "late"))
     sinks.write(frame(4), FrameView(PIXELS, PLACEMENT), failed)
     assert files(tmp_path) == ["outputs/camera-front/000003.npz"]
@@ -70,7 +73,7 @@ def test_each_frame_has_all_its_outputs(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_keeps_its_files_and_another_sets_them_aside(tmp_path: Path) -> None:
     """As the JSON lines."""
     write(tmp_path, "npz", [frame(0), frame(1)], OUTPUTS)
-    write(tmp_path, "npz", [frame(1), frame(2)], OUTPUTS, same="sha256:a")
+    write(tmp_path, "npz", [frame(1), frame(2)], OUTPUTS, done=Earlier("sha256:a", 2))
     assert len(files(tmp_path)) == 3
     write(tmp_path, "npz", [frame(0)], OUTPUTS)
     assert len(files(tmp_path / "outputs.1")) == 3
@@ -82,7 +85,7 @@ def test_streams_keep_their_folders_in_any_order(tmp_path: Path) -> None:
     names = ["/a/b", "/a-b", "a/b", "../../a/b", "..", "/", "/a b", "a", "x" * 500, "\udc80", "/a\0b"]
     write(tmp_path, "npz", [frame(0, name) for name in names], OUTPUTS)
     before = files(tmp_path)
-    write(tmp_path, "npz", [frame(0, name) for name in reversed(names)], OUTPUTS, same="")
+    write(tmp_path, "npz", [frame(0, name) for name in reversed(names)], OUTPUTS, done=Earlier())
     assert files(tmp_path) == before
     assert len(before) == len(names)
     assert {"outputs/a-b/000000.npz", "outputs/a/000000.npz"} < set(before)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import cv2
 import pytest
@@ -44,8 +45,9 @@ def start(drive: Path, write_echo: Callable[..., Path]) -> Iterator[Callable[...
     repository = write_echo("echo", ("image", "UINT8", [-1, HEIGHT, WIDTH, 3]))
     started: list[subprocess.Popen[bytes]] = []
 
-    def run(out: Path, log: Path, *options: str, source: str = str(drive)) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "mqinfer", "replay", source, "--model", "echo", "--local"]
+    def run(out: Path, log: Path, *options: str, source: str = str(drive), first: str = "") -> subprocess.Popen[bytes]:
+        program = f"{first}\nfrom mqinfer.cli.app import main\nmain()"
+        command = [sys.executable, "-c", program, "replay", source, "--model", "echo", "--local"]
         command += ["--repository", str(repository), "--output", str(out), "--picture-every", "7", *options]
         with log.open("wb") as errors:
             started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors))
@@ -130,6 +132,29 @@ def test_kills_leave_readable_files(tmp_path: Path, start: Callable[..., subproc
     pictures = list(out.rglob("*.png"))
     assert len(pictures) > 10 * KILLS
     assert all(cv2.imread(str(path)) is not None for path in pictures)
+
+
+def test_a_killed_run_with_parquet_goes_on_with_the_first_frame_that_has_no_row(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    """What the last part lacks is sent again, so both have each frame once; the log as it was is kept."""
+    parquet: Any = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow, of the extra parquet")
+    out, kinds = tmp_path / "out", ("--sink", "jsonl", "--sink", "parquet")
+    small = "from mqinfer.edge_agent.sinks import parquet_sink\nparquet_sink._PART_ROWS = 64"
+    process = start(out, tmp_path / "killed", *kinds, first=small)
+    wait_for_lines(process, out / "results.jsonl", 90)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = parquet.read_table(out / "results.parquet").num_rows
+    assert 64 <= kept <= len(lines(out / "results.jsonl")) < 10 * RATE
+    assert start(out, tmp_path / "log", *kinds, "--resume", first=small).wait(PATIENCE) == 0
+    written = lines(out / "results.jsonl")
+    rows = parquet.read_table(out / "results.parquet").to_pylist()
+    assert [row["sequence"] for row in rows] == [line["sequence"] for line in written] == list(range(10 * RATE))
+    hashes = [[each["hash"] for _, each in row["outputs"]] for row in rows]
+    told: list[Any] = written
+    assert hashes == [[each["hash"] for each in line["outputs"].values()] for line in told]
+    assert f"{kept} frames have their result" in " ".join((tmp_path / "log").read_text().split())
 
 
 @pytest.mark.parametrize("room", [60, 300, 700], ids="{} kB".format)

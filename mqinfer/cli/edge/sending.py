@@ -26,6 +26,7 @@ from mqinfer.edge_agent.settings import (
 )
 from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS, ON_LINK, SINK_KINDS, check_kinds
 from mqinfer.edge_agent.sinks.presence import PresenceSettings
+from mqinfer.extras import check_packages
 from mqinfer.images.pixel_format import Demosaic
 from mqinfer.judging.settings import CascadeSettings, read_settings
 from mqinfer.metrics.endpoint import LOOPBACK
@@ -207,8 +208,11 @@ class OutputOptions:
 
         Raises:
             ConfigError: One is unknown, or there is no folder for those that are asked for.
+            MissingExtra: A package that one needs is not installed.
         """
         kinds = check_kinds(self.sink or DEFAULT_SINKS)
+        if "parquet" in kinds:
+            check_packages({"pyarrow": "pyarrow"}, "parquet")
         files = [each for each in kinds if each not in ON_LINK]
         if self.sink and files and self.output is None:
             raise ConfigError(f"--sink {files[0]} writes into the folder of --output; name one")

@@ -16,19 +16,25 @@ from mqinfer.edge_agent.sinks.drawing.video_sink import VideoSink
 from mqinfer.edge_agent.sinks.foxglove.mcap_sink import McapSink
 from mqinfer.edge_agent.sinks.jsonl_sink import JsonlSink
 from mqinfer.edge_agent.sinks.npz_sink import NpzSink
+from mqinfer.edge_agent.sinks.parquet_sink import ParquetSink
 from mqinfer.edge_agent.sinks.ros.rosbag_sink import RosbagSink
-from mqinfer.edge_agent.sinks.sink import Sink
+from mqinfer.edge_agent.sinks.sink import Earlier, Sink
 from mqinfer.logs import log_dropped
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
 log = logging.getLogger("mqinfer.edge_agent")
 
-_OPENERS: dict[str, Callable[[Path, ModelCard, int, str | None], Sink]] = {
+_OPENERS: dict[str, Callable[[Path, ModelCard, int, Earlier | None], Sink]] = {
     "csv": lambda directory, card, *_: CsvSink(directory, card.classes),
-    "jsonl": lambda directory, card, _, same: JsonlSink(directory, card.classes, goes_on_with=same),
+    "jsonl": lambda directory, card, _, done: JsonlSink(
+        directory, card.classes, goes_on_with=None if done is None else done.model_hash
+    ),
     "mcap": lambda directory, card, *_: McapSink(directory, card),
-    "npz": lambda directory, _card, _, same: NpzSink(directory, goes_on=same is not None),
+    "npz": lambda directory, _card, _, done: NpzSink(directory, goes_on=done is not None),
+    "parquet": lambda directory, card, _, done: ParquetSink(
+        directory, card.classes, goes_on_at=None if done is None else done.count
+    ),
     "pictures": lambda directory, card, every, _: PictureSink(directory, card.classes, every),
     "rosbag": lambda directory, card, *_: RosbagSink(directory, card),
     "video": lambda directory, card, *_: VideoSink(directory, card.classes),
@@ -132,7 +138,7 @@ def open_sinks(
     kinds: Iterable[str] = DEFAULT_SINKS,
     *,
     picture_every: int = 10,
-    goes_on_with: str | None = None,
+    goes_on_with: Earlier | None = None,
 ) -> SinkSet:
     """Open sinks by name, and create their directory.
 
@@ -141,8 +147,8 @@ def open_sinks(
         card: The model's card: its classes and colours, and the name in the MCAP file.
         kinds: Some of `SINK_KINDS`; repeated names count once, and those of `ON_LINK` not at all.
         picture_every: Write an overlay picture every N frames with a result, for each stream.
-        goes_on_with: Go on with the JSON lines and the NumPy files that are there, which are of a model of this hash;
-            files of other kinds are set aside as always. None sets all of them aside.
+        goes_on_with: Go on with the JSON lines, NumPy and Parquet files that are there; files of other kinds are set
+            aside as always. None sets all of them aside.
 
     Raises:
         ConfigError: A kind is unknown, `picture_every` is below 1, or a file cannot be written.

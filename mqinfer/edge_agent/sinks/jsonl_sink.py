@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TextIO
@@ -21,6 +21,7 @@ from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.header import FALLBACK
 
 RESULTS_FILE, TIMES_FILE = "results.jsonl", "times.jsonl"
+_OF_RUN = ("id", "worker", "precision", "backend", "device", "attempts", "times")
 
 
 class JsonlSink:
@@ -137,6 +138,29 @@ def describe_result(
         **describe_boxes(view.boxes, classes),
         **describe_top(find_top(view.outputs, classes)),
         "error": {"code": result.error.code} if result.error else None,
+    }
+
+
+def describe_settled(
+    frame: Frame, view: FrameView, result: InferResult, classes: Sequence[ClassInfo], words: Mapping[str, object]
+) -> dict[str, object]:
+    """Return all that became of a frame as one JSON object, by `answer.schema.json`.
+
+    Args:
+        frame: As it was read.
+        view: Its outputs in pixels of the frame, and what replied.
+        result: The outcome.
+        classes: Of the model's card.
+        words: What was found, as `describe_answer` returns it, and what else is to be there.
+    """
+    described, times = describe_result(frame, view, result, classes), describe_times(frame, view, result)
+    width, height = view.placement.frame
+    return {
+        **described,
+        **({"width": width, "height": height} if result.outputs else {}),
+        **words,
+        **{key: times[key] for key in _OF_RUN},
+        "error": {"code": result.error.code, "message": result.error.message} if result.error else None,
     }
 
 

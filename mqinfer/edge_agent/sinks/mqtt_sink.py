@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.published import PublishedCounts
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.sinks.homeassistant import HomeAssistant
-from mqinfer.edge_agent.sinks.jsonl_sink import describe_result, describe_times
+from mqinfer.edge_agent.sinks.jsonl_sink import describe_settled
 from mqinfer.edge_agent.sinks.presence import ModelPresence
 from mqinfer.edge_agent.sinks.sink import StreamNames
 from mqinfer.protocol.card import ClassInfo
@@ -31,7 +31,6 @@ _MOST_QUEUED, _MOST_IN_FLIGHT = 256, 64
 """Messages that wait for a connection or for room, and those that the broker has not acknowledged; 64 KiB each."""
 _CLOSE_S = 5.0
 """How long the end of a run waits for the broker to acknowledge the last messages."""
-_OF_RUN = ("id", "worker", "precision", "backend", "device", "attempts", "times")
 
 
 class AnswerDrop(StrEnum):
@@ -113,7 +112,7 @@ class MqttSink:
             is_due, more = self._homeassistant.messages(own, frame, view, result, words)
             states = [*states, *more]
         if is_due:
-            payload, cut = document(self._describe(frame, view, result, words))
+            payload, cut = document(describe_settled(frame, view, result, self._classes, words))
             message = Message(topics.answers(*own), payload, retain=self._retain, content_type=CONTENT_TYPE)
         with self._changed:
             if is_due:
@@ -134,19 +133,6 @@ class MqttSink:
         if (has is None or has.payload != state.payload) and len(self._queue) < _MOST_QUEUED:
             self._states[state.topic] = state
             self._queue.append(state)
-
-    def _describe(
-        self, frame: Frame, view: FrameView, result: InferResult, words: Mapping[str, object]
-    ) -> dict[str, object]:
-        described, times = describe_result(frame, view, result, self._classes), describe_times(frame, view, result)
-        width, height = view.placement.frame
-        return {
-            **described,
-            **({"width": width, "height": height} if result.outputs else {}),
-            **words,
-            **{key: times[key] for key in _OF_RUN},
-            "error": {"code": result.error.code, "message": result.error.message} if result.error else None,
-        }
 
     def close(self) -> tuple[Path, ...]:
         """Clear the states, wait a moment until all is acknowledged, and count the rest; there are no files."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -31,6 +32,19 @@ class Sink(Protocol):
 
     def close(self) -> tuple[Path, ...]:
         """Finish the files, and return their paths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What a run that goes on has of the earlier one.
+
+    Attributes:
+        model_hash: Hash of the model that answered; empty where none did.
+        count: Frames that have their result.
+    """
+
+    model_hash: str = ""
+    count: int = 0
 
 
 def repair_earlier(path: Path) -> None:
