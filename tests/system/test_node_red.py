@@ -17,6 +17,7 @@ from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
 from mqinfer.client.connection import connect, random_name
 from mqinfer.edge_agent.settings import ReplayOptions
+from mqinfer.edge_agent.sinks.presence import PresenceSettings
 from mqinfer.protocol.topics import Topics, stream_level
 from tests.asynchronous import in_loop
 from tests.patience import PATIENCE_S, until
@@ -132,8 +133,10 @@ def changes(serving: Callable[[Path], Topics], broker_url: str, tmp_path: Path) 
 
 
 def replay(url: str, root: str, source: Path, **options: Any) -> None:
-    """Replay pictures as an edge with `--sink mqtt` does."""
-    settings = settings_of(source, ReplayOptions("blobs", **options), sinks=["mqtt"], encoding="png")
+    """Replay pictures as an edge with `--sink mqtt --presence FILE` does."""
+    presence = PresenceSettings(frames=1, of=1, hold_s=0.0)
+    sending = ReplayOptions("blobs", **options)
+    settings = settings_of(source, sending, sinks=["mqtt"], encoding="png", presence=presence)
     with closing(connect(url, "car-1", Topics(root))) as requester:
         run_session(settings, requester)
 
@@ -205,7 +208,7 @@ async def test_alarm_on_presence(changes: dict[str, str], broker_url: str, tmp_p
     """The siren is switched on once while the class is there, and off when it is gone."""
     siren: list[bytes] = []
     root = changes["mqinfer/v1"]
-    changes |= {"person": "red", "cmnd/siren": f"{root}/siren", '"duration": "5"': '"duration": "1"'}
+    changes |= {"person": "red", "cmnd/siren": f"{root}/siren"}
 
     def hear(message: Message) -> None:
         siren.append(bytes(message.payload))
