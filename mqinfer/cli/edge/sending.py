@@ -216,9 +216,9 @@ class OutputOptions:
         files = [each for each in kinds if each not in ON_LINK]
         if self.sink and files and self.output is None:
             raise ConfigError(f"--sink {files[0]} writes into the folder of --output; name one")
-        if (self.retain or self.presence) and not set(ON_LINK) & set(kinds):
-            option = "--retain" if self.retain else "--presence"
-            raise ConfigError(f"{option} is of the answers that are published; add --sink {' or '.join(ON_LINK)}")
+        for option, given in (("--retain", self.retain), ("--presence", self.presence)):
+            if given and not set(ON_LINK) & set(kinds):
+                raise ConfigError(f"{option} is of the answers that are published; add --sink {' or '.join(ON_LINK)}")
         return kinds
 
     def watched(self) -> PresenceSettings | None:
