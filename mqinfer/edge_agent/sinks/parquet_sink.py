@@ -59,6 +59,7 @@ class ParquetSink:
         self._schema = self._arrow.schema(row, metadata={"mqinfer.schema": str(SCHEMA)})
         self._rows: list[dict[str, Any]] = []
         self._batches: list[Any] = []
+        self._bytes = 0
         self._due = 0.0
         self._begin = goes_on_at or 0
         with writing(self._folder):
@@ -81,8 +82,8 @@ class ParquetSink:
         is_due = time.monotonic() >= self._due
         if is_due or len(self._rows) >= _BATCH:
             self._convert()
-        if is_due or self._count >= _PART_ROWS or sum(each.nbytes for each in self._batches) >= _PART_BYTES:
-            self._write_part()
+            if is_due or self._count >= _PART_ROWS or self._bytes >= _PART_BYTES:
+                self._write_part()
 
     def close(self) -> tuple[Path, ...]:
         """Write what is left, and return the path of the folder.
@@ -102,6 +103,7 @@ class ParquetSink:
         try:
             if self._rows:
                 self._batches.append(self._arrow.RecordBatch.from_pylist(self._rows, self._schema))
+                self._bytes += self._batches[-1].nbytes
         except MemoryError as error:  # the sink is left out: a part without them would be taken for whole
             raise ConfigError(f"{self._folder}: no memory is left for {len(self._rows)} rows") from error
         self._rows = []
@@ -110,7 +112,7 @@ class ParquetSink:
         if self._batches:
             self._write(self._begin, self._arrow.Table.from_batches(self._batches))
             self._begin += self._count
-            self._batches = []
+            self._batches, self._bytes = [], 0
 
     def _write(self, begin: int, table: Any) -> None:
         path = self._folder / f"part-{begin:012d}.parquet"
