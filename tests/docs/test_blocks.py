@@ -26,6 +26,7 @@ HERE = Path(__file__).parent
 ELSEWHERE = {
     "hex": "tests/protocol/test_specification.py",
     "js": "tests/clients/test_js_client.py",
+    "sql": "tests/edge_agent/test_sinks_parquet.py",
     "text": "no code: output, a tree or a synopsis",
 }
 IN_SHELL = re.compile(r"(?:^|[;&|(=] *|bin/)mqinfer ([^;&#|)\n]*)", re.MULTILINE)

@@ -108,6 +108,9 @@ def test_pandas_and_duckdb_read_the_folder(tmp_path: Path) -> None:
         [f"{folder}/*.parquet"],
     )
     assert found.fetchall() == [(0, "car", 8, 60.0, 1, 10), (1, "car", 8, 60.0, 1, 10)]
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "replay.md").read_text(encoding="utf-8")
+    query = text.partition("```sql\n")[2].partition("```")[0].replace("by-kind/results.parquet", str(folder))
+    assert duckdb.sql(query).fetchall() == [("/camera/image", 10 + number, "car", 0.875, 20.0, 10) for number in (0, 1)]
     shares = duckdb.execute("SELECT class_shares['road'] FROM read_parquet(?)", [f"{folder}/*.parquet"])
     assert shares.fetchall() == [(None,), (None,), (0.5,)]
 
