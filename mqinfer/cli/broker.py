@@ -342,7 +342,7 @@ def bridge(
     ends = logins.make_link("", near, site), logins.make_link("far_", far, site)
     with until_signal(lambda: "the site's broker publishes the wills of the far workers") as stop:
         carrier = Bridge(*ends, site, Topics(root), group=check_name("worker group", group), on_end=stop.set)
-        with carrier, serving_metrics(partial(_add_bridge, carrier), metrics_port, metrics_bind):
+        with carrier, serving_metrics(partial(add_bridge, carrier), metrics_port, metrics_bind):
             typer.echo(f"bridge of {site} ready", err=True)
             stop.wait()
             if carrier.failure is not None:
@@ -350,7 +350,7 @@ def bridge(
     typer.echo(json.dumps(carrier.counters()), err=True)
 
 
-def _add_bridge(bridge: Bridge, samples: Samples) -> None:
+def add_bridge(bridge: Bridge, samples: Samples) -> None:
     """Add what became of the messages of a bridge, for Prometheus."""
     samples.gauge("bridge_workers", "Far workers that the site's clients reach.", bridge.workers)
     for direction, counters in bridge.counters().items():

@@ -23,9 +23,11 @@ from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.presence import make_client_id
+from mqinfer.cli.broker import add_bridge
 from mqinfer.cli.exit_codes import ExitCode
 from mqinfer.client import Client
 from mqinfer.cloud_worker.serving.worker import Worker
+from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.card import MAX_CARD_BYTES
 from mqinfer.protocol.errors import MessageTooLarge
 from mqinfer.protocol.states import (
@@ -133,6 +135,22 @@ def test_a_worker_that_is_lost(brokers: tuple[str, str], sides: tuple[Link, Link
         keep(far, topics.worker_state("gpu-1"), state("gpu-1"))
         wait_until(lambda: one.workers == other.workers == 1)
         assert 1 <= sum(b'"lost"' in bytes(each.payload) for each in states.items) <= 4
+
+
+def test_metrics(brokers: tuple[str, str]) -> None:
+    """Prometheus reads its workers and messages under the names in the documents."""
+    samples, text = Samples(), (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text(encoding="utf-8")
+    with make_bridge(*brokers, Topics()) as bridge:
+        bridge.to_far.drop(Message("x", b""), MessageTooLarge("x"))
+        add_bridge(bridge, samples)
+    found = {
+        each.name: [(sample.name, sample.labels, sample.value) for sample in each.samples]
+        for each in samples.families()
+    }
+    labels = {"direction": "to_far", "outcome": "dropped_message_too_large"}
+    assert found["mqinfer_bridge_messages"] == [("mqinfer_bridge_messages_total", labels, 1)]
+    assert found["mqinfer_bridge_workers"] == [("mqinfer_bridge_workers", {}, 0)]
+    assert all(f"`{sample}`" in text for family in found.values() for sample, *_ in family)
 
 
 def test_each_side_keeps_its_own_names(brokers: tuple[str, str], sides: tuple[Link, Link]) -> None:

@@ -73,6 +73,38 @@ def test_cuts_and_kills(
     figure(row, "slowest", f"{max(each.took for each in client.ended):.2f} s")
 
 
+def test_brokers_that_are_killed(
+    own_broker: MosquittoServer,
+    far: Any,
+    topics: Topics,
+    workers: Start,
+    traffic: Start,
+    figure: Figures,
+    pick: Start,
+    silence: Silence,
+) -> None:
+    """The brokers at both ends are killed in turn, and each comes back after a while."""
+    workers(5, 5, url=far.url)
+    times = pick(1, 3)
+    with Bridges(own_broker.url, far.url, topics):
+        client: EchoTraffic = traffic(own_broker.url, first=10, silence=silence)
+
+        def harm() -> None:
+            for server in (own_broker, far) * times:
+                time.sleep(2.0)
+                getattr(server, "kill", server.stop)()  # a nats-server has no gentle end
+                time.sleep(1.5)
+                server.start()
+
+        with beside(harm) as harming:
+            while harming.is_alive():
+                client.pace(RATE, 10)
+        client.served()
+    row = f"the brokers at both ends of two bridges killed in turn, {times} times each, {RATE:.0f}/s"
+    figure.every(row, "ok", len(client.ended), client.asked)
+    figure(row, "slowest", f"{max(each.took for each in client.ended):.2f} s")
+
+
 def lost_at(topics: Topics, inbox: Inbox, after: float) -> float:
     """Return when a worker was first stated to be lost, after some moment."""
 
