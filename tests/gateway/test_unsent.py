@@ -112,8 +112,8 @@ async def test_grpc(reason: str, caplog: pytest.LogCaptureFixture) -> None:
             if reason == "bytes":  # else its own time may be over too
                 async with connect() as other:
                     assert await other.unary_unary("/t.Service/Answer")(b"9") == bytes(9)
+            await until(lambda: not unsent.bytes)  # a caller may have its answer before the gateway knows
     assert unsent.given_up == {reason: 1}
-    assert unsent.bytes == 0
     assert not [record for record in caplog.records if record.exc_info]
 
 
