@@ -28,6 +28,7 @@ from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
 from mqinfer.models.loading import LoadedModel, load_model
 from mqinfer.models.repository import Repository
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
 _numbers = count()
@@ -53,10 +54,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def ports_of_our_own() -> Iterator[None]:
-    """Start every Mosquitto of this process on a port that it gets again after it was killed."""
+    """Start every broker of this process on a port that it gets again after it was killed, and wait long for it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mqinfer.broker.mosquitto.server.free_port", free_port)
         patch.setattr("mqinfer.broker.mosquitto.serving.free_port", free_port)
+        patch.setattr("mqinfer.broker.nats.server.free_port", free_port)
+        patch.setattr(MosquittoServer.start, "__defaults__", (PATIENCE_S,))
         yield
 
 

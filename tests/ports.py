@@ -4,11 +4,29 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from itertools import count
 
 _FIRST, _PORTS, _RANGES = 12_000, 400, 50
-"""A process has the range of ports that its number chooses; the kernel's own choice begins at 32,768."""
+"""Ranges of ports; the kernel's own choice begins at 32,768."""
 _turns = count()
+_held: dict[int, socket.socket] = {}
+
+
+def _first_port() -> int:
+    """Return the first port of a range that is this process's own: it holds a socket there as long as it lives."""
+    if os.getpid() not in _held:
+        for turn in range(_RANGES):
+            holder = socket.socket()
+            with suppress(OSError):
+                holder.bind(("127.0.0.1", _FIRST + (os.getpid() + turn) % _RANGES * _PORTS))
+                _held[os.getpid()] = holder
+                break
+            holder.close()
+        else:
+            raise AssertionError(f"{_RANGES} other processes choose ports")
+    first: int = _held[os.getpid()].getsockname()[1]
+    return first + 1
 
 
 def free_port(bind: str = "127.0.0.1") -> int:
@@ -16,9 +34,9 @@ def free_port(bind: str = "127.0.0.1") -> int:
 
     The kernel would give a port of its own choice to another process meanwhile.
     """
-    first = _FIRST + os.getpid() % _RANGES * _PORTS
+    first = _first_port()
     for turn in _turns:
-        port = first + turn % _PORTS
+        port = first + turn % (_PORTS - 1)
         with socket.socket(socket.AF_INET6 if ":" in bind else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Mosquitto does
             try:

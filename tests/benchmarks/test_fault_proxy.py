@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from benchmarks.faults import Figure, as_markdown
 from benchmarks.faults.fault_proxy import FaultProxy
 from benchmarks.faults.packet_filter import PUBACK, PUBLISH, PacketFilter
+from tests.patience import PATIENCE_S
 
 
 def packet(kind: int, size: int) -> bytes:
@@ -79,7 +80,7 @@ def exchange(connection: socket.socket, data: bytes) -> bytes:
 
 def test_the_proxy_passes_everything_on(echo: int) -> None:
     """Without a fault each byte arrives, in order."""
-    with FaultProxy(echo) as proxy, socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as client:
+    with FaultProxy(echo) as proxy, socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_S) as client:
         data = packet(PUBLISH, 300_000)
         assert exchange(client, data) == data
     # Bytes are counted once they are passed on: the last ones may not be before the proxy's threads are joined.
@@ -88,7 +89,7 @@ def test_the_proxy_passes_everything_on(echo: int) -> None:
 
 def test_delay_and_bandwidth_take_their_time(echo: int) -> None:
     """A delay of 0.1 s, and 20 kB at 100 kB/s, can't take less."""
-    with FaultProxy(echo) as proxy, socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as client:
+    with FaultProxy(echo) as proxy, socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_S) as client:
         proxy.up(delay_s=0.1)
         start = time.monotonic()
         exchange(client, packet(PUBLISH, 10))
@@ -103,12 +104,12 @@ def test_delay_and_bandwidth_take_their_time(echo: int) -> None:
 def test_a_cut_ends_connections(echo: int, reset: bool) -> None:  # noqa: FBT001  a parameter of the test
     """By RST the reader gets an error, by FIN the end of the stream; a new connection stands."""
     with FaultProxy(echo) as proxy:
-        with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as client:
+        with socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_S) as client:
             exchange(client, packet(PUBLISH, 10))
             assert proxy.cut(reset=reset) == 1
             with pytest.raises(ConnectionResetError if reset else EOFError):
                 exchange(client, packet(PUBLISH, 10)) if reset else _read(client)
-        with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as client:
+        with socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_S) as client:
             exchange(client, packet(PUBLISH, 10))
 
 
@@ -124,7 +125,7 @@ def test_what_is_swallowed_is_gone(echo: int) -> None:
         with pytest.raises(TimeoutError):
             exchange(client, packet(PUBLISH, 10))
         proxy.both()
-        client.settimeout(10)
+        client.settimeout(PATIENCE_S)
         assert exchange(client, packet(PUBLISH, 20)) == packet(PUBLISH, 20)
 
 
@@ -132,7 +133,10 @@ def test_the_same_seed_flips_the_same_bits(echo: int) -> None:
     """A run can be repeated."""
     seen = []
     for _ in range(2):
-        with FaultProxy(echo, seed=4) as proxy, socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as each:
+        with (
+            FaultProxy(echo, seed=4) as proxy,
+            socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_S) as each,
+        ):
             proxy.up(flip_every=50)
             seen.append(exchange(each, packet(PUBLISH, 100)))
     assert seen[0] == seen[1] != packet(PUBLISH, 100)

@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from mqinfer.broker.mosquitto.server import find_mosquitto
+from tests.ports import free_port
 
 __all__ = [
     "DOCUMENTS",
@@ -153,7 +153,7 @@ def run(script: list[Block], folder: Path, *, clone: Path | None = None) -> str:
     Raises:
         AssertionError: A block failed or took too long; the message is what was printed, each block after its place.
     """
-    ports = _free_ports()
+    ports = {port: str(free_port()) for port in _PORTS}
     lines = [_PRELUDE]
     for block in script:
         lines += [f'echo "== {block}: after $SECONDS s"', block.run_first, _shell(block, installs=clone is not None)]
@@ -259,13 +259,3 @@ def _signal_group(group: int, number: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def _free_ports() -> dict[str, str]:
-    sockets = [socket.socket() for _ in _PORTS]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = {port: str(each.getsockname()[1]) for port, each in zip(_PORTS, sockets, strict=True)}
-    for each in sockets:
-        each.close()
-    return ports

@@ -136,7 +136,7 @@ async def test_a_models_own_bound_on_its_queue_sheds_at_once(hold: Any) -> None:
         with pytest.raises(Rejected, match=r"^Exceeds maximum queue size: .*1 requests are queued at worker") as found:
             await held.core.infer(call())
         assert status_of(found.value).http == 503
-        assert held.worker.statistics().counters["rejected"] == 1
+        await until(lambda: held.worker.statistics().counters.get("rejected") == 1)
         held.backend.gate.set()
         await asyncio.gather(running, waiting)
 

@@ -229,7 +229,7 @@ async def test_cancelled_at_the_worker(
 ) -> None:
     """Calls that are cancelled are cancelled at the worker too, whose next request starts at once."""
     own = replace(fleet, root=f"{fleet.root}-{transport}")
-    worker = serve(own.url, write_echo("patient", delay_ms=200), "patient", topics=Topics(own.root))
+    worker = serve(own.url, write_echo("patient", delay_ms=1000), "patient", topics=Topics(own.root))
     x = np.ones((1, 4), np.float32)
 
     async def ask(front: TfsFront) -> Any:

@@ -19,6 +19,7 @@ from mqinfer.broker.presence import make_client_id
 from mqinfer.cli.app import app
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.protocol.topics import Topics
+from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.broker
 
@@ -55,13 +56,16 @@ def test_a_vehicle_behind_the_rules(secured: Any, serve: Serve, write_echo: Writ
     findings = check(address, "car-1", patience_s=0.5)
     assert (worked(findings, False), worked(findings, None)) == (ALL - {TURNS}, {TURNS})
     with_secret = serve(secured.address("w"), repository, name="w.0", group="a-secret")
-    assert worked(check(address, "car-1"), False) == ALL
+    wait_until(lambda: worked(check(address, "car-1"), False) == ALL)  # workers of a busy machine may answer too late
     with_secret.stop()
     serve(secured.address("w"), repository, name="w.1")
-    findings = check(address, "car-1", patience_s=1.0)
-    assert worked(findings) == {TURNS}
-    assert "32 of 64 requests were not answered" in findings[TURNS].result.words
-    assert "mqinfer worker --group" in findings[TURNS].advice
+
+    def half_is_taken() -> bool:
+        findings = check(address, "car-1", patience_s=1.0)
+        half = "32 of 64 requests were not answered" in findings[TURNS].result.words
+        return half and worked(findings) == {TURNS} and "mqinfer worker --group" in findings[TURNS].advice
+
+    wait_until(half_is_taken)
 
 
 def test_a_worker_behind_the_rules(secured: Any) -> None:
@@ -89,7 +93,7 @@ def test_a_broker_without_rules(serve: Serve, write_echo: WriteEcho) -> None:
             link.subscribe("mqinfer/#", lambda message: retained.append(message.topic))
             link.subscribe("marker", lambda _: last.set())
             link.publish(Message("marker", b""))  # comes behind everything that is retained
-            assert last.wait(10)
+            assert last.wait(PATIENCE_S)
         assert not [topic for topic in retained if "check-" in topic]
 
 

@@ -22,13 +22,15 @@ from mqinfer.broker.mosquitto import BrokerFolder, Ports, Role
 from mqinfer.broker.mosquitto.certificates import hosts_of
 from mqinfer.broker.mosquitto.configuration import with_port
 from mqinfer.broker.mosquitto.expiry import entries, warnings
-from mqinfer.broker.mosquitto.server import find_mosquitto, free_port
+from mqinfer.broker.mosquitto.server import find_mosquitto
 from mqinfer.broker.mosquitto.serving import keep_current, secured
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.cli import broker as commands
 from mqinfer.cli.app import app
 from mqinfer.cli.exit_codes import exit_code
 from mqinfer.protocol.errors import ConfigError, MqinferError
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
 
 Unique = Callable[[str], str]
 
@@ -94,7 +96,7 @@ def connects(folder: BrokerFolder, port: int, name: str) -> None:
         f"mqtts://127.0.0.1:{port}", ca_file=folder.path / "ca.crt", cert_file=f"{stem}.crt", key_file=f"{stem}.key"
     )
     link = PahoLink(address, client_id=f"{name}-{port}")
-    link.open(10)
+    link.open(PATIENCE_S)
     link.close()
 
 
@@ -108,7 +110,7 @@ def test_a_folder_that_was_moved(place: Path, unique: Unique) -> None:
     shutil.move(place, moved.path)
     with secured(moved, 0) as server:
         connects(moved, server.port, "car-1")
-    port = free_port("127.0.0.1")
+    port = free_port()
     moved.configuration_file.write_text(with_port(moved.configuration(), port))
     command = [find_mosquitto(), "-c", "mosquitto.conf"]
     process = subprocess.Popen(command, cwd=moved.path, stderr=subprocess.PIPE, text=True)
@@ -284,7 +286,7 @@ def test_a_name_that_nobody_has(place: Path) -> None:
 @pytest.mark.broker
 def test_the_log_of_mosquitto_is_shown(place: Path) -> None:
     """`-v` prints each line of it as it comes; where it listens is said for each listener."""
-    folder, passwords = BrokerFolder(place), free_port("127.0.0.1")
+    folder, passwords = BrokerFolder(place), free_port()
     folder.init(ports=Ports(1, passwords, bind="127.0.0.1"), clients=[(Role.VEHICLE, "car-1")])
     command = [sys.executable, "-u", "-m", "mqinfer", "broker", "-v", "--config", str(place), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

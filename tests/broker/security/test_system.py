@@ -43,7 +43,7 @@ from mqinfer.protocol.errors import NameTaken, NotAuthorized
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
 from tests.commands import mqinfer
-from tests.patience import PATIENT, wait_until
+from tests.patience import PATIENCE_S, PATIENT, wait_until
 
 pytestmark = pytest.mark.broker
 
@@ -129,7 +129,7 @@ def test_a_race_for_one_name(secured: Any, edge: Callable[..., Requester], count
     address, together = secured.address("car-1"), threading.Barrier(count)
 
     def start(_: int) -> Requester | None:
-        together.wait(10)
+        together.wait(PATIENCE_S)
         with suppress(NameTaken):
             return edge(address, "car-1")
         return None

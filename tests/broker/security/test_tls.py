@@ -16,6 +16,7 @@ from mqinfer.broker.mosquitto import BrokerFolder, Ports, Role
 from mqinfer.broker.mosquitto.serving import secured as secured_server
 from mqinfer.protocol.errors import BrokerUnreachable
 from tests.broker.attempts import PATIENCE, error_of, pretending
+from tests.ports import free_port
 from tests.programs import find_program
 
 pytestmark = [
@@ -45,8 +46,7 @@ def weak(open_place: Path) -> Iterator[tuple[BrokerFolder, dict[str, int]]]:
     """A secured broker, and its ports, on a machine whose TLS library allows everything that it knows."""
     allowing = open_place / "weak.cnf"
     allowing.write_text(WEAK)
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
-        passwords, websockets = (each.getsockname()[1] for each in (one, two))
+    passwords, websockets = free_port(), free_port()
     folder = BrokerFolder(open_place / "weak")
     folder.init(ports=Ports(1, passwords, websockets, "127.0.0.1"))
     folder.add(Role.VEHICLE, "car-1")
