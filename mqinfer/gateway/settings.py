@@ -31,6 +31,8 @@ class GatewayPorts:
     tfs_grpc_socket: Annotated[
         Path | None, typer.Option(help="Path of a Unix socket for TensorFlow Serving's gRPC API, beside its port.")
     ] = None
+    zmq_port: Annotated[int, _port("Frigate's detector zmq, which has neither TLS nor keys")] = 0
+    zmq_bind: Annotated[str, typer.Option(help="Address that this detector is served on.")] = "127.0.0.1"
     bind: Annotated[
         str, typer.Option(help="Address to listen on. Without --keys, any other than loopback is open to everyone.")
     ] = "127.0.0.1"

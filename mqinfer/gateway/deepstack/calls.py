@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -25,14 +25,16 @@ from mqinfer.gateway.pictures import ANSWERS
 from mqinfer.gateway.rest.request import picture_request
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import BadTensor, InvalidRequest, LimitExceeded
-from mqinfer.protocol.types import RequestedOutput
+from mqinfer.protocol.types import EncodedTensor, RequestedOutput
 
 _log = logging.getLogger("mqinfer.gateway")
 
 _UNKNOWN_CALLER, _UNKNOWN_BYTES = "without a key", 4 << 20
 """Callers whose key can only be in the body: they share the bounds of one while it arrives; and its bytes at most."""
-_MIN_CONFIDENCE, _MOST = "0.4", "20"
-"""Defaults: DeepStack's least confidence, and objects of an answer, for Frigate's detector crashes on more."""
+MOST = 20
+"""Objects of an answer unless a caller asks for more: Frigate's detectors have room for as many."""
+_MIN_CONFIDENCE = "0.4"
+"""DeepStack's default."""
 _LIMIT = re.compile("[1-9][0-9]?|100", re.ASCII)
 _BOXES = ("boxes", "scores", "classes", "count")
 """Outputs that objects are read from; the first two make a model one that detects."""
@@ -47,9 +49,10 @@ def deepstack_routes(core: Core, access: Access, bodies: Bodies, chosen: str) ->
         bodies: Reads the bodies.
         chosen: The model of `/v1/vision/detection`; empty for the only one that finds boxes.
     """
-    calls = _Calls(core, access, bodies, chosen)
+    detector = Detector(core, chosen)
+    calls = _Calls(detector, access, bodies)
     try:
-        _log.info("DeepStack's /v1/vision/detection asks model '%s'", calls.default())
+        _log.info("DeepStack's /v1/vision/detection asks model '%s'", detector.default())
     except NotActivated as error:
         _log.info("DeepStack's /v1/vision/detection: %s", error)
 
@@ -63,38 +66,31 @@ def deepstack_routes(core: Core, access: Access, bodies: Bodies, chosen: str) ->
     ]
 
 
-class _Calls:
-    """Handlers of the paths."""
+class Detector:
+    """Asks models for the objects in pictures, whichever way these come.
 
-    def __init__(self, core: Core, access: Access, bodies: Bodies, chosen: str) -> None:
-        self._core, self._access, self._bodies, self._chosen = core, access, bodies, chosen
+    Args:
+        core: Answers the calls.
+        chosen: The model of a call that names none; empty for the only one that finds boxes.
+    """
 
-    async def models(self, call: AdmittedCall) -> web.Response:
-        async with self._form(call):
-            return json_reply({"success": True, "models": self._detectors()})
+    def __init__(self, core: Core, chosen: str) -> None:
+        self._core, self._chosen = core, chosen
 
-    async def detect(self, call: AdmittedCall) -> web.Response:
-        began, limit = time.perf_counter(), call.request.query.get("limit", _MOST)
-        if not _LIMIT.fullmatch(limit):
-            raise InvalidRequest(f"limit is {limit[:40]!r}; expected a number from 1 to 100")
-        async with self._form(call) as (caller, form):
-            least, picture = _least(form), _picture(form)
-            card = await self._core.metadata(call.parts[0] if call.parts else self.default())
-            if not _detects(card):
-                raise BadTensor(f"model '{card.name}' finds no boxes in a picture; {self._known()}")
-            result = await self._core.infer(
-                InferCall(
-                    card.name,
-                    inputs=picture_request(picture, card, {}).inputs,
-                    outputs=tuple(RequestedOutput(each.name) for each in card.outputs if each.name in _BOXES),
-                    caller=caller,
-                    parameters={ANSWERS: True},
-                    **call.trace,
-                )
-            )
-        found = json.loads(result.outputs[ANSWERS][0]).get("detections", ())  # the best first
-        chosen = [_prediction(each) for each in found if each["score"] >= least][: int(limit)]
-        return json_reply(_answer(chosen, result, time.perf_counter() - began))
+    async def ask(
+        self, model: str, read: Callable[[ModelCard], EncodedTensor], caller: str, **further: Any
+    ) -> tuple[InferResult, ModelCard]:
+        """Return a model's outputs for the picture that `read` makes its input of, and its card; no name: the default.
+
+        Raises:
+            MqinferError: Whatever came of it.
+        """
+        card = await self._core.metadata(model or self.default())
+        if not _detects(card):
+            raise BadTensor(f"model '{card.name}' finds no boxes in a picture; {self._known()}")
+        wanted = tuple(RequestedOutput(each.name) for each in card.outputs if each.name in _BOXES)
+        call = InferCall(card.name, inputs=(read(card),), outputs=wanted, caller=caller, **further)
+        return await self._core.infer(call), card
 
     def default(self) -> str:
         """Return the model of a call that names none.
@@ -102,19 +98,48 @@ class _Calls:
         Raises:
             NotActivated: There is none, or several.
         """
-        found = self._detectors()
+        found = self.models()
         model = found[0] if len(found) == 1 and not self._chosen else self._chosen
         if model in found:
             return model
         which = f"model '{self._chosen}' finds no boxes here" if self._chosen else "no model is chosen"
         raise NotActivated(f"Detection endpoint not activated: {which}; set --detection-model. {self._known()}")
 
-    def _detectors(self) -> list[str]:
+    def models(self) -> list[str]:
+        """Return the models that find boxes."""
         cards = self._core.client.connection.registry.known.cards
         return sorted(name for name, card in cards.items() if _detects(card))
 
     def _known(self) -> str:
-        return f"Models that find boxes: {', '.join(self._detectors()) or 'none'}"
+        return f"Models that find boxes: {', '.join(self.models()) or 'none'}"
+
+
+class _Calls:
+    """Handlers of the paths."""
+
+    def __init__(self, detector: Detector, access: Access, bodies: Bodies) -> None:
+        self._detector, self._access, self._bodies = detector, access, bodies
+
+    async def models(self, call: AdmittedCall) -> web.Response:
+        async with self._form(call):
+            return json_reply({"success": True, "models": self._detector.models()})
+
+    async def detect(self, call: AdmittedCall) -> web.Response:
+        began, limit = time.perf_counter(), call.request.query.get("limit", str(MOST))
+        if not _LIMIT.fullmatch(limit):
+            raise InvalidRequest(f"limit is {limit[:40]!r}; expected a number from 1 to 100")
+        async with self._form(call) as (caller, form):
+            least, picture = _least(form), _picture(form)
+            result, _ = await self._detector.ask(
+                call.parts[0] if call.parts else "",
+                lambda card: picture_request(picture, card, {}).inputs[0],
+                caller,
+                parameters={ANSWERS: True},
+                **call.trace,
+            )
+        found = json.loads(result.outputs[ANSWERS][0]).get("detections", ())  # the best first
+        chosen = [_prediction(each) for each in found if each["score"] >= least][: int(limit)]
+        return json_reply(_answer(chosen, result, time.perf_counter() - began))
 
     @asynccontextmanager
     async def _form(self, call: AdmittedCall) -> AsyncIterator[tuple[str, Form]]:

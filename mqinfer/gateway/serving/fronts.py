@@ -10,13 +10,14 @@ import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 from aiohttp import web
 
 from mqinfer.gateway.access import Access
 from mqinfer.gateway.core import Core
+from mqinfer.gateway.deepstack.zmq import ZmqServer
 from mqinfer.gateway.grpc import make_handlers
 from mqinfer.gateway.grpc_calls import make_server, start_server
 from mqinfer.gateway.http import make_runner
@@ -41,8 +42,8 @@ class Front:
     Attributes:
         name: The name for people.
         field: The field of the ports that holds its own.
-        make: Maker of the application or the handlers.
-        is_grpc: Whether it speaks gRPC in place of HTTP.
+        make: Maker of the application, the handlers or the server.
+        kind: What it speaks: HTTP, gRPC, or ZMTP.
         bind: The field of the ports that holds the address.
         has_tls: Whether it is encrypted where the gateway is.
         socket: The field of the ports that holds the path of a Unix socket beside its port.
@@ -51,7 +52,7 @@ class Front:
     name: str
     field: str
     make: Callable[[Core, Access, GatewaySettings], Any]
-    is_grpc: bool = False
+    kind: Literal["http", "grpc", "zmtp"] = "http"
     bind: str = "bind"
     has_tls: bool = True
     socket: str = ""
@@ -79,10 +80,11 @@ class Front:
 
 _FRONTS = (
     Front("HTTP", "http_port", make_app),
-    Front("gRPC", "grpc_port", make_handlers, is_grpc=True),
+    Front("gRPC", "grpc_port", make_handlers, kind="grpc"),
     Front("metrics", "metrics_port", make_metrics_app, bind="metrics_bind", has_tls=False),
-    Front("TensorFlow Serving gRPC", "tfs_grpc_port", make_grpc_handlers, is_grpc=True, socket="tfs_grpc_socket"),
+    Front("TensorFlow Serving gRPC", "tfs_grpc_port", make_grpc_handlers, kind="grpc", socket="tfs_grpc_socket"),
     Front("TensorFlow Serving REST", "tfs_rest_port", make_rest_app),
+    Front("Frigate's zmq", "zmq_port", ZmqServer, kind="zmtp", bind="zmq_bind"),
 )
 
 
@@ -99,10 +101,12 @@ class Fronts:
         """Open the ports that are not switched off."""
         for front in _open_fronts(self.settings):
             made = front.make(core, access, self.settings)
-            if front.is_grpc:
+            if front.kind == "grpc":
                 await self._open_grpc(front, made)
-            else:
+            elif front.kind == "http":
                 await self._open_http(front, made, tls if front.has_tls else None)
+            else:
+                await self._open_zmtp(front, made)
 
     async def close(self, patience: float) -> None:
         """Stop listening, and wait for the calls under way; those that take longer are cut off."""
@@ -122,6 +126,14 @@ class Fronts:
             await site.start()
         except OSError as error:
             raise _cannot_listen(front, front.place(settings), error) from error
+
+    async def _open_zmtp(self, front: Front, server: ZmqServer) -> None:
+        host, port = front.address(self.settings)
+        try:
+            await server.start(host=host, port=port, reuse_port=self._shared or None, backlog=_BACKLOG)
+        except OSError as error:
+            raise _cannot_listen(front, front.place(self.settings), error) from error
+        self._servers.append(server)
 
     async def _open_grpc(self, front: Front, handlers: Any) -> None:
         settings = self.settings

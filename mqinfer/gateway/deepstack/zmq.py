@@ -1,0 +1,165 @@
+"""Frigate's detector `zmq`: the pixels of a picture in, 20 objects out, by what ZeroMQ's REQ sockets send (ZMTP 3.0).
+
+The few frames of it (https://rfc.zeromq.org/spec/23/) are read here, where all that arrives is bounded: libzmq bounds
+single messages, and shares no port between processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import StreamReader, StreamWriter, Task
+from collections import Counter
+from math import prod
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from mqinfer.client.result import PictureResult
+from mqinfer.gateway.access import Access, Right
+from mqinfer.gateway.admission import take_room
+from mqinfer.gateway.core import Core
+from mqinfer.gateway.deepstack.calls import MOST, Detector
+from mqinfer.gateway.rest.request import read_json
+from mqinfer.gateway.settings import GatewaySettings
+from mqinfer.images.placement import Placement
+from mqinfer.logs import log_dropped
+from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.datatypes import Datatype
+from mqinfer.protocol.errors import BadEnvelope, BadTensor, LimitExceeded, MqinferError
+from mqinfer.protocol.header import IMAGE_ENCODING
+from mqinfer.protocol.types import Count, EncodedTensor
+
+_log = logging.getLogger("mqinfer.gateway")
+
+_GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(52, b"\0")
+_READY = b"\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x03REP"
+_MECHANISM = slice(12, 32)
+_MORE, _LONG = 1, 2
+_MOST_FRAME = 1024
+"""Bytes of the first two frames of a message, an empty one and the header; the third is the tensor."""
+_MOST_TEXT = 200
+"""Bytes of an error: Frigate takes 480 for objects, and logs an answer of any other size as one without objects."""
+_LONGEST_S = 5.0
+"""Longest time of a call: Frigate itself waits for 0.2 s unless told otherwise, and does not say when it goes."""
+_HELD = b'{"model_available": true, "model_loaded": true}'
+"""The answer to whether a model is there: workers may come later, and none takes a model from a message."""
+
+
+class _Header(Struct, frozen=True):
+    shape: tuple[Count, ...] = ()
+    dtype: str = ""
+    model_request: bool = False
+
+
+class ZmqServer:
+    """Answers detectors, one call of each connection at a time, as REQ sockets have it."""
+
+    def __init__(self, core: Core, access: Access, settings: GatewaySettings) -> None:
+        self._detector, self._access, self._bounds = Detector(core, settings.detection_model), access, settings.bounds
+        self._arriving, self._failed = core.arriving, Counter[str]()
+        self._tasks, self._idle = set[Task[None]](), set[Task[None] | None]()
+
+    async def start(self, **where: Any) -> None:
+        """Listen where `asyncio.start_server` is told to."""
+        self._server = await asyncio.start_server(self._accept, **where)
+
+    async def stop(self, patience: float) -> None:
+        """Stop listening, and wait for the calls under way; those that take longer are cut off."""
+        self._server.close()
+        if busy := self._tasks - self._idle:
+            await asyncio.wait(busy, timeout=patience)
+        for task in self._tasks:
+            task.cancel()
+
+    def _accept(self, reader: StreamReader, writer: StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: writer.close())
+
+    async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
+        peer, task = ":".join(map(str, writer.get_extra_info("peername")[:2])), asyncio.current_task()
+        self._idle.add(task)
+        try:
+            if len(self._tasks) > self._bounds.max_connections:
+                raise LimitExceeded("there are as many connections as may be")
+            writer.write(_GREETING + _READY)
+            async with asyncio.timeout(self._bounds.timeout):
+                await _greeted(reader)
+            while self._server.is_serving():
+                flags = (await reader.readexactly(1))[0]
+                self._idle.discard(task)
+                await self._exchange(flags, reader, writer, peer)
+                self._idle.add(task)
+        except (ConnectionError, TimeoutError, asyncio.IncompleteReadError):
+            pass  # it is gone, or as good as gone
+        except MqinferError as error:
+            self._count(error, peer)
+        finally:
+            self._idle.discard(task)
+
+    async def _exchange(self, flags: int, reader: StreamReader, writer: StreamWriter, peer: str) -> None:
+        """Answer the message that begins with these flags."""
+        frames, taken = list[bytes](), 0
+        try:
+            async with asyncio.timeout(self._bounds.timeout):
+                for most in (_MOST_FRAME, _MOST_FRAME, self._bounds.http_max_input_size):
+                    size = int.from_bytes(await reader.readexactly(8 if flags & _LONG else 1))
+                    if size > most:
+                        raise LimitExceeded(f"a frame of {size} bytes; at most {most} are accepted here")
+                    taken += take_room(self._arriving, peer, size)
+                    frames.append(await reader.readexactly(size))
+                    if not flags & _MORE:
+                        break
+                    flags = (await reader.readexactly(1))[0]
+                else:
+                    raise LimitExceeded("a message of more than 3 frames")
+            content = await self._answer(*frames[1:], peer=peer)
+            writer.write(bytes((_MORE, 0, _LONG)) + len(content).to_bytes(8) + content)
+            await writer.drain()
+        finally:
+            self._arriving.give(peer, taken)
+
+    async def _answer(self, header: bytes = b"", data: bytes = b"", *, peer: str) -> bytes:
+        try:
+            stated = read_json(header, _Header)
+            if stated.model_request:
+                return _HELD
+            return await self._objects(stated, data, self._access.admit(Right.INFERENCE, {}, peer))
+        except MqinferError as error:
+            self._count(error, peer)
+            return str(error).encode("ascii", "replace")[:_MOST_TEXT]
+
+    async def _objects(self, stated: _Header, data: bytes, caller: str) -> bytes:
+        """Return class, score, top, left, bottom and right of the best objects, sides as shares of the picture."""
+        shape = stated.shape
+        if stated.dtype != "uint8" or len(shape) != 4 or shape[::3] != (1, 3) or prod(shape) != len(data):
+            raise BadTensor(
+                f"{len(data)} bytes of {stated.dtype[:20]!r} in {[*shape[:5]]}: expected 'uint8' in [1, height, width, "
+                "3], which Frigate's input_dtype int and input_tensor nhwc make"
+            )
+
+        def read(card: ModelCard) -> EncodedTensor:
+            return EncodedTensor(card.inputs[0].name, Datatype.UINT8, shape, "raw", data, {IMAGE_ENCODING: "rgb8"})
+
+        result, card = await self._detector.ask("", read, caller, deadline_s=_LONGEST_S)
+        placement = Placement.in_model(card.pictures[0], shape[2], shape[1])
+        rows = np.zeros((MOST, 6), "<f4")
+        for row, found in zip(rows, PictureResult(result, placement).detections, strict=False):
+            sides = np.array(found.box) / (placement.frame * 2)
+            row[:] = found.number or 0, found.score, *sides[[1, 0, 3, 2]]
+        return rows.tobytes()
+
+    def _count(self, error: MqinferError, peer: str) -> None:
+        self._failed[error.code] += 1
+        log_dropped(_log, f"a detector's call ({peer}): {error}", error.code, self._failed[error.code])
+
+
+async def _greeted(reader: StreamReader) -> None:
+    greeting = await reader.readexactly(len(_GREETING))
+    if greeting[_MECHANISM] != _GREETING[_MECHANISM]:
+        raise BadEnvelope("expected the greeting of ZMTP 3 with the mechanism NULL")
+    command = await reader.readexactly(2)
+    await reader.readexactly(command[1])  # whose name, identity and kind of socket change nothing
