@@ -49,7 +49,7 @@ def deepstack_routes(core: Core, access: Access, bodies: Bodies, chosen: str) ->
         bodies: Reads the bodies.
         chosen: The model of `/v1/vision/detection`; empty for the only one that finds boxes.
     """
-    detector = Detector(core, chosen)
+    detector = Detecting(core, chosen)
     calls = _Calls(detector, access, bodies)
     try:
         _log.info("DeepStack's /v1/vision/detection asks model '%s'", detector.default())
@@ -66,7 +66,7 @@ def deepstack_routes(core: Core, access: Access, bodies: Bodies, chosen: str) ->
     ]
 
 
-class Detector:
+class Detecting:
     """Asks models for the objects in pictures, whichever way these come.
 
     Args:
@@ -117,7 +117,7 @@ class Detector:
 class _Calls:
     """Handlers of the paths."""
 
-    def __init__(self, detector: Detector, access: Access, bodies: Bodies) -> None:
+    def __init__(self, detector: Detecting, access: Access, bodies: Bodies) -> None:
         self._detector, self._access, self._bodies = detector, access, bodies
 
     async def models(self, call: AdmittedCall) -> web.Response:

@@ -20,7 +20,7 @@ from mqinfer.client.result import PictureResult
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.admission import take_room
 from mqinfer.gateway.core import Core
-from mqinfer.gateway.deepstack.calls import MOST, Detector
+from mqinfer.gateway.deepstack.calls import MOST, Detecting
 from mqinfer.gateway.rest.request import read_json
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.images.placement import Placement
@@ -47,7 +47,7 @@ _HELD = b'{"model_available": true, "model_loaded": true}'
 """The answer to whether a model is there: workers may come later, and none takes a model from a message."""
 
 
-class _Header(Struct, frozen=True):
+class _Sent(Struct, frozen=True):
     shape: tuple[Count, ...] = ()
     dtype: str = ""
     model_request: bool = False
@@ -57,7 +57,7 @@ class ZmqServer:
     """Answers detectors, one call of each connection at a time, as REQ sockets have it."""
 
     def __init__(self, core: Core, access: Access, settings: GatewaySettings) -> None:
-        self._detector, self._access, self._bounds = Detector(core, settings.detection_model), access, settings.bounds
+        self._detector, self._access, self._bounds = Detecting(core, settings.detection_model), access, settings.bounds
         self._arriving, self._failed = core.arriving, Counter[str]()
         self._tasks, self._idle = set[Task[None]](), set[Task[None] | None]()
 
@@ -124,7 +124,7 @@ class ZmqServer:
 
     async def _answer(self, header: bytes = b"", data: bytes = b"", *, peer: str) -> bytes:
         try:
-            stated = read_json(header, _Header)
+            stated = read_json(header, _Sent)
             if stated.model_request:
                 return _HELD
             return await self._objects(stated, data, self._access.admit(Right.INFERENCE, {}, peer))
@@ -132,7 +132,7 @@ class ZmqServer:
             self._count(error, peer)
             return str(error).encode("ascii", "replace")[:_MOST_TEXT]
 
-    async def _objects(self, stated: _Header, data: bytes, caller: str) -> bytes:
+    async def _objects(self, stated: _Sent, data: bytes, caller: str) -> bytes:
         """Return class, score, top, left, bottom and right of the best objects, sides as shares of the picture."""
         shape = stated.shape
         if stated.dtype != "uint8" or len(shape) != 4 or shape[::3] != (1, 3) or prod(shape) != len(data):
