@@ -23,6 +23,7 @@ from mqinfer import logs
 from mqinfer.broker import make_link
 from mqinfer.broker.link import ConnectionHandler, Link, Message
 from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.client.options import ClientOptions
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
@@ -54,12 +55,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def ports_of_our_own() -> Iterator[None]:
-    """Start every broker of this process on a port that it gets again after it was killed, and wait long for it."""
+    """Start every broker of this process on a port that it gets again after it was killed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mqinfer.broker.mosquitto.server.free_port", free_port)
         patch.setattr("mqinfer.broker.mosquitto.serving.free_port", free_port)
         patch.setattr("mqinfer.broker.nats.server.free_port", free_port)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patience() -> Iterator[None]:
+    """Wait longer than users do where a call states no time: the machine may stand still for seconds."""
+    _, *others = ClientOptions.__init__.__defaults__ or ()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ClientOptions.__init__, "__defaults__", (2 * PATIENCE_S, *others))
         patch.setattr(MosquittoServer.start, "__defaults__", (PATIENCE_S,))
+        patch.setattr("mqinfer.cloud_worker.supervision.supervisor._STATISTICS_TIMEOUT_S", PATIENCE_S)
         yield
 
 
@@ -78,6 +89,19 @@ def _fresh_logging(monkeypatch: pytest.MonkeyPatch) -> None:
         if isinstance(logger, logging.Logger) and logger.name.startswith("mqinfer"):
             logger.disabled, logger.propagate = False, True
             logger.setLevel(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def _own_messages(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Keep from a test what is logged by threads that were there before it, such as those of links that tests share."""
+    others = set(threading.enumerate()) - {threading.current_thread()}
+
+    def is_own(_: logging.LogRecord) -> bool:
+        return threading.current_thread() not in others
+
+    caplog.handler.addFilter(is_own)
+    yield
+    caplog.handler.removeFilter(is_own)
 
 
 @pytest.fixture(scope="session")

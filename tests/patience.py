@@ -15,7 +15,7 @@ PATIENCE_S = 60.0
 
 LONG_SILENCE = Silence(attempt=60.0, attempt_shared=60.0, attempt_unknown=60.0)
 """A request is sent again once its worker or its connection is lost, and not because a busy machine is slow."""
-PATIENT = ClientOptions(silence=LONG_SILENCE)
+PATIENT = ClientOptions(timeout=2 * PATIENCE_S, silence=LONG_SILENCE)
 STEADY = replace(PATIENT, silence=replace(LONG_SILENCE, doubt=60.0))
 """A worker that is held up gets further requests, too: a stream leaves the one with its pictures once that is lost."""
 

@@ -166,10 +166,11 @@ def test_what_can_not_be_asked_for(apart: tuple[Path, Path], url: str, monkeypat
     (problem,) = Repository(apart[0]).problems()
     assert "remote_steps names nut: no step has it" in problem.reason
     seeing.write_text(REMOTE.format("net"))
-    monkeypatch.setattr("mqinfer.cloud_worker.serving.remote._CARD_S", 0.01)
     spec = ProcessSpec(apart[0], "seeing", 1, BrokerAddress.parse(url), WorkerOptions("w"), device="cpu")
-    with pytest.raises(ModelNotFound, match="net"):
-        serve(spec)
+    with monkeypatch.context() as hasty:
+        hasty.setattr("mqinfer.cloud_worker.serving.remote._CARD_S", 0.01)
+        with pytest.raises(ModelNotFound, match="net"):
+            serve(spec)
     pbtxt = apart[0] / "seeing" / "config.pbtxt"
     pbtxt.write_text(pbtxt.read_text().replace("model_version: 1", "model_version: 7"))
     with at_the_network(url, card_of(apart[1])), pytest.raises(ConfigError, match="serve no version 7 of it"):

@@ -577,7 +577,8 @@ def test_a_disk_that_takes_none_fills_no_memory(
         _, snapshot = replay(requester, spool, watched(), policy=policy)
     waiting.join()
     assert held[0] < 100
-    assert snapshot.outcomes[Outcome.OK] == 200
+    newer = snapshot.outcomes[Outcome.SUPERSEDED] if policy is Policy.LATEST else 0  # a reader may outrun the worker
+    assert snapshot.outcomes[Outcome.OK] + newer == 200
 
 
 def test_with_latest_no_frame_makes_room_where_there_is_room(

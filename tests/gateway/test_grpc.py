@@ -17,6 +17,7 @@ from tests.gateway.conftest import OpenCore, gateway_settings
 from tests.gateway.grpc_front import GrpcFront, read_outputs, serving, tensors
 from tests.gateway.listening import failure
 from tests.gateway.models import IDENTITIES
+from tests.patience import PATIENCE_S
 
 COUNT, ONES = np.arange(16, dtype="<i4")[None], np.ones((1, 16), "<i4")
 SUMS = {"model_name": "simple", **tensors(INPUT0=COUNT, INPUT1=ONES)}
@@ -230,9 +231,11 @@ async def test_config_and_statistics(front: GrpcFront) -> None:
     assert (await front.call("ModelConfig", name="identity_fp32")).config.version_policy.HasField("all")
 
     async def count() -> int:
-        (entry,) = (await front.call("ModelStatistics", name="simple")).model_stats
-        assert entry.inference_stats.success.count >= entry.execution_count > 0
-        return int(entry.inference_count)
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                (entry,) = (await front.call("ModelStatistics", name="simple")).model_stats
+                if entry.inference_stats.success.count >= entry.execution_count > 0:  # counted once a reply is sent
+                    return int(entry.inference_count)
 
     await front.call("ModelInfer", **SUMS)
     before = await count()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from tests.gateway.rest_front import Front, json_input
+from tests.patience import PATIENCE_S
 
 SIMPLE: dict[str, Any] = {"inputs": [json_input(f"INPUT{place}", "INT32", [1, 16], [1] * 16) for place in (0, 1)]}
 
@@ -33,8 +35,11 @@ async def test_metadata(front: Front) -> None:
     config = (await front("GET", "/v2/models/simple/config")).json
     assert (config["name"], config["max_batch_size"]) == ("simple", 8)
     await front.infer("simple", SIMPLE)
-    (entry,) = (await front("GET", "/v2/models/simple/stats")).json["model_stats"]
-    assert entry["inference_stats"]["success"]["count"] >= 1
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            (entry,) = (await front("GET", "/v2/models/simple/stats")).json["model_stats"]
+            if entry["inference_stats"]["success"]["count"] >= 1:  # a reply is counted once it is sent
+                break
     names = [each["name"] for each in (await front("GET", "/v2/models/stats")).json["model_stats"]]
     assert {"simple", "identity_fp32"} <= set(names)
 

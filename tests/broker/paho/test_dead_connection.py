@@ -98,8 +98,6 @@ def test_a_black_hole(
     Looks are a quarter of a second apart here, and a quiet link pings after four; `test_packets_that_vanish` keeps
     the usual times.
     """
-    for module in ("loop", "session"):
-        monkeypatch.setattr(f"mqinfer.broker.paho.{module}._TICK_S", 0.25)
     monkeypatch.setattr("mqinfer.broker.paho.session.KEEPALIVE_S", 4)
     watch, topic = Told(), unique("t")
     arrived: SimpleQueue[bytes] = SimpleQueue()
@@ -108,13 +106,16 @@ def test_a_black_hole(
         link.subscribe(topic, lambda message: arrived.put(bytes(message.payload)))
         proxy.both(swallow=True)
         start = time.monotonic()
-        if sends:
-            link.publish(Message(topic, b"lost"))
-        while sends and len(watch.items) < 2 and time.monotonic() < start + PATIENCE:
-            with suppress(NotConnected):
-                link.publish(Message(topic, b"more"))  # what is sent all the time is no sign of life
-            time.sleep(0.1)
-        watch.wait_for_states(True, False)
+        with monkeypatch.context() as quick:
+            for module in ("loop", "session"):
+                quick.setattr(f"mqinfer.broker.paho.{module}._TICK_S", 0.25)
+            if sends:
+                link.publish(Message(topic, b"lost"))
+            while sends and len(watch.items) < 2 and time.monotonic() < start + PATIENCE:
+                with suppress(NotConnected):
+                    link.publish(Message(topic, b"more"))  # what is sent all the time is no sign of life
+                time.sleep(0.1)
+            watch.wait_for_states(True, False)
         assert arrived.empty()
         took = watch.times[1] - start
         proxy.both()
@@ -123,7 +124,7 @@ def test_a_black_hole(
         assert arrived.get(timeout=PATIENCE) == b"new"
         link.close()
     # Bounds for a busy machine; the old rule needed 15 + 15 s.
-    assert took < 15
+    assert took < 25
     assert took > (1 if sends else 4)
 
 
@@ -216,7 +217,7 @@ def test_packets_that_vanish(far: Far, unique: Unique, closing: Closing) -> None
     start = time.monotonic()
     link.publish(Message(topic, b"lost"))
     watch.wait_for_states(True, False)
-    assert 4 < watch.times[1] - start < 15
+    assert 4 < watch.times[1] - start < 25
     far.vanish(ends=True)
     watch.wait_for_states(True, False, True)
     link.publish(Message(topic, b"new"))

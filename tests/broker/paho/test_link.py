@@ -361,8 +361,12 @@ def test_twins_are_suspected(
     second = closing(PahoLink(BrokerAddress.parse(broker_url), client_id=name))
     first.open()
     second.open()
-    told.wait_until(lambda states: states.count(False) >= 10, 3 * PATIENCE)
-    assert any(name in record.getMessage() and "another program" in record.getMessage() for record in caplog.records)
+
+    def is_suspected(_: object) -> bool:
+        return any(name in each.getMessage() and "another program" in each.getMessage() for each in caplog.records)
+
+    told.wait_until(is_suspected, 3 * PATIENCE)  # those that last long on a busy machine do not count
+    assert told.items.count(False) >= 9  # the tenth is told next
     assert first.failure is None
     second.close()
     told.wait_until(lambda states: states[-1], 3 * PATIENCE)
