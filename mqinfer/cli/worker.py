@@ -30,7 +30,7 @@ from mqinfer.cli.options import (
 from mqinfer.cloud_worker.serving.options import ServingOptions, WorkerOptions
 from mqinfer.cloud_worker.supervision.control_server import ControlServer
 from mqinfer.cloud_worker.supervision.management import Management
-from mqinfer.cloud_worker.supervision.metrics import add_server
+from mqinfer.cloud_worker.supervision.metrics import add_server, is_ready
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.supervisor import Supervisor
@@ -127,7 +127,8 @@ def worker(
         supervisor.on_event = control.report
         _stop_on_signals(supervisor)
         metrics = partial(add_server, supervisor, control, triton=triton_metrics)
-        with serving_metrics(metrics, metrics_port, metrics_bind):
+        ready = partial(is_ready, supervisor, control)
+        with serving_metrics(metrics, metrics_port, metrics_bind, is_ready=ready):
             control.start(take_over=take_over)
             try:
                 served = supervisor.run()

@@ -1,4 +1,4 @@
-"""The HTTP port that Prometheus reads: `/metrics` of worker and edge, on a thread of its own."""
+"""The HTTP port that Prometheus and probes read: `/metrics` and the health of a program, on a thread of its own."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ log = logging.getLogger("mqinfer.metrics")
 LOOPBACK = "127.0.0.1"
 _SILENCE_S = 5.0
 """How long a connection may say nothing: one is served at a time."""
+_LIVE, _READY = "/v2/health/live", "/v2/health/ready"
+"""Paths for probes, as those of the gateway."""
 Read = Callable[[Samples], None]
 """Adds the samples of a program."""
+IsReady = Callable[[], bool]
 
 
 class _Collector:
@@ -85,13 +88,16 @@ class _Server(WSGIServer):
 
 
 @contextmanager
-def serving_metrics(read: Read, port: int | None, bind: str = LOOPBACK) -> Iterator[int]:
-    """Answer `/metrics` while the context lasts.
+def serving_metrics(
+    read: Read, port: int | None, bind: str = LOOPBACK, *, is_ready: IsReady = lambda: True
+) -> Iterator[int]:
+    """Answer `/metrics`, `/v2/health/live` and `/v2/health/ready` while the context lasts.
 
     Args:
         read: Adds the samples; called on the thread `mqinfer-metrics`, one scrape at a time.
         port: 0 for a free one; None for no endpoint.
         bind: Address that it listens on.
+        is_ready: Whether the program can do its work now; called on the same thread.
 
     Yields:
         The port; 0 without an endpoint.
@@ -107,7 +113,7 @@ def serving_metrics(read: Read, port: int | None, bind: str = LOOPBACK) -> Itera
     from prometheus_client import make_wsgi_app
 
     try:
-        server = make_server(bind, port, _only_metrics(make_wsgi_app(registry)), _Server, _Handler)
+        server = make_server(bind, port, _application(make_wsgi_app(registry), is_ready), _Server, _Handler)
     except OSError as error:
         raise ConfigError(
             f"can't serve metrics on {bind}:{port}: {error.strerror or error}; choose another --metrics-port"
@@ -123,13 +129,19 @@ def serving_metrics(read: Read, port: int | None, bind: str = LOOPBACK) -> Itera
         server.server_close()
 
 
-def _only_metrics(app: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an application that answers one path alone."""
+def _application(metrics: Callable[..., Any], is_ready: IsReady) -> Callable[..., Any]:
+    """Return an application that answers the paths above, and no other."""
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
-        if environ["PATH_INFO"] == "/metrics":
-            return app(environ, start_response)
-        start_response("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
-        return [b"not found; metrics are at /metrics\n"]
+        path = environ["PATH_INFO"]
+        if path == "/metrics":
+            return metrics(environ, start_response)
+        status, text = "404 Not Found", f"not found; there are /metrics, {_LIVE} and {_READY}"
+        if path == _LIVE or (path == _READY and is_ready()):
+            status, text = "200 OK", "ok"
+        elif path == _READY:
+            status, text = "503 Service Unavailable", "not ready"
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+        return [f"{text}\n".encode()]
 
     return answer

@@ -88,7 +88,7 @@ def test_buckets_of_the_finer_histogram_are_exact() -> None:
 
 
 def test_the_port() -> None:
-    """It is open on loopback alone, has one path, survives a silent connection, and is closed with the context."""
+    """It is open on loopback alone, has no path but its own, survives a silent connection, and is closed with the context."""
     with serving_metrics(lambda _: None, 0) as port:
         assert "mqinfer-metrics" in {thread.name for thread in threading.enumerate()}
         with socket.create_connection(("127.0.0.1", port)) as silent:
@@ -105,6 +105,16 @@ def test_the_port() -> None:
         socket.create_connection(("127.0.0.1", port))
     with serving_metrics(lambda _: None, None) as port:
         assert port == 0
+
+
+def test_probes() -> None:
+    """A program lives while it answers, and is ready while it says so."""
+    answers = iter((False, True))
+    with serving_metrics(lambda _: None, 0, is_ready=lambda: next(answers)) as port:
+        assert read(port, "/v2/health/live") == "ok\n"
+        with pytest.raises(HTTPError, match="503"):
+            read(port, "/v2/health/ready")
+        assert read(port, "/v2/health/ready") == "ok\n"
 
 
 def test_a_defect_costs_the_rest_alone(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 
-from mqinfer.cloud_worker.supervision.child import ProcessView
+from mqinfer.cloud_worker.supervision.child import Phase, ProcessView
 from mqinfer.cloud_worker.supervision.control_server import ControlServer
 from mqinfer.cloud_worker.supervision.statistics import ServerStatistics
 from mqinfer.cloud_worker.supervision.supervisor import Supervisor
@@ -39,6 +39,13 @@ def add_server(supervisor: Supervisor, control: ControlServer, samples: Samples,
     _add_labels(samples, supervisor.processes)
     with suppress(Cancelled, TimeoutError):  # the server is starting or stopping
         _add(samples, supervisor.statistics(), triton=triton)
+
+
+def is_ready(supervisor: Supervisor, control: ControlServer) -> bool:
+    """Return whether a server is connected and serves each of its models by one process at least; false without any."""
+    views = [view for view in supervisor.processes if view.phase is not Phase.DRAINING]
+    ready = {view.spec.model for view in views if view.state is Phase.READY}
+    return control.connected and bool(ready) and ready == {view.spec.model for view in views}
 
 
 def _add_labels(samples: Samples, processes: Iterable[ProcessView]) -> None:
