@@ -88,7 +88,7 @@ def test_buckets_of_the_finer_histogram_are_exact() -> None:
 
 
 def test_the_port() -> None:
-    """It is open on loopback alone, has no path but its own, survives a silent connection, and is closed with the context."""
+    """It is open on loopback alone, has its own paths, survives a silent connection, and is closed with the context."""
     with serving_metrics(lambda _: None, 0) as port:
         assert "mqinfer-metrics" in {thread.name for thread in threading.enumerate()}
         with socket.create_connection(("127.0.0.1", port)) as silent:
