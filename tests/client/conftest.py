@@ -13,6 +13,7 @@ import pytest
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Link, Message
 from mqinfer.client import Client
+from mqinfer.client.options import ClientOptions
 from mqinfer.client.result import Counters
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
@@ -22,10 +23,18 @@ from mqinfer.protocol.envelope import decode_request, encode_response
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome
+from tests.patience import LONG_SILENCE
 
 MakeClient = Callable[..., Client]
 Serve = Callable[..., Worker]
 WriteEcho = Callable[..., Path]
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have clients send nothing again only because the machine stands still: a hand would get it twice."""
+    *others, _, shed = ClientOptions.__init__.__defaults__ or ()
+    monkeypatch.setattr(ClientOptions.__init__, "__defaults__", (*others, LONG_SILENCE, shed))
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from mqinfer.errors import BadTensor, BrokerUnreachable, Cancelled, Expired, Mod
 from tests.asynchronous import in_loop
 from tests.client.conftest import Serve, WriteEcho
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 
 

@@ -25,6 +25,8 @@ from mqinfer.protocol.control import Call, Operation
 from tests.asynchronous import in_loop
 from tests.client.conftest import MakeClient
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 
 

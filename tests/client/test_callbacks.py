@@ -15,6 +15,8 @@ from mqinfer.errors import Rejected
 from tests.client.conftest import MakeClient, Serve, WriteEcho
 from tests.patience import PATIENCE_S
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 
 

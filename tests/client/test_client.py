@@ -34,6 +34,8 @@ from mqinfer.protocol.types import InferResponse
 from tests.client.conftest import MakeClient, Serve, WriteEcho
 from tests.patience import PATIENCE_S
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 

@@ -34,6 +34,8 @@ from mqinfer.protocol.types import InferRequest, InferResponse, RequestedOutput
 from tests.client.conftest import Serve, WriteEcho
 from tests.patience import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 Check = Callable[..., None]
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
@@ -49,7 +51,9 @@ def link_of(requester: Requester) -> MemoryLink:
     return requester.link
 
 
-def ask(requester: Requester, timeout: float = 10.0, model: str = "manual", array: Array = X) -> Future[InferResult]:
+def ask(
+    requester: Requester, timeout: float = PATIENCE_S, model: str = "manual", array: Array = X
+) -> Future[InferResult]:
     """Submit a request; return the future of its result."""
     result: Future[InferResult] = Future()
     requester.submit(make_request(model, {"x": array}, {}), timeout, result.set_result)

@@ -20,6 +20,8 @@ from mqinfer.errors import BadTensor, Cancelled, ConfigError, Expired, LinkError
 from tests.asynchronous import in_loop
 from tests.client.conftest import MakeClient, Serve, WriteEcho
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 
 
