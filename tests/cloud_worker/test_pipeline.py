@@ -81,7 +81,7 @@ def test_everything_is_done_once_and_one_at_a_time(threads: int, count: int, del
     shop.on_run = run
     for number in range(count):
         shop.pipeline.receive(number)
-    assert shop.pipeline.drain(30)
+    assert shop.pipeline.drain(PATIENCE_S)
     assert shop.pipeline.stop() == ([], [])
     assert sorted(shop.done) == list(range(count))
     assert shop.pipeline.depth == 0
@@ -110,7 +110,7 @@ def test_preparing_goes_on_while_the_model_runs(open_shop: Callable[..., Shop]) 
     assert shop.pipeline.depth >= 2
     assert not shop.pipeline.drain(0.01)
     release.set()
-    assert shop.pipeline.drain(10)
+    assert shop.pipeline.drain(PATIENCE_S)
     assert shop.done == [1, 2]
 
 
@@ -129,7 +129,7 @@ def test_the_next_batch_runs_while_the_last_one_is_answered(open_shop: Callable[
     shop.on_run = run
     shop.pipeline.receive(1)
     shop.pipeline.receive(2)
-    assert shop.pipeline.drain(20)
+    assert shop.pipeline.drain(PATIENCE_S)
     assert sorted(shop.done) in ([-1, 1, 2], [1, 2])
 
 
@@ -154,7 +154,7 @@ def test_a_due_batch_does_not_wait_for_another_to_be_prepared(open_shop: Callabl
         entered.clear()
         shop.pipeline.receive(1)
         shop.pipeline.receive(2)
-        assert shop.pipeline.drain(20)
+        assert shop.pipeline.drain(PATIENCE_S)
     assert len(shop.done) == 20
 
 
@@ -185,11 +185,11 @@ def test_an_exception_costs_one_request(
     with caplog.at_level(logging.CRITICAL, "mqinfer"):
         for number in range(5):
             shop.pipeline.receive(number)
-        assert shop.pipeline.drain(10)
+        assert shop.pipeline.drain(PATIENCE_S)
     assert shop.pipeline.depth == 0
     broken = False
     shop.pipeline.receive(99)
-    assert shop.pipeline.drain(10)
+    assert shop.pipeline.drain(PATIENCE_S)
     assert shop.done[-1] == 99
 
 
@@ -261,7 +261,7 @@ def test_as_many_batches_run_as_the_engine_takes(open_shop: Callable[..., Shop])
     while shop.pipeline.queued > shop.pipeline.prepared:
         time.sleep(0)  # until the fourth thread has taken the last one to prepare it
     release.set()
-    assert shop.pipeline.drain(20)
+    assert shop.pipeline.drain(PATIENCE_S)
     assert sorted(shop.done) == list(range(9))
     assert most == [3]
 
@@ -282,7 +282,7 @@ def test_finishing_in_order(open_shop: Callable[..., Shop]) -> None:
     shop.on_run = run
     for number in range(20):
         shop.pipeline.receive(number)
-    assert shop.pipeline.drain(20)
+    assert shop.pipeline.drain(PATIENCE_S)
     assert answered == list(range(20))
 
 
@@ -311,7 +311,7 @@ def test_what_each_thread_works_on_is_recorded_and_cleared() -> None:
     recorded: list[tuple[int, tuple[int, ...]]] = []
     shop = Shop(record=lambda number, items: recorded.append((number, tuple(items))))
     shop.pipeline.receive(7)
-    assert shop.pipeline.drain(20)
+    assert shop.pipeline.drain(PATIENCE_S)
     shop.pipeline.stop()
     assert [items for _, items in recorded] == [(7,), (), (7,), ()]
 
@@ -339,7 +339,7 @@ def test_what_waits_for_its_turn_to_reply_is_not_recorded() -> None:
     assert waits.wait(60)
     running = {item for items in list(recorded.values()) for item in items}
     released.set()
-    assert shop.pipeline.drain(20)
+    assert shop.pipeline.drain(PATIENCE_S)
     shop.pipeline.stop()
     assert running == {1}
 

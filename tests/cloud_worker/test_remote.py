@@ -143,8 +143,13 @@ def test_a_step_that_nobody_runs_is_named(url: str, apart: tuple[Path, Path], se
     with Client(url, options=PATIENT) as client:
         assert client.infer("seeing", {"IMAGE": pictures(1)}).outcome is Outcome.OK
         network.stop()
-        with pytest.raises(Expired, match=r"step 3 \(model 'net'\)"):
-            client.infer("seeing", {"IMAGE": pictures(1)}, timeout=3)
+        for _ in range(10):  # on a busy machine the client's own time may be over before the error comes
+            with pytest.raises(Expired) as found:
+                client.infer("seeing", {"IMAGE": pictures(1)}, timeout=3)
+            if "step 3 (model 'net')" in str(found.value):
+                break
+        else:
+            pytest.fail(str(found.value))
 
 
 @pytest.mark.parametrize("closure", [("seeing",), ("far", "most"), ("scale", "seeing")])

@@ -24,7 +24,7 @@ from mqinfer.protocol.control import Cancellation
 from mqinfer.protocol.errors import Superseded
 from mqinfer.protocol.states import WorkerState
 from mqinfer.protocol.topics import Topics
-from tests.patience import PATIENCE_S, wait_until
+from tests.patience import PATIENCE_S, STEADY, wait_until
 
 GatedWorker = Callable[..., tuple[Worker, Any]]
 Serve = Callable[..., Worker]
@@ -252,7 +252,7 @@ def test_each_side_counts_a_cancelled_request_once(
     worker = serve(broker_url, model, inline_s=0.0)
     outcomes: list[Outcome] = []
     request = make_request(model.card.name, {"x": np.zeros((1, 4), np.float32)}, {})
-    requester = connect(broker_url, unique("client"), TOPICS, ClientOptions(window=4))
+    requester = connect(broker_url, unique("client"), TOPICS, ClientOptions(window=4, silence=STEADY.silence))
 
     def submit() -> str:
         return requester.submit(request, 30.0, lambda result: outcomes.append(result.outcome))

@@ -35,8 +35,8 @@ def test_an_idle_worker_serves_short_work_on_the_links_thread(gated_worker: Gate
     for number in range(5):
         reply = bare.ask(bare.binary(f"{number:032x}"))
         assert (reply.outcome, reply.load.depth) == (Outcome.OK, 1)
+        wait_until(lambda: worker.depth == 0)  # which comes after the reply
     assert [is_inline(thread) for thread in backend.threads] == [False, True, True, True, True]
-    assert worker.depth == 0
     wait_until(lambda: worker.statistics().counters == {"ok": 5})
 
 
@@ -72,8 +72,8 @@ def test_other_work_keeps_its_threads(
 
 def test_one_slow_run_sends_the_next_request_to_the_threads(gated_worker: GatedWorker, bare: Any) -> None:
     """The estimate rises at once, and falls again with runs that are short."""
-    _, backend = gated_worker(inline_s=0.05)
-    delays = [0.0, 0.0, 0.2, 0.0, 0.0]
+    worker, backend = gated_worker(inline_s=0.5)
+    delays = [0.0, 0.0, 1.0, 0.0, 0.0]
 
     def wait(_: Mapping[str, Array]) -> None:
         time.sleep(delays.pop(0) if delays else 0.0)
@@ -81,6 +81,7 @@ def test_one_slow_run_sends_the_next_request_to_the_threads(gated_worker: GatedW
     backend.fails = wait
     for number in range(20):
         assert bare.ask(bare.binary(f"{number:032x}")).outcome is Outcome.OK
+        wait_until(lambda: worker.depth == 0)
     places = [is_inline(thread) for thread in backend.threads]
     assert places[:4] == [False, True, True, False]
     assert places[-1]
@@ -101,10 +102,10 @@ def test_a_worker_that_is_busy_hands_over(gated_worker: GatedWorker, bare: Any) 
     bare.hold(backend, inputs=(large,))
     for number in range(3):
         bare.link.publish(bare.binary(f"{number:032x}", inputs=(small,)))
-    while worker.pipeline.prepared < 3:
-        time.sleep(0)
+    wait_until(lambda: worker.pipeline.prepared >= 3)
     backend.gate.set()
     assert {bare.read().outcome for _ in range(4)} == {Outcome.OK}
+    wait_until(lambda: worker.depth == 0)
     assert not any(map(is_inline, backend.threads))
     assert bare.ask(bare.binary("cd" * 16, inputs=(small,))).outcome is Outcome.OK
     assert is_inline(backend.threads[-1])
@@ -127,4 +128,4 @@ def test_requests_that_fail_inline_get_replies(gated_worker: GatedWorker, bare: 
         word in code for word, code in zip((b"model_failed", b"bad_tensor", b"bad_envelope"), codes, strict=True)
     )
     assert bare.ask(bare.binary("04" * 16)).outcome is Outcome.OK
-    assert worker.depth == 0
+    wait_until(lambda: worker.depth == 0)

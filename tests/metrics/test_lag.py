@@ -43,7 +43,7 @@ from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
 from tests.asynchronous import in_loop
 from tests.clock import Clock
-from tests.patience import LONG_SILENCE, wait_until
+from tests.patience import LONG_SILENCE, PATIENCE_S, wait_until
 
 PATIENT = ClientOptions(silence=LONG_SILENCE, patience=300)
 ROWS = {"x": np.zeros((1, 4), np.float32)}
@@ -237,12 +237,12 @@ def test_lag_rises_and_falls_with_a_backlog(
     gate.let_through(12)
     seen = observer.wait("echo", 18)
     assert (seen.workers, seen.capacity) == (1, 8)
-    assert sum(not future.done() for future in futures) == 18
+    wait_until(lambda: sum(not future.done() for future in futures) == 18)
     wait_until(lambda: observer.results >= 12)
     assert observer.results == 12
     gate.let_through(18)
     assert observer.wait("echo", 0).oldest_ms == 0
-    assert {future.result(0).outcome for future in futures} == {"ok"}
+    assert {future.result(PATIENCE_S).outcome for future in futures} == {"ok"}
 
     submit(requester, 3)
     observer.wait("echo", 3)
@@ -251,7 +251,7 @@ def test_lag_rises_and_falls_with_a_backlog(
     observer.wait("echo", 0)
     announcer.presence.end()
     requester.close()
-    assert observer.registry.known.clients == {}
+    wait_until(lambda: observer.registry.known.clients == {})
 
 
 @pytest.mark.broker
