@@ -16,6 +16,7 @@ from tests.dashboard.fake_broker import CONNACK, CONNECT, FakeBroker, fake_broke
 from tests.dashboard.relaying import asynchronous, collect, echo, refusal, relayed
 from tests.dashboard.served import closing, served, settings_of, web_socket
 from tests.patience import until
+from tests.ports import free_port
 
 POLICY_VIOLATION, TOO_BIG, TRY_AGAIN = 1008, 1009, 1013
 
@@ -142,9 +143,11 @@ async def test_a_browser_that_is_gone() -> None:
     ):
         await socket.send_bytes(CONNECT)
         await broker.ended.wait()
-        async with web_socket(dashboard.url) as another:
-            await another.send_bytes(CONNECT)
-            await until(lambda: broker.connections == 2)
+        while broker.connections < 2:  # a busy machine may be too late for the pings of this one, too
+            with suppress(aiohttp.ClientError, ConnectionError, TimeoutError):
+                async with web_socket(dashboard.url) as another, asyncio.timeout(1.0):
+                    await another.send_bytes(CONNECT)
+                    await until(lambda: broker.connections == 2)
 
 
 @asynchronous
@@ -219,12 +222,11 @@ async def test_a_broker_that_resets() -> None:
 @asynchronous
 async def test_the_broker_is_away() -> None:
     """The browser is told to try again later; when the broker is there, it connects."""
-    async with fake_broker() as broker:
-        url = broker.url
-    with served(settings_of(url)) as dashboard:
+    port = free_port()
+    with served(settings_of(f"mqtt://127.0.0.1:{port}")) as dashboard:
         async with web_socket(dashboard.url) as socket:
             await socket.send_bytes(CONNECT)
             assert await closing(socket) == TRY_AGAIN
-        async with fake_broker(echo, int(url.rpartition(":")[2])), web_socket(dashboard.url) as socket:
+        async with fake_broker(echo, port), web_socket(dashboard.url) as socket:
             await socket.send_bytes(CONNECT)
             assert await collect(socket, len(CONNECT)) == CONNECT

@@ -349,7 +349,9 @@ async def test_metrics_under_triton_s_names(fleet: Fleet, unique: Callable[[str]
         for body, status in ((IDENTITY, 200), ({"inputs": []}, 400), (IDENTITY, 200)):
             async with session.post(f"{gateway.http}/v2/models/identity_fp32/infer", json=body) as reply:
                 assert reply.status == status
-        after = await read()
+        async with asyncio.timeout(PATIENCE):  # a reply is counted once it is sent
+            while (after := await read())[key := ("nv_inference_request_success", labels)] - before[key] < 2:
+                pass
         for name in ("request_success", "count", "exec_count"):
             key = f"nv_inference_{name}", labels
             assert after[key] - before[key] == 2, name
