@@ -11,9 +11,11 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.autoscale.real import Played, play_real, real_grid
+from benchmarks.autoscale.tables import Run, chosen_grid, play, rules_grid
 from benchmarks.batching import BatchingOptions, measure_batching, report_batching
 from benchmarks.calls import calls_grid, count_calls
-from benchmarks.faults import as_markdown
+from benchmarks.faults import as_markdown as faults_as_markdown
 from benchmarks.faults.soak import SoakOptions
 from benchmarks.faults.soak import soak as run_soak
 from benchmarks.golden import differences, figures_of, read_golden, write_golden
@@ -28,7 +30,7 @@ from mqinfer.cli.exit_codes import exit_code, print_error
 from mqinfer.cli.options import plain_console, table_console, with_group
 from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.lab.cascade.calibration import Goal
-from mqinfer.lab.reports import as_json, print_grid, write_files
+from mqinfer.lab.reports import as_json, as_markdown, print_grid, write_files
 from mqinfer.lab.zoo import build
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
@@ -47,7 +49,7 @@ Models = Annotated[
 
 app = typer.Typer(
     name="python -m benchmarks",
-    help="Measure mqinfer itself: the path, calls, batching, faults, the dashboard's relay and a cascade.",
+    help="Measure mqinfer itself: the path, calls, batching, scaling, faults, the dashboard's relay and a cascade.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -144,6 +146,26 @@ def scale(
 
 
 @app.command()
+def autoscale(
+    real: Annotated[
+        bool, typer.Option("--real", help="Play three patterns to `mqinfer worker --autoscale` instead, in 12 minutes.")
+    ] = False,
+    output: Output = None,
+) -> None:
+    """Let rules for the number of workers follow fleets in a simulation: late frames, worker hours, oscillation."""
+    console = table_console()
+    found: list[Run | Played] = []
+    for each in play_real() if real else play():
+        console.print(f"{each}", style="dim", highlight=False)
+        found.append(each)
+    grids = [real_grid(found)] if real else [rules_grid(found), chosen_grid(found)]  # type: ignore[arg-type]  # as above
+    for grid in grids:
+        print_grid(grid, console)
+    texts = {"autoscale.json": as_json(found), "autoscale.md": "\n".join(map(as_markdown, grids))}
+    _print_paths(write_files(output, texts) if output else ())
+
+
+@app.command()
 def soak(
     minutes: Annotated[float, typer.Option(help="How long to apply load, in minutes.", min=0.1)] = _SOAK.seconds / 60,
     every: Annotated[float, typer.Option(help="Least time between faults, in seconds.", min=1)] = _SOAK.every,
@@ -153,7 +175,7 @@ def soak(
 ) -> None:
     """Apply load and random faults: kills, halts, cuts and delays. Fails unless each request has one outcome."""
     figures = run_soak(SoakOptions(minutes * 60, every, rate, seed), lambda fault: typer.echo(fault, err=True))
-    table = as_markdown(figures)
+    table = faults_as_markdown(figures)
     typer.echo(table)
     if output:
         with writing(output):

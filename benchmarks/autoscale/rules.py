@@ -1,0 +1,97 @@
+"""The contestants: the product's rule, and those of Kubernetes, each with several targets.
+
+The Horizontal Pod Autoscaler looks every 15 seconds and wants `ceil(replicas * metric / target)` replicas, or
+`ceil(metric / target)` where the metric is shared out. It keeps what differs by 10 % at most, adds four or as many as
+there are, and takes away what nothing has wanted for 300 seconds: https://kubernetes.io/docs/concepts/workloads/autoscaling/horizontal-pod-autoscale/.
+KEDA hands it a metric of the kind that is shared out, and leaves everything else to it while there is a replica:
+https://keda.sh/docs/latest/reference/scaledobject-spec/.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.autoscale.simulation import Rule
+from mqinfer.metrics.lag import Lag
+from mqinfer.metrics.scaling import Scaler, ScalingRule
+from mqinfer.protocol.states import WorkerState
+from mqinfer.protocol.types import Outcome
+
+__all__ = ["CHOSEN", "CONTESTANTS"]
+
+_MOST = 8
+_SYNC_S, _TOLERANCE, _STABLE_S, _STEP = 15.0, 0.1, 300.0, 4
+_Metric = Callable[["PodAutoscaler", Lag, Sequence[WorkerState]], float]
+
+
+@dataclass(slots=True)
+class PodAutoscaler:
+    """Kubernetes' rule for a metric, each reading of which says how many replicas it calls for."""
+
+    calls_for: _Metric
+    replicas: int = 1
+    busy_s: float = 0.0
+    _due: float = 0.0
+    _wanted: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def update(self, now: float, lag: Lag, workers: Sequence[WorkerState]) -> int:
+        """Return the replicas, which change every 15 seconds at most."""
+        if now < self._due:
+            return self.replicas
+        self._due = now + _SYNC_S
+        value = self.calls_for(self, lag, workers)
+        wanted = self.replicas if abs(value / self.replicas - 1) <= _TOLERANCE else max(1, math.ceil(value))
+        self._wanted.append((now, min(wanted, _MOST, max(2 * self.replicas, self.replicas + _STEP))))
+        while now - self._wanted[0][0] > _STABLE_S:
+            self._wanted.popleft()
+        wanted = self._wanted[-1][1]
+        self.replicas = wanted if wanted > self.replicas else min(self.replicas, max(each for _, each in self._wanted))
+        return self.replicas
+
+
+def _pending(target: float) -> _Metric:
+    return lambda _, lag, __: lag.pending / target
+
+
+def _oldest(target: float) -> _Metric:
+    return lambda pods, lag, _: pods.replicas * lag.oldest_ms / 1e3 / target
+
+
+def _cpu(target: float) -> _Metric:
+    def calls_for(pods: PodAutoscaler, _: Lag, workers: Sequence[WorkerState]) -> float:
+        busy_s = sum(each.counters.get(Outcome.OK, 0) * each.service_time_us / 1e6 for each in workers)
+        used, pods.busy_s = max(0.0, busy_s - pods.busy_s) / _SYNC_S, busy_s
+        return used / target
+
+    return calls_for
+
+
+def _own(rule: ScalingRule) -> str:
+    return f"mqinfer, drain {rule.drain_s:g} s, hold {rule.hold_s:g} s, growth {rule.growth:g}"
+
+
+_RULES = [
+    ScalingRule(drain_s, hold_s, growth)
+    for drain_s, hold_s, growth in (
+        (20.0, 60.0, 4.0),
+        (20.0, 30.0, 4.0),
+        (30.0, 30.0, 4.0),
+        (20.0, 20.0, 4.0),
+        (30.0, 20.0, 4.0),
+        (10.0, 15.0, 4.0),
+        (20.0, 15.0, 4.0),
+        (30.0, 15.0, 4.0),
+        (20.0, 15.0, 2.0),
+        (20.0, 15.0, 1000.0),
+    )
+]
+CHOSEN = _own(ScalingRule())
+CONTESTANTS: dict[str, Callable[[], Rule]] = {
+    **{f"KEDA, pending, {each}": lambda each=each: PodAutoscaler(_pending(each)) for each in (4, 8, 16)},  # type: ignore[misc]
+    **{f"HPA, processor, {each:.0%}": lambda each=each: PodAutoscaler(_cpu(each)) for each in (0.5, 0.7, 0.9)},  # type: ignore[misc]
+    **{f"HPA, oldest, {each} s": lambda each=each: PodAutoscaler(_oldest(each)) for each in (5,)},  # type: ignore[misc]
+    **{_own(each): lambda each=each: Scaler(each) for each in _RULES},  # type: ignore[misc]
+}
