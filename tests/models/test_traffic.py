@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,11 +27,16 @@ WriteEcho = Callable[..., Path]
         (Traffic(2, 3, 10, 1), {"stable": 2}, Traffic(2, 3, 10, 1)),
         (Traffic(2, 3, 10, 1), {"stable": 1}, Traffic(1, 3, 10, 2)),
         (Traffic(3, previous=2), {"canary": 2, "share": 5}, Traffic(3, 2, 5, 2)),
+        (Traffic(), {"canary": 3, "share": 10, "watch": True}, Traffic(2, 3, 10, watch=True)),
+        (Traffic(2, 3, 10, watch=True), {"share": 50}, Traffic(2, 3, 50, watch=True)),
+        (Traffic(2, 3, 10, watch=True), {"watch": False}, Traffic(2, 3, 10)),
+        (Traffic(2, 3, 10, watch=True), {"canary": 4}, Traffic(2, 4, 0)),
+        (Traffic(2, 3, 10, watch=True), {"stable": 3}, Traffic(3, previous=2)),
     ],
 )
-def test_what_an_order_means(before: Traffic, order: dict[str, int], after: Traffic) -> None:
+def test_what_an_order_means(before: Traffic, order: dict[str, Any], after: Traffic) -> None:
     """What is left out stays; a new canary begins without a share; a canary that becomes stable is none any more."""
-    given = {"stable": None, "canary": None, "share": None} | order
+    given: dict[str, Any] = {"stable": None, "canary": None, "share": None} | order
     assert before.moved(2, **given) == after
 
 
@@ -40,11 +46,12 @@ def test_what_an_order_means(before: Traffic, order: dict[str, int], after: Traf
         ({"canary": 2}, "version 2 is the stable one"),
         ({"share": 5}, "there is no canary"),
         ({"canary": 3, "share": 101}, "expected 0 to 100"),
+        ({"watch": True}, "there is no canary to watch"),
     ],
 )
-def test_orders_that_are_refused(order: dict[str, int], why: str) -> None:
+def test_orders_that_are_refused(order: dict[str, Any], why: str) -> None:
     """The canary differs from the stable version, and a share needs one."""
-    given = {"stable": None, "canary": None, "share": None} | order
+    given: dict[str, Any] = {"stable": None, "canary": None, "share": None} | order
     with pytest.raises(InvalidRequest, match=why):
         Traffic().moved(2, **given)
 
@@ -61,7 +68,7 @@ def test_a_rollback_ends_the_canary_first() -> None:
 def test_any_label(tmp_path: Path) -> None:
     """Further labels stay through orders, rollbacks and the file; a name that is none is refused."""
     others = (("champion", 3), ("last.good-1", 1))
-    policy = Traffic(2, 3, 10, others=others)
+    policy = Traffic(2, 3, 10, others=others, watch=True)
     write_traffic(tmp_path, policy)
     assert read_traffic(tmp_path) == policy
     assert policy.labels == {"stable": "2", "canary": "3", "champion": "3", "last.good-1": "1"}

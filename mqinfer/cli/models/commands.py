@@ -98,12 +98,15 @@ def traffic(
     share: Annotated[
         int | None, typer.Option(help="Share of these requests for the canary, in per cent.", min=0, max=100)
     ] = None,
+    watch: Annotated[
+        bool | None, typer.Option(help="Take the canary back when it fails or is slow more often than the stable one.")
+    ] = None,
 ) -> None:
     """Set which version is stable, which is the canary, and the canary's share; without options print them.
 
     Labelled versions are served whatever the version policy selects. Each server keeps this in MODEL/traffic.toml.
     """
-    stated = {"stable": stable, "canary": canary, "share": share}
+    stated = {"stable": stable, "canary": canary, "share": share, "watch": watch}
     given: TrafficOrder = {key: each for key, each in stated.items() if each is not None}  # type: ignore[assignment] # the keys are its own
     if not given:
         with Client(connection.address(), name=connection.name, root=connection.root) as client:
@@ -134,7 +137,8 @@ def rollback(
 
 
 def _traffic_of(model: str, reply: ControlReply) -> str:
-    return _traffic(model, reply.content["labels"], reply.content["traffic"])
+    watched = ", watched" if reply.content.get("watch") else ""
+    return _traffic(model, reply.content["labels"], reply.content["traffic"]) + watched
 
 
 def _traffic(model: str, labels: Mapping[str, str], shares: Mapping[str, int]) -> str:

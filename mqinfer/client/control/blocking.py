@@ -39,11 +39,13 @@ class TrafficOrder(TypedDict, total=False):
         stable: The default version; if it was the canary, there is none any more.
         canary: The version that gets a share of the requests that name none.
         share: That share, in per cent.
+        watch: Whether the canary is taken back by itself when it does worse than the stable version.
     """
 
     stable: int
     canary: int
     share: int
+    watch: bool
 
 
 class ControlClient(WithBlock):
@@ -264,7 +266,7 @@ class ControlClient(WithBlock):
             model: Its folder in the servers' repositories.
             server: Name of the server; None for all that have the model.
             timeout: In seconds.
-            **order: `stable`, `canary` and `share`, see `TrafficOrder`; what is left out stays.
+            **order: `stable`, `canary`, `share` and `watch`, see `TrafficOrder`; what is left out stays.
 
         Raises:
             MqinferError: A server failed; its name and the reason are in the message.

@@ -34,6 +34,7 @@ class Traffic:
         share: Per cent of the requests without a version that the canary gets.
         previous: The stable version before this one, for a rollback.
         others: Further labels with their versions, from the file alone.
+        watch: Whether the canary is taken back by itself when it does worse than the stable version.
     """
 
     stable: Count | None = None
@@ -41,6 +42,7 @@ class Traffic:
     share: Annotated[int, Meta(ge=0, le=100)] = 0
     previous: Count | None = None
     others: tuple[tuple[str, int], ...] = ()
+    watch: bool = False
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -69,9 +71,12 @@ class Traffic:
         canary = self.canary if self.canary in versions else None
         share = 0 if canary is None else self.share
         others = tuple((label, version) for label, version in self.others if version in versions)
-        return Traffic(self.stable if self.stable in versions else None, canary, share, self.previous, others)
+        watch = self.watch and canary is not None
+        return Traffic(self.stable if self.stable in versions else None, canary, share, self.previous, others, watch)
 
-    def moved(self, current: int, *, stable: int | None, canary: int | None, share: int | None) -> Traffic:
+    def moved(
+        self, current: int, *, stable: int | None, canary: int | None, share: int | None, watch: bool | None = None
+    ) -> Traffic:
         """Return what follows from an operator's order; None leaves something as it is.
 
         Args:
@@ -79,6 +84,7 @@ class Traffic:
             stable: The new stable version.
             canary: The new canary.
             share: The canary's new share.
+            watch: Whether the canary is taken back by itself; a new one is not unless that is given.
 
         Raises:
             InvalidRequest: The order contradicts itself.
@@ -87,7 +93,10 @@ class Traffic:
         chosen = before if stable is None else stable
         other = self._canary_beside(chosen, canary)
         previous = self.previous if chosen == before else before
-        return Traffic(chosen, other, self._share_for(other, share), previous, self.others)
+        if watch and other is None:
+            raise InvalidRequest("there is no canary to watch; name one with --canary VERSION")
+        watch = self.watch and other is not None and other == self.canary if watch is None else watch
+        return Traffic(chosen, other, self._share_for(other, share), previous, self.others, watch)
 
     def _canary_beside(self, stable: int, canary: int | None) -> int | None:
         if canary == stable:
@@ -112,7 +121,7 @@ class Traffic:
             InvalidRequest: There is neither.
         """
         if self.canary is not None:
-            return replace(self, canary=None, share=0)
+            return replace(self, canary=None, share=0, watch=False)
         if self.previous is None:
             raise InvalidRequest("there is nothing to roll back: no canary, and no earlier stable version")
         return Traffic(stable=self.previous, others=self.others)
@@ -156,6 +165,7 @@ def write_traffic(folder: Path, traffic: Traffic) -> None:
     new = folder / f".{TRAFFIC_FILE}.{secrets.token_hex(4)}"  # several servers may share the repository
     values = {each.name: getattr(traffic, each.name) for each in fields(traffic)}
     values["others"] = f"{{ {', '.join([f'{label!r} = {version}' for label, version in traffic.others])} }}"
+    values["watch"] = str(traffic.watch).lower()
     lines = [f"{key} = {each}\n" for key, each in values.items() if getattr(traffic, key) != getattr(Traffic(), key)]
     try:
         if traffic == Traffic():
