@@ -146,6 +146,7 @@ def _worker(name: str, root: str, own: Sequence[str]) -> Iterator[str]:
     yield from (f"read {root}/workers/{worker}/infer/+/+" for worker in own)
     yield from (f"readwrite {root}/workers/{worker}/state" for worker in own)
     yield f"read {root}/workers/+/state"
+    yield f"read {root}/clients/+/state"
     yield f"read {root}/{CONTROL}/{name}/#"
     yield f"read {root}/{CONTROL}/{EVERY_SERVER}/#"
     yield f"write {root}/{CONTROL}/{name}/state"

@@ -28,6 +28,8 @@ from mqinfer.cli.options import (
     with_group,
 )
 from mqinfer.cloud_worker.serving.options import ServingOptions, WorkerOptions
+from mqinfer.cloud_worker.supervision import canary
+from mqinfer.cloud_worker.supervision.autoscaling import LOOK_S, Autoscaler, Bounds
 from mqinfer.cloud_worker.supervision.control_server import ControlServer
 from mqinfer.cloud_worker.supervision.management import Management
 from mqinfer.cloud_worker.supervision.metrics import add_server, is_ready
@@ -63,6 +65,13 @@ def worker(
     instances: Annotated[
         int | None,
         typer.Option(help="Processes for each model version; by default the number in its configuration.", min=1),
+    ] = None,
+    autoscale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LEAST..MOST",
+            help="Processes for each model version, as many as its load needs, such as 1..8; 0..8 begins with one.",
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="Device for inference: auto, cpu, cuda or cuda:N.")] = "auto",
     take_over: TakeOver = False,
@@ -100,6 +109,7 @@ def worker(
     logs.rename_process(name)
     if poll is not None and not load:
         raise ConfigError("use either --no-load or --poll, not both: --poll loads every model that it finds")
+    bounds, instances = _bounds(autoscale, instances)
     with local_copy(repository, poll) as (folder, install):
         spec = ProcessSpec(
             repository=folder,
@@ -116,14 +126,16 @@ def worker(
         models = model or ()
         begins_empty = not load or poll is not None  # the first scan of the repository loads the models
         supervisor = Supervisor(_first_processes(spec, models, instances, load=not begins_empty), may_idle=True)
+        management = Management(spec, supervisor, instances, install, scales=bounds is not None)
         control = ControlServer(
             options,
             lambda client, will, handler: make_link(spec.broker, client_id=client, will=will, on_connection=handler),
-            Management(spec, supervisor, instances, install),
-            poll=poll,
-            models=models,
+            management,
+            follows_clients=bounds is not None,
             on_failure=supervisor.stop,
         )
+        control.repeat(canary.LOOK_S, canary.CanaryWatch(supervisor, management).look)
+        _repeat(control, management, bounds, name, poll, models)
         supervisor.on_event = control.report
         _stop_on_signals(supervisor)
         metrics = partial(add_server, supervisor, control, triton=triton_metrics)
@@ -138,6 +150,30 @@ def worker(
             raise control.failure
         if not served and not begins_empty:
             raise typer.Exit(_why_none_served(supervisor))
+
+
+def _bounds(autoscale: str | None, instances: int | None) -> tuple[Bounds | None, int | None]:
+    """Return between which numbers of processes a model is scaled, and with how many it begins."""
+    if autoscale is None:
+        return None, instances
+    if instances is not None:
+        raise ConfigError("use either --instances or --autoscale, not both")
+    bounds = Bounds.parse(autoscale)
+    return bounds, max(1, bounds.least)
+
+
+def _repeat(
+    control: ControlServer,
+    management: Management,
+    bounds: Bounds | None,
+    name: str,
+    poll: float | None,
+    models: Sequence[str],
+) -> None:
+    if poll is not None:
+        control.poll(poll, models)
+    if bounds is not None:
+        control.repeat(LOOK_S, Autoscaler(bounds, name, management, control.known).look)
 
 
 def _why_none_served(supervisor: Supervisor) -> ExitCode:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.cloud_worker.serving.options import WorkerOptions
-from mqinfer.cloud_worker.supervision.planning import is_same, plan, plan_versions, reconcile
+from mqinfer.cloud_worker.supervision.planning import is_same, plan, plan_versions, reconcile, resized
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.models.repository import Repository
 
@@ -108,3 +108,14 @@ def test_a_file_larger_than_memory_holds_up_nobody(write_echo: WriteEcho, file: 
     planned = {each.model: each.content for each in plan(Repository(repository), TEMPLATE)}
     assert planned["bad"] == ""
     assert planned["good"]
+
+
+def test_another_number_of_instances(write_echo: WriteEcho) -> None:
+    """More of each version start beside those that run, which stay; without any all of them end."""
+    write_echo()
+    running = plan(Repository(write_echo(version=2, config=ALL)), TEMPLATE)
+    changes = reconcile(running, resized(running, TEMPLATE, 3), "w")
+    assert (versions(changes.start), changes.keep, changes.drain) == ([1, 1, 2, 2], ("w.0", "w.1"), ())
+    fewer = reconcile(resized(running, TEMPLATE, 3), resized(running, TEMPLATE, 1), "w")
+    assert (len(fewer.start), len(fewer.keep), len(fewer.drain)) == (0, 2, 4)
+    assert resized(running, TEMPLATE, 0) == []

@@ -86,7 +86,6 @@ def serve_repository(
         template.options,
         lambda name, will, handler: make_link(address, client_id=name, will=will, on_connection=handler),
         Management(template, supervisor, instances),
-        poll=None,
     )
     ready = threading.Semaphore(0)
 

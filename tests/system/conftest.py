@@ -18,6 +18,8 @@ from mqinfer.client.connection import connect, random_name
 from mqinfer.client.control import ControlClient
 from mqinfer.client.options import ClientOptions
 from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.supervision.autoscaling import Autoscaler, Bounds
+from mqinfer.cloud_worker.supervision.canary import CanaryWatch
 from mqinfer.cloud_worker.supervision.control_server import ControlServer
 from mqinfer.cloud_worker.supervision.management import Management
 from mqinfer.cloud_worker.supervision.planning import plan
@@ -85,6 +87,7 @@ def managed(broker_url: str, unique: Callable[[str], str]) -> Iterator[Callable[
             *,
             load: bool = True,
             poll: float | None = None,
+            autoscale: str = "",
             instances: int | None = None,
             capacity: int = 64,
             url: str = broker_url,
@@ -95,20 +98,28 @@ def managed(broker_url: str, unique: Callable[[str], str]) -> Iterator[Callable[
             options = WorkerOptions(unique("server"), topics, capacity=capacity)
             template = ProcessSpec(repository, "", 0, address, options, device="cpu", **fields)
             events: SimpleQueue[Event] = SimpleQueue()
+            bounds = Bounds.parse(autoscale) if autoscale else None
+            instances = max(1, bounds.least) if bounds else instances
             specs = plan(Repository(repository), template, instances=instances) if load else []
             supervisor = Supervisor(specs, may_idle=True)
+            management = Management(template, supervisor, instances, scales=bounds is not None)
             server = ControlServer(
                 template.options,
                 lambda name, will, handler: make_link(address, client_id=name, will=will, on_connection=handler),
-                Management(template, supervisor, instances),
-                poll=poll,
+                management,
+                follows_clients=bounds is not None,
             )
+            server.repeat(0.2, CanaryWatch(supervisor, management).look)
+            if bounds:
+                server.repeat(0.2, Autoscaler(bounds, template.options.name, management, server.known).look)
 
             def report(event: Event) -> None:
                 server.report(event)
                 events.put(event)
 
             supervisor.on_event = report
+            if poll is not None:
+                server.poll(poll)
             server.start()
             stack.callback(server.stop)
             thread = threading.Thread(target=supervisor.run, name="supervisor")

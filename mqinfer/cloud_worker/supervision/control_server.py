@@ -14,23 +14,36 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from queue import Empty, Full, Queue
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from mqinfer.broker.link import Message, ignore_ack
 from mqinfer.broker.presence import Presence
+from mqinfer.client.registry import Registry
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import LinkMaker
 from mqinfer.cloud_worker.supervision.management import Management
 from mqinfer.cloud_worker.supervision.supervisor import Event
 from mqinfer.logs import log_dropped
+from mqinfer.protocol.card import read_card
 from mqinfer.protocol.control import CHANGES, Call, Operation, read_body, read_path
 from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError, NotConnected, Rejected
-from mqinfer.protocol.states import AT_WORK, ServerState, ServerStatus, WorkerState, WorkerStatus, read_worker_state
+from mqinfer.protocol.states import (
+    AT_WORK,
+    ServerState,
+    ServerStatus,
+    WorkerState,
+    WorkerStatus,
+    read_client_state,
+    read_worker_state,
+)
 from mqinfer.protocol.topics import EVERY_SERVER, Topics, answer_topic, check_name
+from mqinfer.protocol.types import Buffer
 
+T = TypeVar("T")
 log = logging.getLogger("mqinfer.cloud_worker")
 _MAX_QUEUED = 256
 """Control requests in the queue; further ones are refused with `rejected`."""
@@ -60,21 +73,30 @@ def crash_message(topics: Topics, event: Event) -> Message | None:
     return Message(topics.worker_state(event.worker), state.to_json())
 
 
+@dataclass(slots=True)
+class _Chore:
+    """What the control thread does every so many seconds, and when it is due."""
+
+    seconds: float
+    job: Callable[[], None]
+    due: float = 0.0
+
+
 class ControlServer:
     """One server's side of `{root}/control/...`.
 
     Attributes:
         dropped: Messages that it ignored, by reason.
+        known: The states of the site's workers; those of its clients and the cards where it follows these.
     """
 
-    def __init__(  # noqa: PLR0913 - its parts and its settings
+    def __init__(
         self,
         options: WorkerOptions,
         make_link: LinkMaker,
         management: Management,
         *,
-        poll: float | None = None,
-        models: Sequence[str] = (),
+        follows_clients: bool = False,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
         """Create the server; `start` connects it.
@@ -83,8 +105,7 @@ class ControlServer:
             options: The server's name, unique on the broker, and its topics.
             make_link: Opens a link to the broker.
             management: Executes the requests.
-            poll: Seconds between two scans of the repository for changes; None for no scans.
-            models: Models to watch; empty for all.
+            follows_clients: Whether to learn what waits at clients: `known` has their states and the cards, too.
             on_failure: Called on the link's thread when `failure` is set.
 
         Raises:
@@ -95,11 +116,11 @@ class ControlServer:
             raise BadTopic(f"server name {name!r} is reserved for requests to every server; choose another")
         self._topics = options.topics
         self._management = management
-        self._poll = poll
-        self._models = models
+        self._follows_clients = follows_clients
+        self._chores: list[_Chore] = []
         self._on_failure = on_failure
         self._presence = Presence(name, self._topics.control_state(name), self._encode_state)
-        self._others: dict[str, frozenset[str]] = {}  # models of other servers' workers, by worker
+        self.known = Registry(time.monotonic)
         self._lost: set[str] = set()  # processes of this server of which the broker keeps the state `lost`
         self._kept: dict[tuple[str, bytes], Message | None] = {}  # by client and request; None while it is executed
         self._keeping = threading.Lock()
@@ -119,6 +140,19 @@ class ControlServer:
         """Whether it is connected to the broker."""
         return self._link.connected
 
+    def poll(self, seconds: float, models: Sequence[str] = ()) -> None:
+        """Scan the repository for changes at an interval, the first time when it starts; before `start`.
+
+        Args:
+            seconds: The interval.
+            models: Models to watch; empty for all.
+        """
+        self.repeat(seconds, lambda: self._scan(models))
+
+    def repeat(self, seconds: float, job: Callable[[], None]) -> None:
+        """Do something on the control thread at an interval, the first time when it starts; before `start`."""
+        self._chores.append(_Chore(seconds, job))
+
     def start(self, timeout: float = 10.0, *, take_over: bool = False) -> None:
         """Connect, publish `ready` and accept requests.
 
@@ -137,6 +171,9 @@ class ControlServer:
             self._presence.claim(_ADVICE, take_over=take_over)
             self._link.unsubscribe(self._topics.control_state(self._name))  # the filter for requests covers it
             self._link.subscribe(self._topics.worker_state.filter(), self._on_worker)
+            if self._follows_clients:
+                self._link.subscribe(self._topics.card.filter(), self._on_card)
+                self._link.subscribe(self._topics.client_state.filter(), self._on_client)
             for name in (self._name, EVERY_SERVER):
                 self._link.subscribe(self._topics.control.filter(server=name), self._receive, retained=False)
         except BaseException:
@@ -165,8 +202,10 @@ class ControlServer:
 
     def _on_connection(self, connected: bool) -> None:  # noqa: FBT001  the link's signature
         if connected:
-            self._presence.publish()
-        elif self._link.failure:
+            self._presence.publish()  # behind all subscriptions, so that it comes back behind what the broker keeps
+            return
+        self.known.begin()
+        if self._link.failure:
             self._on_failure()
 
     def _encode_state(self, status: str, incarnation: int) -> bytes:
@@ -181,18 +220,26 @@ class ControlServer:
             log.warning("%s", error)
 
     def _on_worker(self, message: Message) -> None:
-        """Record which models other servers serve, so that their cards are not removed."""
+        """Record what workers serve: the card of a model that another server serves is not removed."""
+        if found := self._read(read_worker_state, message):
+            self.known.put_worker(*found)
+            if self._is_mine(found[0]):
+                self._update_lost(*found)
+
+    def _on_card(self, message: Message) -> None:
+        if found := self._read(read_card, message):
+            self.known.put_card(*found)
+
+    def _on_client(self, message: Message) -> None:
+        if message.correlation_data is None and (found := self._read(read_client_state, message)):  # else a marker
+            self.known.put_client(*found)
+
+    def _read(self, read: Callable[[Topics, str, Buffer], T], message: Message) -> T | None:
         try:
-            worker, state = read_worker_state(self._topics, message.topic, message.payload)
+            return read(self._topics, message.topic, message.payload)
         except MqinferError as error:
             self._drop("state", message, str(error))
-            return
-        if self._is_mine(worker):
-            self._update_lost(worker, state)
-        if state and state.status in AT_WORK and not self._is_mine(worker):
-            self._others[worker] = frozenset(model.name for model in state.models)
-        else:
-            self._others.pop(worker, None)
+            return None
 
     def _update_lost(self, worker: str, state: WorkerState | None) -> None:
         """Record that a process of this server was lost; remove the state if there is no such process any more."""
@@ -214,6 +261,8 @@ class ControlServer:
     def _receive(self, message: Message) -> None:
         if message.topic == self._topics.control_state(self._name):
             self._presence.receive(message)  # the same filter matches it
+            if not message.retain:
+                self.known.finish()
             return
         if message.retain:  # else it would be executed again with each connection
             self._drop("retained", message, "a control request must not be retained")
@@ -230,13 +279,15 @@ class ControlServer:
     # The methods below run on the control thread; those that reply, on the supervisor's thread too.
 
     def _run(self) -> None:
-        due = None if self._poll is None else time.monotonic()
         while True:
+            for chore in self._chores:
+                if chore.due <= time.monotonic():
+                    self._guarded(chore.job)
+                    chore.due = time.monotonic() + chore.seconds
+            due = min((chore.due for chore in self._chores), default=None)
             try:
                 message = self._inbox.get(timeout=None if due is None else max(0.0, due - time.monotonic()))
             except Empty:
-                self._guarded(self._scan)
-                due = time.monotonic() + (self._poll or 0.0)
                 continue
             if message is None:
                 return
@@ -248,9 +299,9 @@ class ControlServer:
         except Exception:  # a defect; the next request still gets its reply
             log.exception("server %s failed to handle a request; it continues with the next", self._name)
 
-    def _scan(self) -> None:
+    def _scan(self, models: Sequence[str]) -> None:
         try:
-            changed = self._management.poll(self._models)
+            changed = self._management.poll(models)
         except MqinferError as error:
             log.warning("%s", error)
             return
@@ -261,8 +312,12 @@ class ControlServer:
         """Log the error of a change; remove the retained card of a model that no server serves any more."""
         if error := done.exception():
             log.warning("model %s: %s", model, error)
-        elif not self._management.serves(model) and not any(model in models for models in self._others.values()):
+        elif not self._management.serves(model) and not self._is_served_elsewhere(model):
             self._publish(Message(self._topics.card(model), b"", retain=True))
+
+    def _is_served_elsewhere(self, model: str) -> bool:
+        others = [state for worker, state in self.known.workers.items() if not self._is_mine(worker)]
+        return any(state.status in AT_WORK and model in {each.name for each in state.models} for state in others)
 
     def _handle(self, message: Message) -> None:
         try:

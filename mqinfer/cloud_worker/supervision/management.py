@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from mqinfer._version import __version__
 from mqinfer.cloud_worker.supervision.child import Phase, ProcessView
-from mqinfer.cloud_worker.supervision.planning import is_same, plan_versions
+from mqinfer.cloud_worker.supervision.planning import is_same, plan_versions, resized
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.records import config_record, index, statistics_record
 from mqinfer.cloud_worker.supervision.supervisor import Supervisor
@@ -46,6 +46,8 @@ class Management:
         supervisor: Supervisor,
         instances: int | None = None,
         install: Callable[[], None] = lambda: None,
+        *,
+        scales: bool = False,
     ) -> None:
         """Prepare.
 
@@ -54,6 +56,7 @@ class Management:
             supervisor: Starts and stops the processes.
             instances: Processes for each model version; None for the number in its `instance_group`.
             install: Called before the repository is read: puts what has been downloaded into it.
+            scales: Whether the number of processes follows the load: `scale` is called.
         """
         self._install = install
         self._template = template
@@ -62,6 +65,8 @@ class Management:
         self._wanted: dict[str, Sequence[ProcessSpec]] = {}  # by model, as requested last
         for spec in supervisor.specs:
             self._wanted[spec.model] = [*self._wanted.get(spec.model, ()), spec]
+        self._scales = scales
+        self._counts = dict.fromkeys(self._wanted, instances or 1) if scales else {}
 
     def execute(self, call: Call, body: CallBody) -> Future[Any]:
         """Execute a control request.
@@ -90,6 +95,23 @@ class Management:
             case Operation.CASCADE:
                 raise BadTopic("this is a server, and cascades are run by edges; ask `mqinfer replay` by its --name")
         return _done(self._reply_at_once(call, body))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The processes for each version of a model that is loaded, by model, where `scale` decides that."""
+        return dict(self._counts)
+
+    def scale(self, model: str, instances: int) -> None:
+        """Run so many processes of each version of a model that is loaded; its files are not read again."""
+        self._counts[model] = instances
+        specs = self._sized(model)
+        running = [view for view in self._of(model) if view.phase not in {Phase.DRAINING, Phase.GONE}]
+        if len(running) != len(specs):
+            self._supervisor.scale(model, specs, self._template.options.name)
+
+    def _sized(self, model: str) -> Sequence[ProcessSpec]:
+        planned, count = self._wanted[model], self._counts.get(model)
+        return planned if count is None else resized(planned, self._template, count)
 
     def serves(self, model: str) -> bool:
         """Whether a process serves a model or is starting to."""
@@ -223,7 +245,8 @@ class Management:
             undo()
             raise
         done.add_done_callback(lambda future: undo() if future.exception() else None)
-        reply = {"name": model, "versions": _versions(specs), "labels": after.labels, "traffic": after.shares}
+        reply: dict[str, Any] = {"name": model, "versions": _versions(specs)}
+        reply |= {"labels": after.labels, "traffic": after.shares, **({"watch": True} if after.watch else {})}
         return _then(done, lambda _: reply)
 
     def _check_versions(self, model: str, versions: Sequence[int]) -> None:
@@ -238,6 +261,7 @@ class Management:
         if not self._of(model):
             raise ModelNotFound(f"model {model!r} is not loaded on server {self._template.options.name}")
         # The repository's content counts as known: `poll` loads the model again only when it changes.
+        self._counts.pop(model, None)
         done = self._supervisor.roll_out(model, (), self._template.options.name)
         self._wanted[model] = self._plan(self._scan(), model)
         return _then(done, lambda _: {"name": model})
@@ -248,7 +272,9 @@ class Management:
 
     def _roll_out(self, model: str, specs: Sequence[ProcessSpec]) -> Future[None]:
         self._wanted[model] = specs
-        return self._supervisor.roll_out(model, specs, self._template.options.name)
+        if self._scales and specs:
+            self._counts[model] = max(1, self._counts.get(model, 0))  # one at least shows whether it can be served
+        return self._supervisor.roll_out(model, self._sized(model), self._template.options.name)
 
     def _of(self, model: str) -> list[ProcessView]:
         return [view for view in self._supervisor.processes if view.spec.model == model]
@@ -281,20 +307,29 @@ def _versions(specs: Sequence[ProcessSpec]) -> list[str]:
 _NUMBER = re.compile("[0-9]{1,18}")
 
 
-def _order(body: CallBody) -> dict[str, int | None]:
+def _order(body: CallBody) -> dict[str, Any]:
     """Read the parameters of a `traffic` call.
 
     Raises:
-        InvalidRequest: There is none, one is unknown, or one is no whole number.
+        InvalidRequest: There is none, one is unknown, or one has no value of its kind.
     """
-    given = {name: body.parameters[name] for name in body.further} if body.parameters else {}
+    parameters = body.parameters or {}
     known = ("stable", "canary", "share")
-    if not given or (unknown := sorted(given.keys() - set(known))):
-        raise InvalidRequest(f"traffic: {', '.join(unknown)[:200]!r} given; expected parameters of {', '.join(known)}")
+    if not body.further or (unknown := sorted({*body.further} - {*known, "watch"})):
+        names = f"{', '.join(known)}, watch"
+        raise InvalidRequest(f"traffic: {', '.join(unknown)[:200]!r} given; expected parameters of {names}")
+    given = {name: parameters[name] for name in body.further if name in known}
     wrong = [name for name, value in given.items() if isinstance(value, bool) or not _NUMBER.fullmatch(str(value))]
     if wrong:
         raise InvalidRequest(f"traffic: {wrong[0]} = {str(given[wrong[0]])[:80]!r}: expected a whole number")
-    return {name: int(given[name]) if name in given else None for name in known}
+    order: dict[str, Any] = {name: int(given[name]) if name in given else None for name in known}
+    return order | {"watch": _read_flag(parameters.get("watch"))}
+
+
+def _read_flag(watch: object) -> bool | None:
+    if watch is None or isinstance(watch, bool):
+        return watch
+    raise InvalidRequest(f"traffic: watch = {str(watch)[:80]!r}: expected true or false")
 
 
 def _is_healthy(view: ProcessView) -> bool:

@@ -51,6 +51,24 @@ def plan_versions(
     return list(_numbered(copies, template.options.name, taken=()))
 
 
+def resized(specs: Sequence[ProcessSpec], template: ProcessSpec, instances: int) -> list[ProcessSpec]:
+    """Return the processes of a model with another number for each of its versions; the disk is not read.
+
+    Args:
+        specs: Planned processes.
+        template: As for `plan`.
+        instances: Processes for each version; 0 for none.
+    """
+    first = {spec.version: spec for spec in reversed(specs)} if instances else {}
+    devices = {version: _devices(spec, template, instances) for version, spec in first.items()}
+    copies = [replace(first[each], device=device, share_with=1) for each in sorted(first) for device in devices[each]]
+    return list(_numbered(copies, template.options.name, taken=()))
+
+
+def _devices(spec: ProcessSpec, template: ProcessSpec, instances: int) -> Sequence[str]:
+    return spec.found.config.devices(template.device, instances) if spec.found else (spec.device,) * instances
+
+
 def _specs(
     version: ModelVersion, versions: Sequence[ModelVersion], template: ProcessSpec, instances: int | None
 ) -> list[ProcessSpec]:

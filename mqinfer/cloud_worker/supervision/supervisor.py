@@ -199,6 +199,22 @@ class Supervisor:
         future: Future[None] = Future()
         return self._request(future, lambda: self._begin(model, specs, name, future))
 
+    def scale(self, model: str, specs: Sequence[ProcessSpec], name: str) -> Future[None]:
+        """Start what lacks of these processes of a model, and drain what is too much; thread-safe.
+
+        Nothing is done while a rollout of the model has not switched: it ends with the processes that it wants.
+
+        Args:
+            model: Model name.
+            specs: Wanted processes, the same as now but for their number.
+            name: Server name, the prefix of the process names.
+
+        Returns:
+            Future that completes when the processes are starting or draining. It raises Cancelled.
+        """
+        future: Future[None] = Future()
+        return self._request(future, lambda: self._scale(model, specs, name, future))
+
     def statistics(self) -> Future[ServerStatistics]:
         """Query the statistics of every serving process; the future completes within about a second. Thread-safe."""
         query = StatisticsQuery(0.0, [])
@@ -350,6 +366,12 @@ class Supervisor:
         rollout = begin(model, specs, name, self._children)
         rollout.futures.append(future)
         self._rollouts.append(rollout)
+
+    def _scale(self, model: str, specs: Sequence[ProcessSpec], name: str, future: Future[None]) -> None:
+        if not any(rollout.model == model and not rollout.switched for rollout in self._rollouts):
+            begin(model, specs, name, self._children).switch(time.monotonic() + self.stop_timeout)
+            self._update_views()
+        future.set_result(None)
 
     def _advance(self, rollout: Rollout, now: float) -> None:
         if rollout.next_step is RolloutStep.UNDO:

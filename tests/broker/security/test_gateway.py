@@ -59,7 +59,6 @@ def test_what_a_gateway_may_do(secured: Any, write_echo: Callable[..., Path], lo
         spec.options,
         lambda client, will, handler: make_link(spec.broker, client_id=client, will=will, on_connection=handler),
         Management(spec, supervisor, None),
-        poll=None,
     )
     x = encode_tensor("x", np.ones((1, 4), np.float32))
 

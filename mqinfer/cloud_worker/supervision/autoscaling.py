@@ -1,0 +1,96 @@
+"""`mqinfer worker --autoscale 1..8`: the number of a model's processes follows what waits for it.
+
+Several servers may scale the same model. Each takes the part of what the site needs that it has of the site's processes
+now, so that they neither all answer the same need nor wait for each other.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import time
+from dataclasses import dataclass
+
+from mqinfer.client.registry import Registry
+from mqinfer.cloud_worker.supervision.management import Management
+from mqinfer.metrics.lag import Lag, lag
+from mqinfer.metrics.scaling import Scaler
+from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.states import AT_WORK, WorkerStatus
+
+log = logging.getLogger("mqinfer.cloud_worker")
+LOOK_S = 1.0
+"""Seconds between two looks at what waits."""
+_MOST = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How many processes of each version of a model there may be on a server."""
+
+    least: int
+    most: int
+
+    @classmethod
+    def parse(cls, text: str) -> Bounds:
+        """Read `1..8`.
+
+        Raises:
+            ConfigError: It is something else, or the second number is 0, above 1,000 or below the first.
+        """
+        found = re.fullmatch(r"([0-9]{1,4})\.\.([0-9]{1,4})", text)
+        least, most = map(int, found.groups()) if found else (1, 0)
+        if not 0 < most <= _MOST or least > most:
+            raise ConfigError(f"--autoscale {text[:40]!r}: expected two numbers up to {_MOST}, such as 1..8 or 0..8")
+        return cls(least, most)
+
+    def share(self, wanted: int, own: int, others: int) -> int:
+        """Return how many processes a server has for its part of what the site needs.
+
+        Args:
+            wanted: Processes that the site needs.
+            own: Those of this server now.
+            others: Those of other servers that are ready.
+        """
+        part = math.ceil(own * wanted / (own + others)) if own else wanted - others
+        return max(self.least, min(self.most, part))
+
+
+class Autoscaler:
+    """Scales the models of one server. Not thread-safe: the control thread calls it."""
+
+    def __init__(self, bounds: Bounds, server: str, management: Management, known: Registry) -> None:
+        """Begin with nothing known of any load.
+
+        Args:
+            bounds: For each model.
+            server: Name of the server, which its processes' names begin with.
+            management: Of the server.
+            known: What the broker keeps, with the states of clients.
+        """
+        self._bounds, self._management, self._known = bounds, management, known
+        self._mine = re.compile(re.escape(server) + r"\.[0-9]+")
+        self._scalers: dict[str, Scaler] = {}
+
+    def look(self) -> None:
+        """Read what waits for each model, and start or drain processes; nothing without a connection."""
+        if not self._known.is_complete:
+            return
+        now, counts = time.monotonic(), self._management.counts
+        lags = lag(self._known, now)
+        self._scalers = {model: self._scalers.get(model) or Scaler() for model in counts}
+        for model, scaler in self._scalers.items():
+            self._scale(model, counts[model], scaler, lags.get(model, Lag()), now)
+
+    def _scale(self, model: str, count: int, scaler: Scaler, waits: Lag, now: float) -> None:
+        states = [state for state in self._known.workers.values() if state.status in AT_WORK]
+        serving = [state for state in states if model in {each.name for each in state.models}]
+        others = sum(s.status is WorkerStatus.READY and not self._mine.fullmatch(s.worker) for s in serving)
+        needed = scaler.update(now, waits, serving)
+        if self._known.card(model) is None:  # it has never served: clients know nothing of it
+            needed = max(needed, count)
+        wanted = self._bounds.share(needed, count, others)
+        if wanted != count:
+            log.info("%s: %d processes instead of %d; %d requests wait", model, wanted, count, waits.pending)
+        self._management.scale(model, wanted)
