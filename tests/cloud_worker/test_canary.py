@@ -109,7 +109,7 @@ def test_a_canary_without_the_order_or_without_requests_beside_it_stays() -> Non
         for _ in range(19):
             watcher.look()
         assert bool(asked) is watch
-    assert asked[0] == Call(Operation.ROLLBACK, "m")
+    assert asked == [Call(Operation.ROLLBACK, "m", "2")]
 
 
 def _totals(look: int) -> dict[tuple[str, int], ModelStatistics]:

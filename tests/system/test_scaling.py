@@ -35,13 +35,13 @@ def test_processes_follow_what_waits(
     def count() -> int:
         return sum(view.phase in at_work for view in server.supervisor.processes)
 
-    options = ClientOptions(timeout=PATIENCE_S, patience=PATIENCE_S)
+    options = ClientOptions(timeout=10 * PATIENCE_S, patience=PATIENCE_S)
     with Client(broker_url, name=unique("car"), root=server.topics.root, options=options, announce="load") as client:
         assert client.infer("echo", X).outcome is Outcome.OK
         wait_until(lambda: count() == 0)
         assert client.infer("echo", X).outcome is Outcome.OK
         outcomes: list[Outcome] = []
-        futures = [client.submit("echo", X) for _ in range(300)]
+        futures = [client.submit("echo", X) for _ in range(200)]
         reader = threading.Thread(target=lambda: outcomes.extend(each.result().outcome for each in futures))
         reader.start()
         wait_until(lambda: count() > 1)

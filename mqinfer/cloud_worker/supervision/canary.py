@@ -76,19 +76,26 @@ def _log_sum(ways: Sequence[float], odds: float) -> float:
 
 @dataclass(slots=True)
 class CanaryTest:
-    """One canary beside one stable version: failures and slow requests are judged apart. Pure."""
+    """One canary beside one stable version: failures and slow runs are judged apart. Pure.
+
+    Attributes:
+        canary: Model and version.
+        stable: The same of the version beside it.
+        is_over: Whether the canary has been taken back; processes of it may still run.
+    """
 
     canary: Key
     stable: Key
     _failures: Evidence = field(default_factory=Evidence)
     _delays: Evidence = field(default_factory=Evidence)
+    is_over: bool = False
     _before: ServerStatistics | None = None
     _usual: int = 0
 
     def add(self, found: ServerStatistics) -> str:
         """Add what the processes have counted; return why the canary is to be taken back, empty where it may stay."""
         before, self._before = self._before, found
-        if before is None:
+        if before is None or self.is_over:
             return ""
         failed = [_failed(found, key, before) for key in (self.canary, self.stable)]
         if self._failures.add(*failed):
@@ -171,6 +178,7 @@ class CanaryWatch:
         of, than = test.canary[1], test.stable[1]
         log.warning("%s: canary version %d is taken back: %s than those of version %d", model, of, why, than)
         try:
-            self._management.execute(Call(Operation.ROLLBACK, model), CallBody())
+            self._management.execute(Call(Operation.ROLLBACK, model, str(of)), CallBody())
+            test.is_over = True
         except MqinferError as error:
             log.warning("%s: canary version %d can't be taken back: %s", model, of, error)

@@ -17,7 +17,7 @@ from mqinfer.cloud_worker.supervision.planning import is_same, plan_versions, re
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.records import config_record, index, statistics_record
 from mqinfer.cloud_worker.supervision.supervisor import Supervisor
-from mqinfer.models.repository import Repository, Scan
+from mqinfer.models.repository import ModelVersion, Repository, Scan
 from mqinfer.models.repository.config import ModelConfig
 from mqinfer.models.repository.traffic import Traffic, read_traffic, write_traffic
 from mqinfer.protocol.card import ModelCard, card_to_json
@@ -220,16 +220,11 @@ class Management:
         shares the repository may have carried it out there already.
         """
         model, folder = call.model, self._template.repository / call.model
-        served = [view.spec.found for view in self._ready(model) if view.spec.found]
-        default = next((found for found in served if found.is_default), None)
-        if not self._of(model):
-            raise ModelNotFound(f"model {model!r} is not loaded on server {self._template.options.name}")
-        if default is None:
-            raise Rejected(
-                f"model {model!r} is not ready on server {self._template.options.name}; try again when it is"
-            )
+        default = self._default(model)
         before = default.traffic
         is_back = call.operation is Operation.ROLLBACK
+        if is_back and call.version not in {None, str(before.canary)}:
+            raise Rejected(f"version {call.version} of model {model!r} is not the canary any more")
         after = before.rolled_back() if is_back else before.moved(default.version, **_order(body))
         self._check_versions(model, after.versions)
         write_traffic(folder, after)
@@ -248,6 +243,23 @@ class Management:
         reply: dict[str, Any] = {"name": model, "versions": _versions(specs)}
         reply |= {"labels": after.labels, "traffic": after.shares, **({"watch": True} if after.watch else {})}
         return _then(done, lambda _: reply)
+
+    def _default(self, model: str) -> ModelVersion:
+        """Return the version of a model that serves requests without one.
+
+        Raises:
+            ModelNotFound: The model is not loaded.
+            Rejected: It is not ready.
+        """
+        if not self._of(model):
+            raise ModelNotFound(f"model {model!r} is not loaded on server {self._template.options.name}")
+        served = [view.spec.found for view in self._ready(model) if view.spec.found]
+        default = next((found for found in served if found.is_default), None)
+        if default is None:
+            raise Rejected(
+                f"model {model!r} is not ready on server {self._template.options.name}; try again when it is"
+            )
+        return default
 
     def _check_versions(self, model: str, versions: Sequence[int]) -> None:
         """Raise ModelNotFound unless the repository has all these versions of a model."""
