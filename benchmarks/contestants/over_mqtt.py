@@ -54,7 +54,7 @@ class BrokerAccess:
     def spec(self, workload: Workload) -> ProcessSpec:
         """Return what the worker process for a workload does."""
         name = self.worker_name or f"bench-{workload.model.replace('_', '-')}-{os.getpid()}"
-        return ProcessSpec(workload.path.parents[2], workload.model, 1, self.worker, WorkerOptions(name))
+        return ProcessSpec(workload.path.parents[2], workload.model, 1, self.worker, WorkerOptions(name), device="cpu")
 
 
 class OverMqtt:

@@ -69,6 +69,18 @@ class SignatureBackend(Backend, Protocol):
         """The model's further signatures; closed with this one."""
 
 
+_PREPARED_SIZES = (1, 4, 8, 16, 32, 64)
+
+
+def prepared_sizes(device: str, inputs: Sequence[TensorSpec]) -> tuple[int, ...]:
+    """Return the rows of the batches that an engine with cuDNN should have; empty on a CPU, and where they are fixed.
+
+    The first run with another number of rows plans every convolution anew: 0.4 s for eight convolutions in TensorFlow
+    on an H100, 0.05 s for ResNet-50 in PyTorch and 2 s for a segmentation network of 968x608.
+    """
+    return _PREPARED_SIZES if device != "cpu" and inputs and inputs[0].shape[:1] == (-1,) else ()
+
+
 def batch_sizes(backend: Backend) -> tuple[int, ...]:
     """Return the rows of the batches that the back end prepares, ascending and from 1 on; empty where any will do.
 

@@ -26,6 +26,8 @@ from mqinfer.protocol.types import TensorSpec
 
 log = logging.getLogger("mqinfer.models")
 
+_PREPARING_RUNS = 3
+"""Runs at least with each size that a back end prepares: PyTorch compiles in the second what it saw in the first."""
 _OPEN_SIDE = 256
 """Height and width, in pixels, of a picture whose size the model leaves open."""
 _WAY_OUT = (
@@ -62,11 +64,13 @@ def warm_up(backend: Backend, card: ModelCard, count: int = 1, samples: Sequence
     """
     network = network_of(backend)
     most = max(card.max_batch_size, 1)
-    sizes = sorted({1, most, *(size for size in batch_sizes(network) if size < most)})
+    prepared = batch_sizes(network)
+    sizes = sorted({1, most, *(size for size in prepared if size < most)})
+    times = max(count, _PREPARING_RUNS) if prepared else count
     refused, took = "", {1: 0.0}
     try:
         for batch in sizes if count else ():
-            _run_zeros(network, card, batch, count, took)
+            _run_zeros(network, card, batch, times, took)
     except _ZerosRefused as error:
         refused = (
             f"no request was tried: the model takes open shapes or strings, and refused zeros ({error}); add a "

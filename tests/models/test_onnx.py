@@ -13,7 +13,7 @@ import pytest
 
 from mqinfer.errors import BadTensor, ConfigError, ModelFailed, ModelNotLoadable
 from mqinfer.models.backend import Backend, batch_sizes
-from mqinfer.models.backends.onnx import OnnxBackend, load
+from mqinfer.models.backends.onnx import OnnxBackend, load, reason_of
 from mqinfer.models.backends.openvino import load as load_with_openvino
 from mqinfer.models.engines import Loader
 from mqinfer.models.load_options import LoadOptions, TensorOptions
@@ -58,7 +58,7 @@ def test_prepared_sizes_run_in_sessions_of_their_own(write_onnx: WriteOnnx, tmp_
         opened.append(onnxruntime.InferenceSession(path))
         return opened[-1]
 
-    backend._bound = True
+    backend._bound, backend.device = True, "cuda:0"
     backend.prepare_sizes(open_session)
     assert batch_sizes(backend) == (1, 4, 8, 16, 32, 64)
     known = CardParameters(max_batch_size=100)
@@ -68,6 +68,23 @@ def test_prepared_sizes_run_in_sessions_of_their_own(write_onnx: WriteOnnx, tmp_
         given = np.arange(rows * 4, dtype=np.float32).reshape(rows, 4)
         assert np.array_equal(backend.infer({"x": given})["y"], given)
     assert len(opened) == 2
+
+
+PYBIND = "python/pybind_state.cc:729 void onnxruntime::RegisterPlugins(Options&, const ort::ProviderOptions&) "
+CALL = "cuda/cuda_call.cc:154 Status<THRW> ort::CudaCall(ERRTYPE, const char*) [with ERRTYPE = cudaError; bool T = 1] "
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        (PYBIND, "Please install TensorRT libraries as mentioned in the GPU requirements page"),
+        (CALL, "CUDA failure 2: out of memory ; GPU=0"),
+        ("", "[ONNXRuntimeError] : 3 : NO_SUCHFILE"),
+    ],
+)
+def test_a_reason_is_what_was_wrong(place: str, reason: str) -> None:
+    """And not the place in ONNX Runtime's source, which fills the line that the log has for it."""
+    assert reason_of(RuntimeError(place + reason.replace(" : ", " :\n "))) == reason
 
 
 def test_the_memory_of_one_large_run_is_returned(write_onnx: WriteOnnx, tmp_path: Path) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import threading
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,14 @@ import numpy as np
 import pytest
 
 from mqinfer.errors import ConfigError, ModelFailed, ModelNotLoadable
-from mqinfer.models.backend import Backend
-from mqinfer.models.backends.torchscript import check_torchscript, load, name_arguments, name_results
+from mqinfer.models.backend import Backend, batch_sizes
+from mqinfer.models.backends.torchscript import (
+    TorchScriptBackend,
+    check_torchscript,
+    load,
+    name_arguments,
+    name_results,
+)
 from mqinfer.models.load_options import LoadOptions, TensorOptions, parse_device
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion
@@ -78,6 +87,31 @@ def test_numbers_of_every_datatype(write: WriteModule, datatype: Datatype, shape
     assert np.array_equal(result, array)
     assert backend.inputs == (TensorSpec("x", datatype, configured),)
     assert backend.outputs == (TensorSpec("OUTPUT__0", datatype, configured),)
+
+
+def test_on_a_gpu_all_runs_are_in_one_thread(torch: Any) -> None:
+    """Whichever thread asks; batches have prepared sizes, errors are those of the CPU, and the thread ends with it."""
+    seen: set[str] = set()
+
+    def call(feeds: Mapping[str, Any]) -> dict[str, Any]:
+        seen.add(threading.current_thread().name)
+        assert torch.is_inference_mode_enabled()
+        if feeds["x"].sum() < 0:
+            raise RuntimeError("too small")
+        return {"y": feeds["x"] * 2}
+
+    inputs = (TensorSpec("x", Datatype.FP32, (-1, 2)),)
+    backend = TorchScriptBackend(torch, call, inputs, "cpu:0", Path("model.pt"))  # PyTorch's other name of the CPU
+    with closing(backend), ThreadPoolExecutor(3) as pool:
+        assert batch_sizes(backend) == (1, 4, 8, 16, 32, 64)
+        for result in pool.map(backend.infer, [{"x": np.full((1, 2), each, np.float32)} for each in range(9)]):
+            assert result["y"][0, 0] in range(0, 18, 2)
+        with pytest.raises(ModelFailed, match=r"^model.pt: PyTorch: too small$"):
+            backend.infer({"x": np.full((1, 2), -1, np.float32)})
+    (name,) = seen
+    assert name not in {thread.name for thread in threading.enumerate()}
+    with pytest.raises(ModelFailed, match="closed"):
+        backend.infer({"x": np.zeros((1, 2), np.float32)})
 
 
 def test_a_model_that_writes_to_its_input(write: WriteModule) -> None:

@@ -27,6 +27,7 @@ class Recording(EchoBackend):
     def __init__(self, specs: tuple[TensorSpec, ...], answer: Array | None = None) -> None:
         super().__init__(specs)
         self.seen: list[dict[str, Array]] = []
+        self.batch_sizes: tuple[int, ...] = ()
         self._answer = answer
 
     @property
@@ -54,6 +55,17 @@ def test_warm_up_runs_both_batch_sizes(max_batch_size: int, batches: list[int]) 
     assert backend.shapes == [{"a": (batch, 3, 1), "b": (batch,)} for batch in batches for _ in range(2)]
     warm_up(backend, card(*specs, max_batch_size=max_batch_size), 0)
     assert len(backend.seen) == 2 * len(batches)
+
+
+def test_prepared_sizes_are_run_three_times() -> None:
+    """Those that fit; with `count = 0` none."""
+    specs = (TensorSpec("a", Datatype.FP32, (-1, 3)),)
+    backend = Recording(specs)
+    backend.batch_sizes = (1, 4, 8)
+    warm_up(backend, card(*specs, max_batch_size=6))
+    assert backend.shapes == [{"a": (batch, 3)} for batch in (1, 4, 6) for _ in range(3)]
+    warm_up(backend, card(*specs, max_batch_size=6), 0)
+    assert len(backend.seen) == 9
 
 
 def test_open_pictures_get_a_size() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ import numpy as np
 
 from mqinfer.extras import missing_extra
 from mqinfer.logs import log_once
-from mqinfer.models.backend import Backend
+from mqinfer.models.backend import Backend, prepared_sizes
 from mqinfer.models.backends.onnx_binding import run_bound
 from mqinfer.models.backends.onnx_file import refusal
 from mqinfer.models.backends.onnx_providers import Attempt, attempts, describe_nodes
@@ -32,6 +33,8 @@ log = logging.getLogger("mqinfer.models")
 _FATAL = 4
 _REASON = 200
 """The most characters of a reason: some of ONNX Runtime's fill a page."""
+_PLACE = re.compile(r"\S+\.(?:cc|h):\d+ [^()]*\([^()]*\)(?: const)?(?: \[with [^\]]*\])? ")
+"""File, line and function, before what was wrong."""
 
 _THREADS = "intra_op_thread_count"
 _SHORT_S = 0.001
@@ -60,13 +63,6 @@ _DATATYPES = {
     "tensor(double)": Datatype.FP64,
     "tensor(string)": Datatype.BYTES,
 }
-
-
-_PREPARED_SIZES = (1, 4, 8, 16, 32, 64)
-"""Rows of the batches that a model with convolutions runs on a GPU, each in a session of its own: ONNX Runtime has
-cuDNN plan every convolution anew when the shape differs from that of the run before (`cuda/nn/conv.cc`, `last_x_dims`).
-On an H200 that took 90 ms for ResNet-50, which runs in 1.3 ms alone and in 1.6, 3.7 and 11.7 ms with 4, 16 and 64 rows,
-and 0.07 to 1 s for a MobileNetV2. Each session costs the memory of the weights, so the sizes are few."""
 
 
 def load(path: Path, options: LoadOptions) -> Backend:
@@ -121,11 +117,16 @@ def _try(onnxruntime: Any, path: Path, attempt: Attempt, threads: int) -> tuple[
     try:
         session = _session(onnxruntime, path, attempt, threads)
     except ModelNotLoadable as error:
-        return None, reason or " ".join(str(error.__cause__).split())[:_REASON]
+        return None, reason or reason_of(error.__cause__)
     # ONNX Runtime leaves out a provider that it can't start.
     if attempt.provider in session.get_providers():
         return session, ""
     return None, reason or "it could not be started: is there such a device, and are its libraries installed?"
+
+
+def reason_of(error: BaseException | None) -> str:
+    """Return what ONNX Runtime reports, without the place in its source, which can be longer than a line of the log."""
+    return _PLACE.sub("", " ".join(str(error).split()))[:_REASON]
 
 
 def _find_libraries(onnxruntime: Any) -> str:
@@ -282,11 +283,15 @@ class OnnxBackend:
     def prepare_sizes(self, open_session: Callable[[], Any]) -> None:
         """Run batches of each prepared size in a session of its own, if the size of a batch is open.
 
+        ONNX Runtime has cuDNN plan every convolution anew when the shape differs from that of the run before
+        (`cuda/nn/conv.cc`, `last_x_dims`): 90 ms for ResNet-50 on an H200, 0.07 to 1 s for a MobileNetV2. Each session
+        costs the memory of the weights, so the sizes are few.
+
         Args:
             open_session: Opens a further session of the same file on the same device.
         """
-        if self._bound and self.inputs[0].shape[:1] == (-1,):
-            self.batch_sizes, self._open_session = _PREPARED_SIZES, open_session
+        if self._bound:
+            self.batch_sizes, self._open_session = prepared_sizes(self.device, self.inputs), open_session
 
     def _session_of(self, inputs: Mapping[str, Array]) -> Any:
         """Return the session for so many rows: the first one for a single row and for sizes that are not prepared."""

@@ -18,6 +18,7 @@ import re
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from mqinfer.extras import missing_extra
-from mqinfer.models.backend import Backend
+from mqinfer.models.backend import Backend, prepared_sizes
 from mqinfer.models.load_options import LoadOptions, TensorOptions, with_configured_shapes
 from mqinfer.models.repository.files import describe
 from mqinfer.protocol.datatypes import BY_NAME, Array, Datatype, dtype_of
@@ -172,7 +173,11 @@ def _spec(name: str, small: Array, large: Array, path: Path) -> TensorSpec:
 
 
 class TorchScriptBackend:
-    """A TorchScript module that runs without gradients."""
+    """A TorchScript module that runs without gradients.
+
+    On a GPU all runs are in one thread of its own: PyTorch keeps cuDNN's plans by thread (`cudnn/Conv_v8.cpp`), so each
+    thread of a worker would plan each size of a batch once more.
+    """
 
     platform = "pytorch_torchscript"
     precision = "fp32"
@@ -186,6 +191,8 @@ class TorchScriptBackend:
         self.device = device
         self.inputs = inputs
         self.outputs: tuple[TensorSpec, ...] = ()
+        self.batch_sizes = prepared_sizes(device, inputs)
+        self._thread = None if device == "cpu" else ThreadPoolExecutor(1, "mqinfer-torch")
 
     def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
         """Run the model once.
@@ -196,16 +203,22 @@ class TorchScriptBackend:
         missing = [spec.name for spec in self.inputs if spec.name not in inputs]
         if self._call is None or missing:
             raise ModelFailed(f"{self._path.name}: {f'no input {missing[0]!r}' if missing else 'closed'}")
-        with self._running():
-            results = self._call({spec.name: self._to_tensor(inputs[spec.name]) for spec in self.inputs})
-            requested = outputs or list(results)
-            return {name: self._to_array(name, results[name]) for name in requested}
+        if self._thread is None:
+            return self._run(self._call, inputs, outputs)
+        return self._thread.submit(self._run, self._call, inputs, outputs).result()
 
     def close(self) -> None:
         """Release the module and its memory on the GPU."""
         self._call = None
-        if self.device != "cpu":
+        if self._thread is not None:
+            self._thread.shutdown()
             self._torch.cuda.empty_cache()
+
+    def _run(self, call: Call, inputs: Mapping[str, Array], outputs: Sequence[str]) -> dict[str, Array]:
+        with self._running():
+            results = call({spec.name: self._to_tensor(inputs[spec.name]) for spec in self.inputs})
+            requested = outputs or list(results)
+            return {name: self._to_array(name, results[name]) for name in requested}
 
     @contextmanager
     def _running(self) -> Iterator[None]:

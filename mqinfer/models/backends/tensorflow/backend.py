@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mqinfer.models.backend import prepared_sizes
 from mqinfer.models.backends.tensorflow.runtime import running
 from mqinfer.models.load_options import TensorOptions, check_ranks, with_configured_shapes
 from mqinfer.protocol.card import Signature
@@ -100,6 +101,7 @@ class TensorFlowBackend:
         self.device = device
         self.inputs = model.inputs
         self.outputs = model.outputs
+        self.batch_sizes = prepared_sizes(device, model.inputs)
         self.precision = model.precision
         self.signature = model.signature
         self.others = tuple(others)
