@@ -29,6 +29,7 @@ from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.errors import ModelNotFound, NoWorker
 from mqinfer.protocol.topics import Topics
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.broker
 
@@ -38,9 +39,11 @@ def test_the_reason_of_a_server_is_reported(
     write_echo: Callable[..., Path],
     broker_url: str,
     unique: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     """The model's file is broken: the message names server, model and reason; of a model unknown to all nothing."""
+    monkeypatch.setattr("mqinfer.client.watching.absence._ASK_S", PATIENCE_S)
     repository = write_echo("good")
     (repository / "broken" / "1").mkdir(parents=True)
     (repository / "broken" / "1" / "model.echo").write_text("this is [no file of a model")
@@ -52,9 +55,9 @@ def test_the_reason_of_a_server_is_reported(
         with pytest.raises(NoWorker, match=f"server {server.name} can't load model 'broken': "):
             client.infer("broken", {"x": np.zeros((1, 1), np.float32)})
         with pytest.raises(ModelNotFound, match=f"broker: good.*server {server.name} can't load model 'broken': "):
-            client.card("broken", 0.5)
+            client.card("broken", 3.0)
         with pytest.raises(ModelNotFound, match=f"broker: good.*server {server.name} can't load model 'broken': "):
-            asyncio.run(_asynchronous_card(broker_url, server.topics.root, "broken", 0.5))
+            asyncio.run(_asynchronous_card(broker_url, server.topics.root, "broken", 3.0))
         with pytest.raises(NoWorker, match=r"no worker serves it; [^;]*$"):
             client.infer("unknown", {"x": np.zeros((1, 1), np.float32)})
     np.save(tmp_path / "x.npy", np.zeros((1, 1), np.float32))

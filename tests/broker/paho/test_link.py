@@ -277,7 +277,7 @@ def test_a_listener_that_hangs_up(unique: Unique, greeting: bytes) -> None:
     with listener(serve) as address:
         link = PahoLink(address, client_id=unique("c"))
         with pytest.raises(BrokerUnreachable, match="is it an MQTT broker"):
-            link.open(1.0)
+            link.open(3.0)
 
 
 @pytest.mark.parametrize("closed", ["at once", "after CONNECT"])
