@@ -102,7 +102,7 @@ def test_all_that_is_public_is_not_enough(server: MosquittoServer, serve: Serve,
             edge.submit(request, PATIENCE, settle)
             assert done.acquire(timeout=PATIENCE)
         assert set(states) == {"gpu-1", "car-1"}
-        assert attempts > 100
+        wait_until(lambda: attempts > 100)
         counters = edge.counters()
     finally:
         stop.set()

@@ -20,6 +20,7 @@ from mqinfer.edge_agent.settings import ReplayOptions, ReplaySettings
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Outcome
+from tests.patience import PATIENCE_S
 from tests.settings import changed, settings_of
 
 FRAMES = 10
@@ -46,7 +47,7 @@ def requester(edge: Callable[..., Requester], write_echo: Callable[..., Path]) -
 @pytest.fixture
 def settings(drives: tuple[Path, Path], tmp_path: Path) -> ReplaySettings:
     """Settings of a run into `out`."""
-    options = ReplayOptions("echo", window=4, card_timeout=5)
+    options = ReplayOptions("echo", window=4, card_timeout=PATIENCE_S)
     return settings_of(drives[0], options, folder=tmp_path / "out", sinks=("jsonl",))
 
 

@@ -37,6 +37,7 @@ from mqinfer.protocol.errors import ConfigError, ModelNotFound, NameTaken, Sourc
 from mqinfer.protocol.states import ClientState, PendingRequests
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Capture
+from tests.patience import PATIENCE_S
 from tests.settings import changed, run_session, settings_of
 
 Serve = Callable[..., Worker]
@@ -58,8 +59,8 @@ def requester(edge: Callable[..., Requester], write_echo: WriteEcho) -> Requeste
 
 
 def settings_for(source: Path | str, **changes: object) -> ReplaySettings:
-    """Make settings with a short patience for cards."""
-    options = ReplayOptions("echo", window=4, card_timeout=2)
+    """Make settings of a replay by one topic."""
+    options = ReplayOptions("echo", window=4, card_timeout=PATIENCE_S)
     return changed(settings_of(source, options, topics=("/camera/image_raw",)), **changes)
 
 
@@ -170,7 +171,7 @@ def test_a_bad_frame_in_a_bag(requester: Requester, tmp_path: Path) -> None:
     [
         ({"sources": ["/no/such.bag"]}, SourceError, "no such file"),
         ({"topics": ("/nothing",)}, SourceError, "/camera/image_raw"),
-        ({"options": ReplayOptions("ecko", card_timeout=0.05)}, ModelNotFound, "models on this broker: echo"),
+        ({"options": ReplayOptions("ecko", card_timeout=1.0)}, ModelNotFound, "models on this broker: echo"),
         ({"encoding": "zip"}, ConfigError, "unknown encoding 'zip'"),
         ({"options": ReplayOptions("echo", output_encoding="zip")}, ConfigError, "unknown encoding 'zip'"),
         ({"folder": Path("/proc/nowhere")}, ConfigError, "/proc/nowhere"),

@@ -106,7 +106,7 @@ def test_a_worker_that_is_gone_and_comes_back(rig: Rig) -> None:
     worker = rig.start("yolo")[0]
     kept = Kept()
     frames = paced([UNSURE] * 40, kept, {5: worker.stop, 25: lambda: rig.start("yolo")}, ahead=3)
-    rig.run(frames, rig.settings(small={"c_low": 0.1}), kept=kept, timeout=5.0)
+    rig.run(frames, rig.settings(small={"c_low": 0.1}), kept=kept, timeout=30.0)
     assert kept.stages[:3] == [WORKER] * 3
     assert EDGE in kept.stages
     assert kept.stages[-1] == WORKER
