@@ -24,7 +24,7 @@ __all__ = ["CHOSEN", "CONTESTANTS"]
 
 _MOST = 8
 _SYNC_S, _TOLERANCE, _STABLE_S, _STEP = 15.0, 0.1, 300.0, 4
-_Metric = Callable[["PodAutoscaler", Lag, Sequence[WorkerState]], float]
+_Metric = Callable[["PodAutoscaler", float, Lag, Sequence[WorkerState]], float]
 
 
 @dataclass(slots=True)
@@ -32,6 +32,7 @@ class PodAutoscaler:
     """Kubernetes' rule for a metric, each reading of which says how many replicas it calls for."""
 
     calls_for: _Metric
+    stable_s: float = _STABLE_S
     replicas: int = 1
     busy_s: float = 0.0
     _due: float = 0.0
@@ -42,10 +43,10 @@ class PodAutoscaler:
         if now < self._due:
             return self.replicas
         self._due = now + _SYNC_S
-        value = self.calls_for(self, lag, workers)
+        value = self.calls_for(self, now, lag, workers)
         wanted = self.replicas if abs(value / self.replicas - 1) <= _TOLERANCE else max(1, math.ceil(value))
         self._wanted.append((now, min(wanted, _MOST, max(2 * self.replicas, self.replicas + _STEP))))
-        while now - self._wanted[0][0] > _STABLE_S:
+        while now - self._wanted[0][0] > self.stable_s:
             self._wanted.popleft()
         wanted = self._wanted[-1][1]
         self.replicas = wanted if wanted > self.replicas else min(self.replicas, max(each for _, each in self._wanted))
@@ -53,20 +54,26 @@ class PodAutoscaler:
 
 
 def _pending(target: float) -> _Metric:
-    return lambda _, lag, __: lag.pending / target
+    return lambda _, __, lag, ___: lag.pending / target
 
 
 def _oldest(target: float) -> _Metric:
-    return lambda pods, lag, _: pods.replicas * lag.oldest_ms / 1e3 / target
+    return lambda pods, _, lag, __: pods.replicas * lag.oldest_ms / 1e3 / target
 
 
 def _cpu(target: float) -> _Metric:
-    def calls_for(pods: PodAutoscaler, _: Lag, workers: Sequence[WorkerState]) -> float:
+    def calls_for(pods: PodAutoscaler, _: float, __: Lag, workers: Sequence[WorkerState]) -> float:
         busy_s = sum(each.counters.get(Outcome.OK, 0) * each.service_time_us / 1e6 for each in workers)
         used, pods.busy_s = max(0.0, busy_s - pods.busy_s) / _SYNC_S, busy_s
         return used / target
 
     return calls_for
+
+
+def _wanted() -> PodAutoscaler:
+    """Return KEDA on the number that the product's rule states, told to wait for nothing that the rule waits for."""
+    scaler = Scaler()
+    return PodAutoscaler(lambda _, now, lag, workers: scaler.update(now, lag, workers), stable_s=0.0)
 
 
 def _own(rule: ScalingRule) -> str:
@@ -93,5 +100,6 @@ CONTESTANTS: dict[str, Callable[[], Rule]] = {
     **{f"KEDA, pending, {each}": lambda each=each: PodAutoscaler(_pending(each)) for each in (4, 8, 16)},  # type: ignore[misc]
     **{f"HPA, processor, {each:.0%}": lambda each=each: PodAutoscaler(_cpu(each)) for each in (0.5, 0.7, 0.9)},  # type: ignore[misc]
     **{f"HPA, oldest, {each} s": lambda each=each: PodAutoscaler(_oldest(each)) for each in (5,)},  # type: ignore[misc]
+    "KEDA, wanted, 1": _wanted,
     **{_own(each): lambda each=each: Scaler(each) for each in _RULES},  # type: ignore[misc]
 }

@@ -1,6 +1,6 @@
 """The metrics port of a gateway, and what the gateway states as pending.
 
-`/metrics` is for Prometheus, `/lag` for KEDA's `metrics-api` scaler (`valueLocation: "seg.pending"`).
+`/metrics` is for Prometheus, `/lag` for KEDA's `metrics-api` scaler (`valueLocation: "seg.wanted"`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from mqinfer.metrics.endpoint import make_registry
 from mqinfer.metrics.inference import add_triton
 from mqinfer.metrics.lag import add_lag, lag, to_record
 from mqinfer.metrics.samples import Samples
+from mqinfer.metrics.scaling import SiteScaler
 from mqinfer.protocol.control import ModelStatistics
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.states import PendingRequests
@@ -75,12 +76,14 @@ async def _statistics(core: Core) -> dict[tuple[str, str], ModelStatistics]:
 
 def make_metrics_app(core: Core, access: Access, settings: GatewaySettings) -> web.Application:
     """Return what answers on the metrics port; may raise as `make_metrics`."""
-    registry = core.client.connection.registry
+    registry, scaler = core.client.connection.registry, SiteScaler()
 
     async def answer_lag(_request: web.Request) -> web.Response:
         if not registry.is_complete:  # a zero would scale the workers down
             return web.json_response({"error": "not connected to the broker; what waits is not known"}, status=503)
-        return web.json_response(to_record(lag(registry.known, time.monotonic())))
+        lags = lag(registry.known, now := time.monotonic())
+        wanted = scaler.update(registry.known, lags, now)
+        return web.json_response({name: {**each, "wanted": wanted[name]} for name, each in to_record(lags).items()})
 
     app = web.Application()
     app.router.add_get("/metrics", make_metrics(core, access, settings))

@@ -1,4 +1,4 @@
-"""How many worker processes a model needs: one rule, for `mqinfer worker --autoscale` and the simulation that chose it.
+"""How many worker processes a model needs: one rule, for workers, the gateway and the simulation that chose it.
 
     flow   = requests that come a second * seconds of one   (workers that they keep busy)
     wanted = ceil(flow + pending * seconds of one / drain_s), at most growth * busy, and the largest of the last hold_s
@@ -10,16 +10,17 @@ claims a large one and sends nothing starts one worker, and no second one. Pure:
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mqinfer.client.registry import Registry
 from mqinfer.metrics.lag import Lag
-from mqinfer.protocol.states import WorkerState
+from mqinfer.protocol.states import AT_WORK, WorkerState
 from mqinfer.protocol.types import Outcome
 
 _RATE_S = 6.0
-"""Rates are means over so many seconds: states come every two."""
+"""Rates are means over so many seconds at least: states come every two."""
 _WORK = (Outcome.OK, Outcome.ERROR)
 """Outcomes of requests that kept a worker busy."""
 
@@ -65,7 +66,7 @@ class Scaler:
         """
         self._count(workers)
         self._readings.append((now, self._answered, lag.pending))
-        while now - self._readings[0][0] > _RATE_S:
+        while len(self._readings) > 1 and now - self._readings[1][0] >= _RATE_S:
             self._readings.popleft()
         self._needed.append((now, self._need(lag.pending)))
         while now - self._needed[0][0] > self.rule.hold_s:
@@ -90,3 +91,25 @@ class Scaler:
         wanted = math.ceil(flow + pending * service_s / rule.drain_s)
         most = max(1, math.ceil(rule.growth * done / seconds * service_s))
         return min(most, max(wanted, int(pending > 0)))
+
+
+class SiteScaler:
+    """The rule for each model of a site."""
+
+    def __init__(self) -> None:
+        self._scalers: dict[str, Scaler] = {}
+
+    def update(self, known: Registry, lags: Mapping[str, Lag], now: float) -> dict[str, int]:
+        """Return how many workers each model needs now; whoever asks once a second follows most closely.
+
+        Args:
+            known: With the states of workers.
+            lags: What waits, by model.
+            now: The clock's reading, in seconds.
+        """
+        serving = defaultdict[str, list[WorkerState]](list)
+        for worker in known.workers.values():
+            for model in {each.name for each in worker.models} if worker.status in AT_WORK else ():
+                serving[model].append(worker)
+        self._scalers = {model: self._scalers.get(model) or Scaler() for model in lags}
+        return {model: scaler.update(now, lags[model], serving[model]) for model, scaler in self._scalers.items()}

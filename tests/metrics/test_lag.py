@@ -314,7 +314,7 @@ async def test_the_gateways_answer(broker_url: str, unique: Callable[[str], str]
             assert answer.status == 200
             found = await answer.json()
             assert found["seg"].pop("oldest_ms") >= 10
-            assert found == {"seg": {"pending": 5, "workers": 0, "capacity": 0}}
+            assert found == {"seg": {"pending": 5, "workers": 0, "capacity": 0, "wanted": 1}}
 
 
 @pytest.mark.broker

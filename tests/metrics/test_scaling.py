@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+from mqinfer.client.registry import Registry
 from mqinfer.metrics.lag import Lag
-from mqinfer.metrics.scaling import Scaler, ScalingRule
+from mqinfer.metrics.scaling import Scaler, ScalingRule, SiteScaler
 from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 
 
@@ -49,3 +50,19 @@ def test_a_worker_that_starts_again_counts_from_its_new_start() -> None:
         scaler.update(float(at), Lag(), [worker(at)])
     needed = [scaler.update(10.0 + at, Lag(), [worker(at, incarnation=2)]) for at in range(8)]
     assert set(needed) == {1}
+
+
+def test_whoever_asks_seldom_gets_means_of_the_time_between() -> None:
+    """Asked every 15 s, as by Kubernetes, the rule sees the rate since the time before."""
+    scaler = Scaler(ScalingRule(hold_s=0))
+    assert [scaler.update(15.0 * step, Lag(), [worker(45 * step)]) for step in range(4)] == [0, 3, 3, 3]
+
+
+def test_each_model_of_a_site_has_its_own_rule() -> None:
+    """Workers count for the models that they serve, and a model that is gone is forgotten."""
+    known, site = Registry(lambda: 0.0), SiteScaler()
+    for at in range(8):
+        known.put_worker("w.0", worker(2 * at))
+        needed = site.update(known, {"m": Lag(), "k": Lag(pending=1)}, float(at))
+    assert needed == {"m": 2, "k": 1}
+    assert site.update(known, {"k": Lag(pending=1)}, 8.0) == {"k": 1}

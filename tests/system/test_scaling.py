@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from mqinfer.client import Client, ClientOptions
-from mqinfer.cloud_worker.supervision import autoscaling
 from mqinfer.cloud_worker.supervision.child import Phase
+from mqinfer.metrics import scaling
 from mqinfer.metrics.scaling import Scaler, ScalingRule
 from mqinfer.protocol.types import Outcome
 from tests.patience import PATIENCE_S, wait_until
@@ -28,7 +28,7 @@ def test_processes_follow_what_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Up with what waits, down to none behind it, and from none with the next request; no request is lost."""
-    monkeypatch.setattr(autoscaling, "Scaler", partial(Scaler, ScalingRule(drain_s=1, hold_s=1)))
+    monkeypatch.setattr(scaling, "Scaler", partial(Scaler, ScalingRule(drain_s=1, hold_s=1)))
     server = managed(write_echo("echo", ("x", "FP32", [4]), delay_ms=100), autoscale="0..3")
     at_work = {Phase.WAITING, Phase.STARTING, Phase.READY}
 

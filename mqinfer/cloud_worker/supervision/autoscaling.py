@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from mqinfer.client.registry import Registry
 from mqinfer.cloud_worker.supervision.management import Management
 from mqinfer.metrics.lag import Lag, lag
-from mqinfer.metrics.scaling import Scaler
+from mqinfer.metrics.scaling import SiteScaler
 from mqinfer.protocol.errors import ConfigError
-from mqinfer.protocol.states import AT_WORK, WorkerStatus
+from mqinfer.protocol.states import WorkerStatus
 
 log = logging.getLogger("mqinfer.cloud_worker")
 LOOK_S = 1.0
@@ -71,26 +71,28 @@ class Autoscaler:
         """
         self._bounds, self._management, self._known = bounds, management, known
         self._mine = re.compile(re.escape(server) + r"\.[0-9]+")
-        self._scalers: dict[str, Scaler] = {}
+        self._site = SiteScaler()
 
     def look(self) -> None:
         """Read what waits for each model, and start or drain processes; nothing without a connection."""
         if not self._known.is_complete:
             return
-        now, counts = time.monotonic(), self._management.counts
+        now = time.monotonic()
         lags = lag(self._known, now)
-        self._scalers = {model: self._scalers.get(model) or Scaler() for model in counts}
-        for model, scaler in self._scalers.items():
-            self._scale(model, counts[model], scaler, lags.get(model, Lag()), now)
+        needed = self._site.update(self._known, lags, now)
+        for model, count in self._management.counts.items():
+            self._scale(model, count, needed.get(model, 0), lags.get(model, Lag()))
 
-    def _scale(self, model: str, count: int, scaler: Scaler, waits: Lag, now: float) -> None:
-        states = [state for state in self._known.workers.values() if state.status in AT_WORK]
-        serving = [state for state in states if model in {each.name for each in state.models}]
-        others = sum(s.status is WorkerStatus.READY and not self._mine.fullmatch(s.worker) for s in serving)
-        needed = scaler.update(now, waits, serving)
+    def _scale(self, model: str, count: int, needed: int, waits: Lag) -> None:
         if self._known.card(model) is None:  # it has never served: clients know nothing of it
             needed = max(needed, count)
-        wanted = self._bounds.share(needed, count, others)
+        wanted = self._bounds.share(needed, count, waits.workers - self._ready(model))
         if wanted != count:
             log.info("%s: %d processes instead of %d; %d requests wait", model, wanted, count, waits.pending)
         self._management.scale(model, wanted)
+
+    def _ready(self, model: str) -> int:
+        """Return how many processes of this server, of all versions, are ready for a model."""
+        mine = [state for name, state in self._known.workers.items() if self._mine.fullmatch(name)]
+        ready = [state for state in mine if state.status is WorkerStatus.READY]
+        return sum(any(each.name == model for each in state.models) for state in ready)
