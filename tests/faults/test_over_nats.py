@@ -18,6 +18,7 @@ import pytest
 from benchmarks.faults import EchoTraffic, Figures, as_markdown, beside
 from mqinfer.broker.nats.secured import keep_running
 from mqinfer.broker.nats.server import NatsServers
+from tests.broker.nats.machines import Machines
 from tests.broker.nats.server import NatsServer
 from tests.faults.test_network import link, test_half_open_connection, test_twenty_cuts
 from tests.faults.test_workers import (
@@ -26,8 +27,10 @@ from tests.faults.test_workers import (
     test_no_fault,
     test_poison,
     test_rolling_restart,
+    test_unlike_workers_finish_together,
     test_zero_workers,
 )
+from tests.patience import wait_until
 
 __all__ = [
     "link",
@@ -38,8 +41,13 @@ __all__ = [
     "test_poison",
     "test_rolling_restart",
     "test_twenty_cuts",
+    "test_unlike_workers_finish_together",
     "test_zero_workers",
 ]
+
+
+_NOTICED_S = 25.0
+"""By then whoever is on the smaller side has noticed it, at 15 to 20 s, and has gone."""
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +58,11 @@ def broker_url() -> Iterator[str]:
 
 
 @pytest.fixture
-def figure() -> Figures:
+def figure() -> Iterator[Figures]:
     """Figures that go into no table: that is Mosquitto's."""
-    return Figures()
+    figures = Figures()
+    yield figures
+    logging.getLogger(__name__).info("%s", as_markdown(figures.recorded))
 
 
 @pytest.fixture
@@ -96,7 +106,6 @@ def under_load(client: EchoTraffic, disturb: Callable[[], str], figure: Figures)
     figure(words[0], "publishes a request", f"{client.publishes():.4f}")
     figure(words[0], "longest time without an outcome", f"{max(np.diff(ends)):.2f} s")
     figure(words[0], "late replies", client.requester.counters().late)
-    logging.getLogger(__name__).info("%s", as_markdown(figure.recorded))
     assert len(client.ended) == client.asked
 
 
@@ -136,3 +145,58 @@ def test_a_halted_server(client: EchoTraffic, pick: Callable[..., int], cluster:
         return f"SIGSTOP of one of three servers for {seconds} s, 75/s"
 
     under_load(client, halt, figure)
+
+
+@pytest.fixture
+def machines() -> Iterator[Machines]:
+    """Three servers on machines of their own."""
+    with Machines() as machines:
+        yield machines
+
+
+@pytest.fixture
+def spread(machines: Machines, workers: Callable[..., Any], traffic: Callable[..., Any]) -> EchoTraffic:
+    """A client of three workers, each connected to a server of its own, which is that of the first worker."""
+    orders = ((0, 1, 2), (1, 2, 0), (2, 0, 1))
+    workers(20, 20, 20, url=machines.url(), urls=[machines.url(*order) for order in orders])
+    made: EchoTraffic = traffic(machines.url(), first=10)
+    return made
+
+
+@pytest.mark.parametrize("how", ["separate", "unplug"])
+def test_a_partition(
+    spread: EchoTraffic, machines: Machines, pick: Callable[..., int], figure: Figures, how: str
+) -> None:
+    """A network that falls in two, with the client and a worker on the smaller side: both go to the larger one.
+
+    Separated servers are still reached by all clients, an unplugged one by nobody.
+    """
+    break_apart = getattr(machines, how)
+    times = pick(1, 5)
+
+    def part() -> str:
+        for _ in range(times):
+            break_apart(0)
+            parted = time.monotonic()
+            wait_until(lambda: spread.ended[-1].submitted > parted + _NOTICED_S)  # noqa: B023 - at once
+            break_apart(0, ends=True)
+            time.sleep(pick(10, 20))
+        asyncio.run(_leader(machines.url()))
+        return f"network: {how} one of three servers until all are served again, {times} times, 75/s"
+
+    under_load(spread, part, figure)
+
+
+@pytest.mark.parametrize("whose", ["leader", "follower"])
+def test_a_full_disk(
+    spread: EchoTraffic, machines: Machines, pick: Callable[..., int], figure: Figures, whose: str
+) -> None:
+    """The disk of one server is full: it serves on, or the others do."""
+
+    def fill() -> str:
+        leader = asyncio.run(_leader(machines.url()))
+        machines.fill(leader if whose == "leader" else (leader + 1) % 3)
+        time.sleep(pick(15, 60))
+        return f"full disk at the {whose} of three servers for {pick(15, 60)} s, 75/s"
+
+    under_load(spread, fill, figure)

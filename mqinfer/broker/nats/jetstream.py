@@ -111,7 +111,7 @@ async def find_stream(client: Client, *, is_cluster: bool) -> float:
     """Find the stream, or make it; return how long a link may be silent, in seconds.
 
     Raises:
-        BrokerUnreachable: It can't be made.
+        BrokerUnreachable: It can't be made, or has no leader.
     """
     try:
         answer = await _find_stream(client, _NODES if is_cluster else 1)
@@ -119,6 +119,8 @@ async def find_stream(client: Client, *, is_cluster: bool) -> float:
         raise BrokerUnreachable(f"the server's JetStream can't make {STREAM!r} (2.14 can): {refusal}") from None
     if set(answer["config"]["subjects"]) != {f"{KEPT}.>"}:
         raise BrokerUnreachable(f"the server's stream {STREAM!r} is of another version; remove it: nats stream rm")
+    if is_cluster and not answer["cluster"].get("leader"):  # a server that is cut off knows of the stream all the same
+        raise BrokerUnreachable("the servers of the cluster have no leader")
     return LOST_IN_CLUSTER_S if answer["config"]["num_replicas"] > 1 else LOST_S
 
 

@@ -12,9 +12,10 @@ import re
 import ssl
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
@@ -24,7 +25,9 @@ from mqinfer.broker.link import Ack, Message, ReasonCode
 from mqinfer.broker.nats.jetstream import (
     ANSWER_S,
     BEAT,
+    BEATS,
     HEADERS,
+    LOST_IN_CLUSTER_S,
     STREAM,
     Refusal,
     Will,
@@ -55,8 +58,8 @@ _PING_S = 3
 _MOST_PENDING = 2 << 20
 """Bytes that may wait for the socket before the next message is passed on."""
 _MARK = "mark"
-_ELECTION_S, _PATIENCE_S, _AGAIN_S = 60.0, 3.0, 0.5
-"""How long a cluster may be without a leader, how long each try may take, and when to try again."""
+_PATIENCE_S, _AGAIN_S = 3.0, 0.5
+"""How long each try to reach the leader of a cluster may take, and when to try again."""
 _NO_RESPONDERS = "503"
 _DENIED = re.compile(r'permissions violation for (?:publish|subscription) to "([^"]*)"')
 
@@ -145,7 +148,7 @@ class NatsSession:
             if is_return:
                 await self._will.publish()
         if self.is_cluster and is_return:  # the others may be electing a leader: what is not kept passes meanwhile
-            self._spawn(self._settle_in_time())
+            self._spawn(self._in_time(self._settle))
         else:
             await self._settle()
         while missing := [route for route in self._routes if route.subscription not in self._subscriptions]:
@@ -167,18 +170,32 @@ class NatsSession:
         if self._will is not None:
             await self._will.put(lost_s)
             self._spawn(self._beat(self._will))
+        elif self.is_cluster:
+            self._spawn(self._look())
         self._is_settled.set()
 
-    async def _settle_in_time(self) -> None:
-        """Do so as soon as the servers of a cluster have a leader."""
-        end = time.monotonic() + _ELECTION_S
-        while not self._is_settled.is_set():
+    async def _look(self) -> None:
+        """Look for the leader of a cluster, as signs of life do: a server that is cut off from the others has none."""
+        while True:
+            await asyncio.sleep(LOST_IN_CLUSTER_S / BEATS)
+            await self._in_time(partial(find_stream, self._client, is_cluster=True))
+
+    async def _in_time(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Do what needs the leader of a cluster, as soon as there is one.
+
+        Raises:
+            BrokerUnreachable: There was none for too long; the next server may have one.
+        """
+        end = time.monotonic() + LOST_IN_CLUSTER_S
+        while True:
             try:
-                await asyncio.wait_for(self._settle(), _PATIENCE_S)
-            except (BrokerUnreachable, TimeoutError):
+                await asyncio.wait_for(work(), _PATIENCE_S)
+            except (BrokerUnreachable, TimeoutError) as error:
                 if time.monotonic() > end:
-                    raise
+                    raise BrokerUnreachable(f"no leader of the cluster for {LOST_IN_CLUSTER_S:g} s: {error}") from error
                 await asyncio.sleep(_AGAIN_S)
+            else:
+                return
 
     async def _connect(self, address: BrokerAddress) -> None:
         from nats.errors import AuthorizationError, Error
