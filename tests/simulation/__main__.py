@@ -1,5 +1,7 @@
 """`python -m tests.simulation [--seeds N] [--first N] [--processes N]`: run seeds; `--seed N --trace` replays one.
 
+With `--nats` the broker is a nats-server.
+
 Ends with 1 where a rule was broken, and prints each seed, the rule, and what happened last.
 """
 
@@ -12,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 from tests.simulation.frames import simulate_frames
 from tests.simulation.runs import Report, simulate
@@ -26,17 +29,17 @@ def main() -> int:
     """Run; 1 where a rule was broken."""
     options = _options()
     if options.seed is not None:
-        report = simulate(options.seed, traced=True)
+        report = simulate(options.seed, traced=True, is_nats=options.nats)
         report.violations.extend(simulate_frames(options.seed).violations)
         _print(report, len(report.trace) if options.trace else _LAST)
         return 1 if report.violations else 0
-    return run_all(range(options.first, options.first + options.seeds), options.processes)
+    return run_all(range(options.first, options.first + options.seeds), options.processes, is_nats=options.nats)
 
 
-def run_all(seeds: range, processes: int) -> int:
+def run_all(seeds: range, processes: int, *, is_nats: bool = False) -> int:
     """Run seeds and print what was found and counted; return 1 where a rule was broken."""
     began, done, counts, broken = time.monotonic(), 0, Counter[str](), list[int]()
-    for report in _reports(seeds, processes):
+    for report in _reports(seeds, processes, is_nats=is_nats):
         done += 1
         counts.update(report.counts)
         counts["events"] += report.steps
@@ -52,17 +55,18 @@ def run_all(seeds: range, processes: int) -> int:
     return 1 if broken else 0
 
 
-def _reports(seeds: range, processes: int) -> Iterator[Report]:
+def _reports(seeds: range, processes: int, *, is_nats: bool) -> Iterator[Report]:
+    both = partial(_simulate_both, is_nats=is_nats)
     if processes == 1:
-        yield from map(_simulate_both, seeds)
+        yield from map(both, seeds)
         return
     with multiprocessing.get_context("spawn").Pool(processes, gc.set_threshold, (100_000,)) as pool:
-        yield from pool.imap_unordered(_simulate_both, seeds, chunksize=50)
+        yield from pool.imap_unordered(both, seeds, chunksize=50)
 
 
-def _simulate_both(seed: int) -> Report:
+def _simulate_both(seed: int, *, is_nats: bool) -> Report:
     """Run a seed of the protocol, and of the edge's frames."""
-    report, frames = simulate(seed), simulate_frames(seed)
+    report, frames = simulate(seed, is_nats=is_nats), simulate_frames(seed)
     report.violations.extend(frames.violations)
     report.counts.update({f"frames: {name}": number for name, number in frames.counts.items()})
     return report
@@ -82,6 +86,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--processes", type=int, default=1, help="how many at a time")
     parser.add_argument("--seed", type=int, default=None, help="run this one alone")
+    parser.add_argument("--nats", action="store_true", help="with a nats-server in place of a Mosquitto")
     parser.add_argument("--trace", action="store_true", help="print all that happened in it")
     return parser.parse_args()
 

@@ -1,5 +1,8 @@
 """A simulated Mosquitto as it was measured: QoS 1 a hop, blind shares, no promise in a PUBACK, wills, retained states.
 
+Or a nats-server behind `NatsLink`: members of a group are drawn, connections of one client id don't end each other, and
+a will comes due seconds after the last sign of life, or is published by its own link when that returns.
+
 Each connection is a `Wire`: two directions, each in order, each with its own delay. Messages on a wire that is cut are
 lost; a wire that hangs keeps them until it goes on, or loses them.
 """
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
     from tests.simulation.link import SimulatedLink
 
 __all__ = ["Broker", "Noise", "Subscription", "Wire"]
+
+_LOST_S, _BEAT_S = 5.0, 1.0
+"""A link of NATS is lost that has given no sign of life for so long, and how often it does."""
 
 
 @dataclass(slots=True)
@@ -73,10 +79,14 @@ class Wire:
         hangs_until: Until when nothing comes through: TCP sends it again afterwards.
         full_until: Until when the broker drops everything for this client: its queue is full.
         at_broker: Whether the broker still counts it as connected.
+        name: Of the connection at the broker.
+        alive_at: When it stored a sign of life of the client last.
         subscriptions: Those that the broker knows.
     """
 
     peer: SimulatedLink
+    name: str = ""
+    alive_at: float = 0.0
     up_at: float = 0.0
     down_at: float = 0.0
     is_cut: bool = False
@@ -91,30 +101,33 @@ class Broker:
 
     Attributes:
         is_up: Whether it takes connections.
-        wires: Those it counts as connected, by client id.
+        wires: Those it counts as connected, by client id; of NATS by a name of the connection.
         noise: What happens to single messages.
         masks: Whether somebody reads along, so that no PUBACK says that nobody subscribed.
     """
 
-    def __init__(self, world: World, noise: Noise) -> None:
+    def __init__(self, world: World, noise: Noise, *, is_nats: bool = False) -> None:
         self.world = world
         self.noise = noise
+        self._signs = Signs(self) if is_nats else None
         self.is_up = True
         self.masks = False
         self.wires: dict[str, Wire] = {}
-        self._retained: dict[str, Message] = {}
+        self._retained: dict[str, tuple[Message, str]] = {}  # with the client id of the link that it ends with
         self._turns: dict[tuple[str, str], int] = {}
 
     def connect(self, wire: Wire) -> bool:
         """Accept a connection; one with the same client id ends, and its will is published."""
         if not self.is_up or wire.is_cut:
             return False
-        peer = wire.peer
-        if old := self.wires.get(peer.client_id):
+        wire.name = wire.peer.client_id if self._signs is None else self._signs.name()
+        if old := self.wires.get(wire.name):
             self.drop(old)
-            self.world.after(self.noise.latency, self._reset, old)
+            self.world.after(self.noise.latency, self.reset, old)
         wire.at_broker = True
-        self.wires[peer.client_id] = wire
+        self.wires[wire.name] = wire
+        if self._signs and wire.peer.will:
+            self._signs.begin(wire, wire.peer.will)
         return True
 
     def subscribe(self, wire: Wire, subscription: Subscription) -> None:
@@ -124,7 +137,7 @@ class Broker:
         wire.subscriptions[subscription.topic_filter, subscription.share] = subscription
         if subscription.share is None and subscription.retained:
             fits = compile_filter(subscription.topic_filter).fullmatch
-            for topic, message in self._retained.items():
+            for topic, (message, _) in self._retained.items():
                 if fits(topic):
                     self._send(wire, message)
 
@@ -133,9 +146,12 @@ class Broker:
         if not wire.at_broker:
             return
         wire.at_broker = False
-        del self.wires[wire.peer.client_id]
+        del self.wires[wire.name]
         self.world.note("broker loses", wire.peer.client_id.partition("~")[0], will)
-        if will and wire.peer.will is not None:
+        if self._signs:
+            if not will:
+                self._signs.end(wire.peer.client_id)
+        elif will and wire.peer.will is not None:
             self.route(wire.peer.will)
 
     def stop(self, *, gently: bool) -> None:
@@ -143,12 +159,15 @@ class Broker:
         self.world.note("broker stops", gently)
         for wire in list(self.wires.values()):
             self.drop(wire, will=gently)
-            self.world.after(self.world.random.uniform(0.001, 0.05), self._reset, wire)
+            self.world.after(self.world.random.uniform(0.001, 0.05), self.reset, wire)
         self.is_up = False
         self.wires.clear()
         self._retained.clear()
+        if self._signs:
+            self._signs.forget()
 
-    def _reset(self, wire: Wire) -> None:
+    def reset(self, wire: Wire) -> None:
+        """Break a connection, and have its client notice."""
         wire.is_cut = True
         wire.peer.lost(wire)
 
@@ -166,14 +185,16 @@ class Broker:
         if noise.refused and chance() < noise.refused:
             code = self.world.random.choice((ReasonCode.UNSPECIFIED, 0x97, ReasonCode.NO_MATCHING_SUBSCRIBERS))
         else:
-            code = self.route(message)
+            will = wire.peer.will
+            is_replaced = self._signs and will is not None and will.topic == message.topic
+            code = self.route(message, wire.peer.client_id if is_replaced else "")
         if not (noise.unacknowledged and chance() < noise.unacknowledged):
             self.down(wire, wire.peer.acked, wire, number, code)
 
-    def route(self, message: Message) -> int:
+    def route(self, message: Message, owner: str = "") -> int:
         """Publish a message; return the reason code for its sender."""
         if message.retain:
-            self._keep(message)
+            self._keep(message, owner)
         receivers: list[tuple[Wire, Subscription]] = []
         groups: dict[tuple[str, str], list[tuple[Wire, Subscription]]] = {}
         for wire in self.wires.values():
@@ -185,18 +206,24 @@ class Broker:
                         groups.setdefault((each.share, each.topic_filter), []).append((wire, each))
         for key, members in groups.items():
             turn = self._turns[key] = self._turns.get(key, 0) + 1
-            receivers.append(members[turn % len(members)])
+            receivers.append(self.world.random.choice(members) if self._signs else members[turn % len(members)])
         for wire, each in receivers:
             self._deliver(wire, each, message)
         if receivers or self.masks:
             return ReasonCode.SUCCESS
         return ReasonCode.NO_MATCHING_SUBSCRIBERS
 
-    def _keep(self, message: Message) -> None:
+    def _keep(self, message: Message, owner: str) -> None:
         if len(message.payload):
-            self._retained[message.topic] = replace(message, retain=True)
+            self._retained[message.topic] = replace(message, retain=True), owner
         else:
             self._retained.pop(message.topic, None)
+
+    def come_due(self, will: Message, owner: str) -> None:
+        """Publish a will; it is retained where nobody else has said something on its topic since."""
+        if self._retained.get(will.topic, (will, owner))[1] != owner:
+            will = replace(will, retain=False)
+        self.route(will)
 
     def _deliver(self, wire: Wire, subscription: Subscription, message: Message) -> None:
         noise, random = self.noise, self.world.random
@@ -267,6 +294,66 @@ class Broker:
         if noise.slow and random.random() < noise.slow:
             return random.uniform(0, noise.slow_s)
         return noise.latency * (0.5 + random.random())
+
+
+class Signs:
+    """Signs of life of the links at a nats-server, and their wills, which come due without them.
+
+    Args:
+        broker: The server.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker, self._world = broker, broker.world
+        self._number = 0
+        self._known: set[SimulatedLink] = set()
+        self._wills: dict[str, Message] = {}
+        self._heard: dict[str, float] = {}
+
+    def name(self) -> str:
+        """Return the name of a connection."""
+        self._number += 1
+        return f"connection {self._number}"
+
+    def begin(self, wire: Wire, will: Message) -> None:
+        """Take the will of a link that connects; one that returns publishes it first."""
+        if wire.peer in self._known:
+            self._broker.route(replace(will, retain=False))
+        self._known.add(wire.peer)
+        self._wills[wire.peer.client_id] = will
+        self._hear(wire)
+        self._world.after(_BEAT_S, wire.peer.node.call, self._beat, wire)
+
+    def end(self, client_id: str) -> None:
+        """Forget the will of a link that has closed."""
+        self._wills.pop(client_id, None)
+
+    def forget(self) -> None:
+        """Forget everything, as a server that keeps it in memory."""
+        self._wills.clear()
+        self._heard.clear()
+
+    def _beat(self, wire: Wire) -> None:
+        """Send a sign of life, or give up the connection where none was stored for too long."""
+        if wire.peer.wire is not wire:
+            return
+        if self._world.now - wire.alive_at > _LOST_S:
+            self._broker.drop(wire)
+            self._broker.reset(wire)
+            return
+        self._broker.up(wire, self._hear, wire)
+        self._world.after(_BEAT_S, wire.peer.node.call, self._beat, wire)
+
+    def _hear(self, wire: Wire) -> None:
+        if wire.at_broker:
+            client_id = wire.peer.client_id
+            wire.alive_at = self._heard[client_id] = self._world.now
+            self._world.after(_LOST_S, self._expire, client_id, self._world.now)
+
+    def _expire(self, client_id: str, heard: float) -> None:
+        if self._heard.get(client_id) == heard and (will := self._wills.pop(client_id, None)):
+            self._world.note("no sign of life", client_id.partition("~")[0])
+            self._broker.come_due(will, client_id)
 
 
 def _short(topic: str) -> str:

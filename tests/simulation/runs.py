@@ -52,17 +52,18 @@ class Report:
         return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()
 
 
-def simulate(seed: int, *, kinds: Collection[str] | None = None, traced: bool = False) -> Report:
+def simulate(seed: int, *, kinds: Collection[str] | None = None, traced: bool = False, is_nats: bool = False) -> Report:
     """Run a seed.
 
     Args:
         seed: Decides everything.
         kinds: Faults that may happen; drawn from the seed where they are not given.
         traced: Whether the trace is returned where nothing was found, too.
+        is_nats: Whether the broker is a nats-server.
     """
     world = World(seed)
     with in_world(world), simulated_parts(), _defects(world):
-        run = Run(world, kinds)
+        run = Run(world, kinds, is_nats=is_nats)
         with suppress(Halted):
             run.play()
     trace = [" ".join(map(str, (f"{when:9.4f}", *what))) for when, *what in world.trace]
@@ -92,12 +93,12 @@ def _defects(world: World) -> Iterator[None]:
 class Run:
     """The parts of a run."""
 
-    def __init__(self, world: World, kinds: Collection[str] | None = None) -> None:
+    def __init__(self, world: World, kinds: Collection[str] | None = None, *, is_nats: bool = False) -> None:
         self.world = world
         self.random: Random = world.random
         self.plan: Plan = make_plan(world.random, kinds)
         self.ledger = Ledger()
-        self.broker = Broker(world, Noise(latency=self.plan.noise.latency))
+        self.broker = Broker(world, Noise(latency=self.plan.noise.latency), is_nats=is_nats)
         self.broker.masks = "reads along" in self.plan.kinds
         self._numbers: Counter[str] = Counter()
         self.servers = [Server(world, self.broker, f"s{index}", self.ledger, self._numbers) for index in range(2)]

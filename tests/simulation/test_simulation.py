@@ -21,6 +21,12 @@ def test_no_rule_is_broken(hundred: int) -> None:
     assert not broken
 
 
+def test_no_rule_is_broken_over_nats() -> None:
+    """Nor where wills come seconds late, after what the next process of a name has said."""
+    broken = {seed: found for seed in range(_RUNS // 3) if (found := simulate(seed, is_nats=True).violations)}
+    assert not broken
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_that_is_removed_is_missed(rule: str) -> None:
     """Without the rule some run of the first thousand breaks a promise."""
