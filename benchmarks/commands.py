@@ -135,11 +135,12 @@ def scale(
     seconds: Annotated[float, typer.Option(help="Length of each step, in seconds.", min=1)] = _SCALE.seconds,
     broker: Annotated[str | None, typer.Option(help="A broker that runs; a Mosquitto of its own by default.")] = None,
     pid: Annotated[int | None, typer.Option(help="Process of that broker.")] = None,
+    nats: Annotated[int, typer.Option(help="So many nats-servers in place of a Mosquitto.", min=0)] = _SCALE.nats,
     states: Annotated[int, typer.Option(help="Also measure so many retained states.", min=0)] = 0,
 ) -> None:
     """Measure how many vehicles one broker carries: delays, and processor time and memory of the broker."""
     counts = [int(each) for each in vehicles.split(",")]
-    options, console = ScaleOptions(counts, rate, size, seconds, broker, pid), table_console()
+    options, console = ScaleOptions(counts, rate, size, seconds, broker, pid, nats), table_console()
     print_grid(scale_grid(options, measure_scale(options, lambda line: console.print(line, style="dim"))), console)
     if states:
         typer.echo(measure_states(states))

@@ -29,6 +29,7 @@ from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.broker.nats.server import NatsServers
 from mqinfer.client import AsyncClient, ClientOptions
 from mqinfer.lab.profiling.memory import resident_bytes
 from mqinfer.lab.reports import Grid
@@ -42,7 +43,7 @@ _TIMEOUT_S = 10.0
 _AT_ONCE = 16
 """Vehicles that connect at the same time."""
 _PATIENCE_S = 120.0
-_EACH = 250
+_EACH = 100
 """Vehicles of one process: each has a timer's thread, and with many more they keep each other from running."""
 
 
@@ -55,8 +56,9 @@ class ScaleOptions:
         rate: Requests a second of each.
         size: Bytes of a request.
         seconds: Length of each step.
-        url: Of a broker that runs already; None for a Mosquitto of its own.
+        url: Of a broker that runs already; None for one of its own.
         pid: Of its process, for its processor time and memory.
+        nats: How many nats-servers are its own broker; 0 for a Mosquitto.
     """
 
     vehicles: Sequence[int] = (10, 100, 300, 1000)
@@ -65,6 +67,7 @@ class ScaleOptions:
     seconds: float = 10.0
     url: str | None = None
     pid: int | None = None
+    nats: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +81,9 @@ class Step:
         failed: Requests without a result.
         p50: Median delay from the request's own time to its result, in seconds.
         p99: Of a hundred the slowest but one.
-        broker_us: Processor time of the broker for a request, in microseconds.
-        broker_share: Share of a processor that the broker took.
-        broker_bytes: Resident memory of the broker.
+        broker_us: Processor time of the broker for a request, in microseconds; of all servers, where it is a cluster.
+        broker_share: Share of a processor that the broker took; likewise.
+        broker_bytes: Resident memory of the broker; likewise.
         vehicles_us: Processor time of the vehicles for a request, in microseconds.
         worker_us: Processor time of the worker for a request, in microseconds.
     """
@@ -120,7 +123,7 @@ def measure_scale(options: ScaleOptions, progress: Callable[[str], None] = lambd
     """
     if options.url is not None and options.pid is None:
         raise ConfigError("--broker: its processor time can't be measured without --pid, that of its process")
-    with _broker(options) as (url, pid), TemporaryDirectory(prefix="mqinfer-scale-") as folder, ExitStack() as stack:
+    with _broker(options) as (url, pids), TemporaryDirectory(prefix="mqinfer-scale-") as folder, ExitStack() as stack:
         _write_model(Path(folder))
         worker = Program(serve, url, folder)
         stack.callback(worker.close)
@@ -128,18 +131,21 @@ def measure_scale(options: ScaleOptions, progress: Callable[[str], None] = lambd
         for count in options.vehicles:
             with ExitStack() as fleets:
                 asked = _fleets(fleets, url, count, options)
-                steps.append(_step(options, count, asked, (pid, worker.pid)))
+                steps.append(_step(options, count, asked, (pids, (worker.pid,))))
             progress(f"{count} vehicles: {steps[-1].answered:.0f} results/s, p99 {1000 * steps[-1].p99:.1f} ms")
         return steps
 
 
 @contextmanager
-def _broker(options: ScaleOptions) -> Iterator[tuple[str, int]]:
+def _broker(options: ScaleOptions) -> Iterator[tuple[str, Sequence[int]]]:
     if options.url is not None and options.pid is not None:
-        yield options.url, options.pid
-        return
-    with MosquittoServer(configuration=_for_many) as server:
-        yield server.url, server.pid
+        yield options.url, (options.pid,)
+    elif options.nats:
+        with NatsServers(nodes=options.nats) as servers:
+            yield servers.url, servers.pids
+    else:
+        with MosquittoServer(configuration=_for_many) as server:
+            yield server.url, (server.pid,)
 
 
 def _for_many(port: int) -> str:
@@ -162,11 +168,13 @@ def _fleets(stack: ExitStack, url: str, count: int, options: ScaleOptions) -> Ca
     return drive
 
 
-def _step(options: ScaleOptions, count: int, drive: Callable[[float], list[_Turn]], pids: tuple[int, int]) -> Step:
+def _step(
+    options: ScaleOptions, count: int, drive: Callable[[float], list[_Turn]], roles: tuple[Sequence[int], Sequence[int]]
+) -> Step:
     drive(1)  # each connection once, and the worker's estimates
-    before = [seconds_of(pid) for pid in pids]
+    before = [sum(map(seconds_of, pids)) for pids in roles]
     turns = drive(options.seconds)
-    broker, worker = (seconds_of(pid) - spent for pid, spent in zip(pids, before, strict=True))
+    broker, worker = (sum(map(seconds_of, pids)) - spent for pids, spent in zip(roles, before, strict=True))
     delays, seconds = [delay for turn in turns for delay in turn.delays], max(turn.seconds for turn in turns)
     done = max(1, len(delays))
     p50, p99 = np.quantile(delays or [float("nan")], (0.5, 0.99)).tolist()
@@ -179,7 +187,7 @@ def _step(options: ScaleOptions, count: int, drive: Callable[[float], list[_Turn
         p99=p99,
         broker_us=1e6 * broker / done,
         broker_share=broker / seconds,
-        broker_bytes=resident_bytes(pids[0]),
+        broker_bytes=sum(map(resident_bytes, roles[0])),
         vehicles_us=1e6 * sum(turn.spent for turn in turns) / done,
         worker_us=1e6 * worker / done,
     )
@@ -215,6 +223,14 @@ def vehicles(url: str, first: str, count: str, size: str) -> None:
     asyncio.run(_vehicles(url, numbers, np.zeros((1, int(size)), np.uint8)))
 
 
+def _from(url: str, number: int) -> str:
+    """Return the URL with another server of a cluster in front for each number."""
+    scheme, _, places = url.partition("://")
+    each = places.split(",")
+    first = number % len(each)
+    return f"{scheme}://{','.join((*each[first:], *each[:first]))}"
+
+
 async def _vehicles(url: str, numbers: range, content: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> None:
     gate = asyncio.Semaphore(_AT_ONCE)
     options = ClientOptions(timeout=_TIMEOUT_S, max_pending=1024)
@@ -222,7 +238,7 @@ async def _vehicles(url: str, numbers: range, content: np.ndarray[tuple[int, ...
 
         async def connect(number: int) -> AsyncClient:
             client = AsyncClient(
-                url,
+                _from(url, number),
                 name=f"car-{number}",
                 options=options,
                 announce="scale",

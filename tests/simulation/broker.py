@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Broker", "Noise", "Subscription", "Wire"]
 
-_LOST_S, _BEAT_S = 5.0, 1.0
+_LOST_S, _BEAT_S = 6.0, 2.0
 """A link of NATS is lost that has given no sign of life for so long, and how often it does."""
 
 

@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 STREAM = "mqinfer"
 ANSWER_S = 10.0
 """How long the server may take for an answer."""
-LOST_S, LOST_IN_CLUSTER_S = 5.0, 15.0
+LOST_S, LOST_IN_CLUSTER_S = 6.0, 15.0
 """A link is lost that has given no sign of life for so long; longer where the answers of the server took long, since
 large messages are in front of them on a thin link. A cluster needs up to 6 s to elect a leader."""
-BEATS = 5
-"""Signs of life in that time."""
+BEATS = 3
+"""Signs of life in that time: whoever knows the link's state hears each, so they are as few as will do."""
+LOOK_S = 1.0
+"""Interval in which a link looks whether the next one is due; one that was not stored is repeated then."""
 BEAT = "beat~"
 """Beginning of the name of an answer to a sign of life."""
 HEADERS = 512
@@ -169,9 +171,14 @@ class Will:
         self._number = 0
 
     @property
-    def beat_s(self) -> float:
-        """The time between two signs of life in seconds."""
-        return self._lost_s / BEATS
+    def look_s(self) -> float:
+        """The time between two looks at `is_due` in seconds."""
+        return min(LOOK_S, self._lost_s / BEATS)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a sign of life is to be given now."""
+        return bool(self._sent) or time.monotonic() - self._since >= self._lost_s / BEATS
 
     def headers(self, message: Message) -> dict[str, str]:
         """Return the headers of another message of the link that is to be kept."""

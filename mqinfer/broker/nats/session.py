@@ -370,8 +370,9 @@ class NatsSession:
 
     async def _beat(self, will: Will) -> None:
         while True:
-            await asyncio.sleep(will.beat_s)
-            await will.beat()
+            await asyncio.sleep(will.look_s)
+            if will.is_due:
+                await will.beat()
 
     async def _flush(self) -> None:
         """Wait until the server has handled all that was sent; nats-py's PING overtakes what waits for the socket."""
