@@ -18,7 +18,7 @@ import numpy as np
 from mqinfer.answers.outputs import Mask, find_mask
 from mqinfer.bench.processes import worker_processes
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.broker.private import PrivateBroker
 from mqinfer.client.client import Client
 from mqinfer.client.result import InferResult
 from mqinfer.cloud_worker.serving.options import WorkerOptions
@@ -87,7 +87,7 @@ def measure_segmentation(
         engines[version] = event.detail
         report(f"version {version}: {event.detail}")
 
-    with MosquittoServer() as broker:
+    with PrivateBroker() as broker:
         specs = _plan(repository, model, versions, broker.url)
         with worker_processes(tuple(specs.values()), note_engine), Client(broker.url) as client:
             for number, picture in enumerate(_pictures(client.card(model), rounds + 1)):

@@ -1,4 +1,4 @@
-"""From a URL to a link."""
+"""From a URL to a link; what outside of this room needs an engine for."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import ConnectionHandler, Link, Message
 from mqinfer.broker.memory import MemoryBroker, MemoryLink
 from mqinfer.broker.nats.link import NatsLink
+from mqinfer.broker.paho.connecting import Identity
 from mqinfer.broker.paho.link import PahoLink
+from mqinfer.broker.paho.standby import Lookout, answers
 from mqinfer.broker.process import abandon_in_children
+
+__all__ = ["Identity", "Lookout", "answers", "make_link", "resolve"]
 
 _log = logging.getLogger("mqinfer.broker")
 

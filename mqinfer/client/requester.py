@@ -169,7 +169,7 @@ class Requester:
         if entry.message.size > self._largest:
             raise MessageTooLarge(
                 f"model {own.model_name!r}: a message of {entry.message.size} bytes, and the Maximum Packet Size is "
-                f"{self._largest}; encode it smaller, or raise max_packet_size in mosquitto.conf"
+                f"{self._largest}; encode it smaller, or have the broker take larger packets"
             )
         with self._lock:
             if self._closed or self._failure or len(self._dispatcher.table.entries) >= self.options.max_pending:

@@ -7,9 +7,9 @@ import ssl
 from dataclasses import dataclass, field
 from functools import partial
 
-from mqinfer.broker.paho.connecting import Identity, make_tls_context, tls_error
-from mqinfer.broker.paho.standby import Lookout, answers
+from mqinfer.broker.connect import Identity, Lookout, answers
 from mqinfer.broker.presence import make_client_id
+from mqinfer.broker.tls import make_tls_context, tls_error
 from mqinfer.dashboard.settings import DashboardSettings
 from mqinfer.protocol.errors import MqinferError
 

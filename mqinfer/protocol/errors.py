@@ -276,7 +276,7 @@ class NameTaken(LinkError):
 class MessageTooLarge(LinkError):
     """The message is above the broker's Maximum Packet Size; nothing was sent.
 
-    Encode it smaller (`encoding="lz4"`, `"jpeg:90"`), or raise `max_packet_size` in mosquitto.conf.
+    Encode it smaller (`encoding="lz4"`, `"jpeg:90"`), or have the broker take larger packets.
     """
 
     code = "message_too_large"

@@ -130,3 +130,23 @@ def test_docstrings_open_with_what_they_say() -> None:
     """Docstrings open with a verb that says what happens, those of attributes with a noun."""
     weak = [f"{path}:{line} {text.splitlines()[0]}" for path, line, text in docstrings() if WEAK_OPENING.match(text)]
     assert weak == []
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [each.name for each in node.names]
+    return [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+
+
+def test_engines_are_the_broker_rooms_alone() -> None:
+    """Nothing but `broker` and the commands imports an engine: a further one changes no other file."""
+    engine = re.compile(r"(mqinfer\.broker\.)?(mosquitto|nats|paho)(\.|$)")
+    found = {
+        path
+        for path, tree in trees().items()
+        if not path.startswith(("broker/", "cli/"))
+        for node in ast.walk(tree)
+        for name in _imported(node)
+        if engine.match(name)
+    }
+    assert not found

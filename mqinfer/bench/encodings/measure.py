@@ -22,7 +22,7 @@ from mqinfer.bench.encodings.through_broker import (
 )
 from mqinfer.bench.processes import worker_processes
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.broker.private import PrivateBroker
 from mqinfer.client.client import Client
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.planning import plan
@@ -129,7 +129,7 @@ def measure_encodings(options: EncodingsOptions, report: Callable[[str], None]) 
         check_encoding(encoding)
     frames, rate = _frames(options)
     machine = describe_machine()
-    with MosquittoServer() as broker, worker_processes(_worker(options, broker.url)):
+    with PrivateBroker() as broker, worker_processes(_worker(options, broker.url)):
         with Client(broker.url) as client:
             served = Served(broker.port, client.card(options.model))
         contract = _contract(served.card)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.broker.connect import make_link
 from mqinfer.broker.link import Link, Message, MessageHandler, ReasonCode
-from mqinfer.broker.paho.connecting import make_tls_context
+from mqinfer.broker.tls import make_tls_context
 from mqinfer.protocol.card import read_card
 from mqinfer.protocol.errors import MqinferError, NotAuthorized, NotConnected
 from mqinfer.protocol.topics import Topics

@@ -7,9 +7,9 @@ import logging
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import ConnectionHandler, Message
 from mqinfer.broker.nats.loop import NatsLoop
-from mqinfer.broker.paho.connecting import make_tls_context
 from mqinfer.broker.routes import Routes
 from mqinfer.broker.threaded.link import ThreadedLink
+from mqinfer.broker.tls import make_tls_context
 from mqinfer.extras import check_packages
 
 _TLS_WORDS = "eof_received() has no effect when using ssl"  # asyncio's, at each end of a connection of nats-py

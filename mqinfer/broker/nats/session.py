@@ -39,10 +39,10 @@ from mqinfer.broker.nats.jetstream import (
 from mqinfer.broker.nats.kept import KeptMessages
 from mqinfer.broker.nats.subjects import ANSWERS, HEARD, KEPT, RETAINED, pattern, subject, token, topic
 from mqinfer.broker.packets import Head, decode_publish, decode_variable_integer
-from mqinfer.broker.paho.connecting import tls_error
 from mqinfer.broker.process import Maker, end_thread_in_child
 from mqinfer.broker.routes import Route, Routes
 from mqinfer.broker.threaded.link import Outbox
+from mqinfer.broker.tls import tls_error
 from mqinfer.protocol.errors import BadEnvelope, BrokerUnreachable, LinkError, NotAuthorized, NotConnected
 
 if TYPE_CHECKING:

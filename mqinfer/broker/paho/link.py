@@ -7,9 +7,10 @@ import asyncio
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import ConnectionHandler, Message
 from mqinfer.broker.paho.client import check_paho
-from mqinfer.broker.paho.connecting import Identity, make_tls_context
+from mqinfer.broker.paho.connecting import Identity
 from mqinfer.broker.paho.loop import Loop
 from mqinfer.broker.threaded.link import ThreadedLink
+from mqinfer.broker.tls import make_tls_context
 
 _LIMIT = ("Maximum Packet Size", "max_packet_size in mosquitto.conf")
 

@@ -28,7 +28,7 @@ from mqinfer.broker.mosquitto.guard import Guard, OpenSite
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.mosquitto.serving import guarded, guarded_open
 from mqinfer.broker.packets import encode_head
-from mqinfer.broker.paho.connecting import make_tls_context
+from mqinfer.broker.tls import make_tls_context
 from mqinfer.client import Client
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.protocol.types import Outcome

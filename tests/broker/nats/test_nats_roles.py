@@ -20,7 +20,7 @@ from mqinfer.broker.nats.link import NatsLink
 from mqinfer.broker.nats.secured import keep_running, secured
 from mqinfer.broker.nats.server import NatsServers
 from mqinfer.broker.packets import encode_head
-from mqinfer.broker.paho.connecting import make_tls_context
+from mqinfer.broker.tls import make_tls_context
 from mqinfer.protocol.errors import LinkError, NotAuthorized
 from tests.broker.attempts import ROOT as R
 from tests.broker.conftest import CLIENTS

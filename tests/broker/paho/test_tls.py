@@ -22,8 +22,8 @@ from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto.check import check_certificate
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
-from mqinfer.broker.paho.connecting import tls_error
 from mqinfer.broker.paho.link import PahoLink
+from mqinfer.broker.tls import tls_error
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError
 from tests.broker.heard import PATIENCE
 from tests.ports import free_port
