@@ -22,6 +22,8 @@ _FRAME = 1 << 20
 _FRAMES = 8
 _SHARED = 16
 _EXPIRY_S = 1
+_WILL_S = 0.3
+"""How long the will of a connection that has ended may take."""
 
 
 class Ability(NamedTuple):
@@ -60,6 +62,15 @@ class _Inbox:
                 if not self._changed.wait(_PATIENCE_S):
                     break
             return list(self.messages)
+
+    def until(self, payload: bytes) -> list[bytes]:
+        """Return the payloads of what there is, once that one is among them, or nothing has come for long enough."""
+        count = 0
+        while payload not in (found := [bytes(message.payload) for message in self.wait(count + 1)]):
+            if len(found) <= count:
+                break
+            count = len(found)
+        return found
 
 
 class Abilities:
@@ -137,7 +148,14 @@ class Abilities:
         return is_version5, "spoken" if is_version5 else "not spoken, only 3.1.1"
 
     def _round_trip(self) -> tuple[bool, str]:
-        sent = Message(self._topic, b"x", content_type="c", correlation_data=b"id", user_properties=(("a", "b"),))
+        sent = Message(
+            self._topic,
+            b"x",
+            content_type="c",
+            response_topic="r",
+            correlation_data=b"id",
+            user_properties=(("a", "b"),),
+        )
         with self._listening(self._topic) as inbox:
             start = time.monotonic()
             self._link.publish(sent)
@@ -145,7 +163,7 @@ class Abilities:
             took = time.monotonic() - start
         if not got:
             return False, "the message did not arrive"
-        names = ("content_type", "correlation_data", "user_properties")
+        names = ("content_type", "response_topic", "correlation_data", "user_properties")
         lacking = [name for name in names if getattr(got[0], name) != getattr(sent, name)]
         return not lacking, f"{', '.join(lacking)} did not arrive" if lacking else f"{1000 * took:.1f} ms"
 
@@ -194,7 +212,12 @@ class Abilities:
 
     def _retained(self) -> tuple[bool, str]:
         count = self._kept(f"{self._topic.rpartition('/')[0]}/+", None, 0.0)
-        return count == 1, "arrives" if count else "did not arrive"
+        if count != 1:
+            return False, "arrives more than once" if count else "did not arrive"
+        with self._listening(self._topic) as inbox:  # `_kept` has cleared it
+            self._link.publish(Message(self._topic, b"last"))
+            is_left = any(message.retain for message in inbox.wait(1))
+        return not is_left, "an empty message did not clear it" if is_left else "arrives, and is cleared"
 
     def _expires(self) -> tuple[bool, str]:
         count = self._kept(self._topic, _EXPIRY_S, _EXPIRY_S + 1.5)
@@ -224,4 +247,16 @@ class Abilities:
             start = time.monotonic()
             leaving.cut()
             came = bool(inbox.wait(1))
-        return came, f"after {1000 * (time.monotonic() - start):.0f} ms" if came else "did not arrive"
+        words = f"after {1000 * (time.monotonic() - start):.0f} ms"
+        if not came or not self._leaves_quietly():
+            return False, "published for a link that has disconnected, too" if came else "did not arrive"
+        return True, words
+
+    def _leaves_quietly(self) -> bool:
+        """Return whether no will comes of a link that disconnects."""
+        with self._listening(self._topic) as inbox:
+            with closing(self._make(Message(self._topic, b"has left"))) as leaving:
+                leaving.open()
+            threading.Event().wait(_WILL_S)
+            self._link.publish(Message(self._topic, b"last"))
+            return b"has left" not in inbox.until(b"last")

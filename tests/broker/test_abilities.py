@@ -26,7 +26,7 @@ from mqinfer.protocol.topics import Topics
 pytestmark = pytest.mark.broker
 Unique = Callable[[str], str]
 Lie = Callable[[int, bytes], "tuple[int, bytes] | None"]
-CONNECT, CONNACK, PUBLISH, PUBACK, SUBSCRIBE, SUBACK = 1, 2, 3, 4, 8, 9
+CONNECT, CONNACK, PUBLISH, PUBACK, SUBSCRIBE, SUBACK, DISCONNECT = 1, 2, 3, 4, 8, 9, 14
 
 
 def packets(sock: socket.socket) -> Iterator[tuple[int, bytes]]:
@@ -162,6 +162,19 @@ def refused() -> tuple[Lie, Lie]:
     return up, down
 
 
+def remembering(head: int, body: bytes) -> tuple[int, bytes]:
+    """Clear nothing: an empty message is not to be retained."""
+    if head >> 4 != PUBLISH:
+        return head, body
+    at = 2 + int.from_bytes(body[:2]) + (2 if head & 6 else 0)
+    return head & ~(len(body) == at + 1 + body[at]), body
+
+
+def unparting(head: int, body: bytes) -> tuple[int, bytes] | None:
+    """Take a DISCONNECT for the loss of the connection."""
+    return None if head >> 4 == DISCONNECT else (head, body)
+
+
 LIES: dict[str, tuple[Lie, Lie]] = {
     "large packets": (honest, without(lambda _, body: len(body) > 1 << 19)),
     "no matching subscribers (0x10)": (honest, success),
@@ -176,7 +189,10 @@ WORDS: list[tuple[str, str, tuple[Lie, Lie]]] = [
     ("round trip", "user_properties did not arrive", (honest, bare(b"\x26\0\1a\0\1b"))),
     ("round trip", "content_type did not arrive", (honest, bare(b"\x03\0\1c"))),
     ("round trip", "correlation_data did not arrive", (honest, bare(b"\x09\0\2id"))),
+    ("round trip", "response_topic did not arrive", (honest, bare(b"\x08\0\1r"))),
     ("large packets", "500000", (honest, small)),
+    ("retained, by wildcard", "did not clear", (remembering, honest)),
+    ("will", "has disconnected", (unparting, honest)),
     ("shared group", "16 and 16 of 16", (unshared, honest)),
     ("shared group", "hared", refused()),
 ]
