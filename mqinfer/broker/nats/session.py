@@ -58,8 +58,8 @@ _PING_S = 3
 _MOST_PENDING = 2 << 20
 """Bytes that may wait for the socket before the next message is passed on."""
 _MARK = "mark"
-_PATIENCE_S, _AGAIN_S = 3.0, 0.5
-"""How long each try to reach the leader of a cluster may take, and when to try again."""
+_ELECTION_S, _PATIENCE_S, _AGAIN_S = 30.0, 3.0, 0.5
+"""How long the servers of a cluster may elect a leader, how long each try to reach it may take, and when to try again."""
 _NO_RESPONDERS = "503"
 _DENIED = re.compile(r'permissions violation for (?:publish|subscription) to "([^"]*)"')
 
@@ -148,7 +148,7 @@ class NatsSession:
             if is_return:
                 await self._will.publish()
         if self.is_cluster and is_return:  # the others may be electing a leader: what is not kept passes meanwhile
-            self._spawn(self._in_time(self._settle))
+            self._spawn(self._in_time(self._settle, _ELECTION_S))
         else:
             await self._settle()
         while missing := [route for route in self._routes if route.subscription not in self._subscriptions]:
@@ -178,21 +178,21 @@ class NatsSession:
         """Look for the leader of a cluster, as signs of life do: a server that is cut off from the others has none."""
         while True:
             await asyncio.sleep(LOST_IN_CLUSTER_S / BEATS)
-            await self._in_time(partial(find_stream, self._client, is_cluster=True))
+            await self._in_time(partial(find_stream, self._client, is_cluster=True), LOST_IN_CLUSTER_S)
 
-    async def _in_time(self, work: Callable[[], Awaitable[object]]) -> None:
+    async def _in_time(self, work: Callable[[], Awaitable[object]], seconds: float) -> None:
         """Do what needs the leader of a cluster, as soon as there is one.
 
         Raises:
             BrokerUnreachable: There was none for too long; the next server may have one.
         """
-        end = time.monotonic() + LOST_IN_CLUSTER_S
+        end = time.monotonic() + seconds
         while True:
             try:
                 await asyncio.wait_for(work(), _PATIENCE_S)
             except (BrokerUnreachable, TimeoutError) as error:
                 if time.monotonic() > end:
-                    raise BrokerUnreachable(f"no leader of the cluster for {LOST_IN_CLUSTER_S:g} s: {error}") from error
+                    raise BrokerUnreachable(f"no leader of the cluster for {seconds:g} s: {error}") from error
                 await asyncio.sleep(_AGAIN_S)
             else:
                 return
