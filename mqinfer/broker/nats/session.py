@@ -59,7 +59,7 @@ _MOST_PENDING = 2 << 20
 """Bytes that may wait for the socket before the next message is passed on."""
 _MARK = "mark"
 _ELECTION_S, _PATIENCE_S, _AGAIN_S = 30.0, 3.0, 0.5
-"""How long the servers of a cluster may elect a leader, how long each try to reach it may take, and when to try again."""
+"""How long an election in a cluster may take, each try to reach the leader, and when to try again."""
 _NO_RESPONDERS = "503"
 _DENIED = re.compile(r'permissions violation for (?:publish|subscription) to "([^"]*)"')
 
