@@ -162,6 +162,24 @@ def test_a_relay_with_a_login_needs_no_form(secured_site: SecuredSite, page_of: 
     program.stop()
 
 
+def test_the_form_for_a_key(secured_site: SecuredSite, page_of: PageOf, tmp_path: Path) -> None:
+    """A browser sends it as its own page: a wrong key is refused with words, the right one opens the page."""
+    keys = tmp_path / "keys.toml"
+    keys.write_text('[wall]\nkey = "a-key-of-20-letters-x"\nrights = ["watch"]\n', encoding="utf-8")
+    keys.chmod(0o600)
+    ca_file = secured_site.passwords["wall"].ca_file
+    assert ca_file is not None
+    url, program = secured_site.programs.dashboard("--ca-file", ca_file, "--keys", keys)
+    page = page_of(url, wait=False).page
+    for key in ("another-key-of-20-letters", "a-key-of-20-letters-x"):
+        page.get_by_label("Key").fill(key)
+        page.get_by_role("button").click()
+        if key.startswith("another"):
+            page.get_by_role("alert").filter(has_text="key").wait_for(state="visible")
+    page.get_by_test_id("login-form").wait_for(state="visible")  # the broker's own, behind it
+    program.stop()
+
+
 def test_states_of_others_can_not_be_forged(secured_site: SecuredSite, page_of: PageOf) -> None:
     """A vehicle that publishes a state or card in another's place changes no row."""
     watched = page_of(secured_site.url, wait=False)
