@@ -94,7 +94,7 @@ def test_the_command_of_an_image_exists(stage: str) -> None:
 
 def stage_of(service: str) -> str:
     """Return the stage of a service's image."""
-    found = re.fullmatch(r"localhost/mqinfer-([a-z-]+):\$\{MQINFER_VERSION:-latest\}", SERVICES[service]["image"])
+    found = re.fullmatch(r"localhost/mqinfer-([a-z-]+):\$\{IMAGE_TAG:-latest\}", SERVICES[service]["image"])
     assert found
     return found[1]
 
