@@ -75,7 +75,7 @@ def server(broker_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     assert b"Traceback" not in made.log.read_bytes()  # engines may print bytes of what they read
     left = {each.name for each in made.temporary.iterdir()}
     assert left <= {".ses"}  # the one that ONNX Runtime makes wherever it is imported
-    for _ in range(100):  # helpers of Python's own end by themselves
+    for _ in range(600):  # helpers of Python's own end by themselves
         if not _is_running(worker.pid):
             return
         Event().wait(0.1)

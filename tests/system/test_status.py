@@ -39,6 +39,7 @@ from mqinfer.protocol.states import (
 )
 from mqinfer.protocol.topics import Topics
 from tests.commands import command, mqinfer
+from tests.patience import wait_until
 
 pytestmark = pytest.mark.broker
 HEAD = r"\d\d:\d\d:\d\d  "
@@ -69,8 +70,12 @@ def test_everything_at_a_glance(
     with Client(broker_url, root=root) as client:
         for _ in range(5):
             client_hash = client.infer("echo", {"x": np.zeros((1, 4), np.float32)}).model_hash
-        done = status(broker_url, root)
-        found = json.loads(status(broker_url, root, "--json").stdout)
+
+        def read() -> Any:
+            return json.loads(status(broker_url, root, "--json").stdout)
+
+        wait_until(lambda: read()["lag"]["echo"]["pending"] == 0)  # workers state their depth every other second
+        done, found = status(broker_url, root), read()
         of_one = json.loads(status(broker_url, root, "--json", "echo").stdout)
         of_none = status(broker_url, root, "ecko")
     link.close()
