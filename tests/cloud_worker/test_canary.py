@@ -73,6 +73,13 @@ def test_a_canary_that_fails_one_in_twenty_is_taken_back(share: int, seconds: in
     assert max(hits for _, _, hits in found) <= most
 
 
+def test_a_canary_that_fails_always_under_load_is_taken_back() -> None:
+    """With thousands of failures a look, too, each look counts no more than its bound: it takes a few."""
+    why, looks, _ = followed(1, 50, lambda key, _: float(key == CANARY), "error", looks=20, rate=5000)
+    assert why
+    assert looks > 3
+
+
 def test_one_hiccup_is_no_evidence() -> None:
     """A second in which all requests of the canary fail takes nothing back; five such seconds do."""
     for seconds, is_taken_back in ((2, False), (20, True)):

@@ -57,7 +57,7 @@ class Evidence:
             ways = [_log_ways(ended, k) + _log_ways(stable[1], all_bad - k) for k in range(all_bad + 1)]
             for number, rival in enumerate(_RIVALS):
                 ratio = bad * math.log(rival / _BAND) - _log_sum(ways, rival) + _log_sum(ways, _BAND)
-                self._ratios[number] *= min(_MOST, math.exp(ratio))
+                self._ratios[number] *= math.exp(min(math.log(_MOST), ratio))
         return sum(self._ratios) / len(self._ratios) >= _ENOUGH
 
 
