@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -65,6 +65,7 @@ class Notice:
     text: str
 
 
+_audit = logging.getLogger("mqinfer.audit")
 _LOGIN = re.compile(r"(?<=://)[^\s/]*@")
 """User and password of a URL."""
 _COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
@@ -188,6 +189,32 @@ def log_dropped(log: logging.Logger, what: str, reason: str, number: int) -> Non
     """
     if is_logged(number):
         log.warning("dropped %s (%s: %d)", what, reason, number, extra={"reason": reason, "count": number})
+
+
+def log_call(
+    caller: str, what: str, reply: object, *, changes: Mapping[str, object] | None, proven: bool | None
+) -> None:
+    """Log a control call: who made it, what it asked for, and what came of it.
+
+    Args:
+        caller: Name that the topic states.
+        what: Was asked for.
+        reply: To the call; its `code` is the outcome where it has one.
+        changes: What it changes, as far as that is known; None for a question, which is logged for debugging alone.
+        proven: Whether the broker vouches for the caller, by its access rules; None where this process can't know.
+    """
+    outcome = str(reply.get("code", "ok")) if isinstance(reply, dict) else "ok"
+    doubt = {True: "", False: " (name not proven: the broker asks for no login)", None: ""}[proven]
+    _audit.log(
+        logging.DEBUG if changes is None else logging.INFO,
+        "control call of %s%s: %s: %s%s",
+        caller,
+        doubt,
+        what,
+        outcome,
+        f" {json.dumps(changes, default=str)}" if changes else "",
+        extra={"caller": caller, "proven": proven, "call": what, "outcome": outcome},
+    )
 
 
 def log_once(log: logging.Logger, level: int, message: str, *values: object) -> None:

@@ -31,6 +31,7 @@ _GROUPS = {
     "Watch": {
         "status": ("watching.status", "Show servers, models, workers, streams and drops, once or live."),
         "watch": ("watching.watch", "Show the results of other clients as they come."),
+        "support-bundle": ("support", "Write an archive for those who are to help, without secrets."),
         "dashboard": ("web.dashboard", "Serve a page with live pictures, results and workers."),
     },
     "Recordings": {
@@ -85,7 +86,7 @@ def _load(name: str, module: Any, summary: str) -> Any:
     if hasattr(module, "app"):
         part.add_typer(module.app, name=name, help=summary)
     else:
-        part.command(name)(getattr(module, name))
+        part.command(name)(getattr(module, name.replace("-", "_")))
     command: Any = typer.main.get_group(part).commands[name]
     for path, each in commands_of(command, (name,)):
         add_sources(path, each)

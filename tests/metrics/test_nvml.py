@@ -17,6 +17,8 @@ LIBRARY = r"""
 #include <string.h>
 typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned int gpu, memory; } Utilization;
+typedef struct { unsigned int pid; unsigned long long used; unsigned int instance, compute; } Process;
+typedef struct { unsigned int pid; unsigned long long at; unsigned int sm, memory, encoder, decoder; } Use;
 static int devices[3];
 int nvmlInit_v2(void) { return INIT; }
 int nvmlDeviceGetCount_v2(unsigned int *count) { *count = 3; return 0; }
@@ -33,6 +35,28 @@ int nvmlDeviceGetMemoryInfo(void *device, Memory *memory) {
 int nvmlDeviceGetUtilizationRates(void *device, Utilization *use) {
     use->gpu = 37; use->memory = 5;
     return device != &devices[0];
+}
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned int *count, Process *found) {
+    unsigned int given = *count;
+    *count = device == &devices[0] ? 2 : 1;
+    if (given < *count) return 7;
+    for (unsigned int each = 0; each < *count; each++) {
+        found[each].pid = 40 + each;
+        found[each].used = each ? ~0ULL : 1ULL << 30;
+    }
+    return 0;
+}
+int nvmlDeviceGetProcessUtilization(void *device, Use *found, unsigned int *count, unsigned long long since) {
+    if (device != &devices[0]) return 3;
+    unsigned int given = *count;
+    *count = 3;
+    if (given < 3) return 7;
+    for (unsigned int each = 0; each < 3; each++) {
+        found[each].pid = each < 2 ? 40 : 99;
+        found[each].at = 9 - each;
+        found[each].sm = 62 - each;
+    }
+    return since == 0;
 }
 """
 
@@ -64,6 +88,12 @@ def read() -> dict[tuple[str, str], float]:
     return {
         (each.name, each.labels["gpu_uuid"]): each.value for family in samples.families() for each in family.samples
     }
+
+
+def test_each_process_has_its_memory_and_its_use(build: Callable[[int], None]) -> None:
+    """Memory is that of all GPUs, and its use that of the newest sample; what the driver does not tell is nothing."""
+    build(0)
+    assert nvml.gpu_use() == {40: nvml.GpuUse(2 << 30, 0.62), 41: nvml.GpuUse(0, 0.0)}
 
 
 def test_each_gpu_has_its_memory_and_its_use(build: Callable[[int], None]) -> None:

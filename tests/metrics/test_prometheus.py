@@ -208,11 +208,24 @@ tests:
     alert_rule_test:
       - {eval_time: 1m, alertname: LagUnknown, exp_alerts: []}
       - {eval_time: 3m, alertname: LagUnknown, exp_alerts: [{exp_labels: {severity: warning}}]}
+  - interval: 10s
+    input_series:
+      - {series: 'mqinfer_worker_crashes_total{model="seg",version="1"}', values: '0x10 1x30'}
+      - {series: 'mqinfer_broker_connected{job="worker",instance="a"}', values: '1x10 0x30'}
+    alert_rule_test:
+      - {eval_time: 1m, alertname: WorkerCrashes, exp_alerts: []}
+      - eval_time: 3m
+        alertname: WorkerCrashes
+        exp_alerts: [{exp_labels: {severity: warning, model: seg, version: "1"}}]
+      - {eval_time: 2m, alertname: NotConnectedToBroker, exp_alerts: []}
+      - eval_time: 3m
+        alertname: NotConnectedToBroker
+        exp_alerts: [{exp_labels: {severity: critical, job: worker, instance: a}}]
 """
 
 
-def test_an_alert_tells_that_no_program_states_the_lag(tmp_path: Path) -> None:
-    """With the figures of `mqinfer status` alone the two alerts about waiting fire; without any it is said."""
+def test_alerts(tmp_path: Path) -> None:
+    """Each fires on what it is for, and not before; without a program that states the lag, that is said."""
     rules = re.sub(r" +annotations: .*\n", "", (MONITORING / "rules.yml").read_text())
     (tmp_path / "rules.yml").write_text(rules)
     (tmp_path / "tests.yml").write_text(TESTS)

@@ -12,11 +12,35 @@ import numpy as np
 import pytest
 
 from mqinfer import Client
+from mqinfer.cloud_worker.supervision.metrics import _add_usage
+from mqinfer.metrics.process_usage import usage
+from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.control import ModelStatistics
 from tests.patience import PATIENT, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]  # real processes
 ROWS = {"x": np.zeros((1, 4), np.float32)}
+
+
+def test_what_a_process_uses(write_echo: Callable[..., Path], managed: Callable[..., Any]) -> None:
+    """CPU time and memory of each process, from outside; nothing of one that has ended."""
+    server = managed(write_echo("echo"))
+    while server.events.get(timeout=120).kind != "ready":
+        pass
+    pids, samples = server.supervisor.pids, Samples()
+    (used,) = usage(pids).values()
+    assert used.pid == pids[f"{server.name}.0"]
+    assert used.cpu_s > 0
+    assert 1 << 20 < used.memory_bytes < 1 << 40
+    _add_usage(samples, server.supervisor.processes, pids)
+    found = {each.name: each.labels for family in samples.families() for each in family.samples}
+    assert found["mqinfer_worker_process_cpu_seconds_total"] == {
+        "process": f"{server.name}.0",
+        "model": "echo",
+        "version": "1",
+    }
+    server.control.unload("echo")
+    assert usage(pids) == {}
 
 
 def test_counters_never_go_back(write_echo: Callable[..., Path], managed: Callable[..., Any], broker_url: str) -> None:

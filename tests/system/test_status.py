@@ -89,6 +89,8 @@ def test_everything_at_a_glance(
     (row,) = (line for line in lines if line[1:3] == ["ready", "echo"])
     (process,) = (each for each in found["processes"] if each["model"] == "echo")
     assert process["hash"] == client_hash
+    assert process["memory_bytes"] > 1 << 20
+    assert process["cpu_cores"] >= 0
     assert row[3:7] == ["7", client_hash.removeprefix("sha256:")[:8], "cpu", "fp32"]
     (reason,) = (line for line in done.stdout.splitlines() if "[/x] is no configuration" in line)
     assert reason.split()[:2] == ["faulty", server.name]
@@ -169,7 +171,7 @@ def test_what_goes_on(
     head = "servers: 1 ready; workers: 1 lost, 1 ready; model versions: 1 ready; clients: 1"
     assert re.fullmatch(HEAD + head, done.stdout.splitlines()[0])
     assert ["echo", "1", "stable", "ready", "1/2"] in [line[:5] for line in lines]
-    assert ["gone.0", "lost", "echo", "1", "-", "-", "-", "3/8", "1.5", "2", "1"] in lines
+    assert ["gone.0", "lost", "echo", "1", "-", "-", "-", "3/8", "1.5", "-", "-", "2", "1"] in lines
     assert ["car-1", "/camera", "echo", "3", "2", "8"] in [line[:6] for line in lines]
     assert ["dropped", "flood", "gone.0", "4"] in lines
     assert ["expired", "gone.0", "1"] in lines
@@ -200,6 +202,7 @@ def overview(workers: int) -> dict[str, Any]:
     """Make what many workers report."""
     process = {"server": "s", "state": "ready", "model": "a-model-of-a-long-name", "version": "1", "capacity": 64}
     process |= {"hash": "sha256:" + 64 * "f", "device": "cuda:0", "precision": "fp32"}
+    process |= {"cpu_cores": 1.25, "memory_bytes": 3 << 30, "gpu_memory_bytes": None, "gpu_ratio": None}
     names = [f"a-server-of-a-long-name.{number}" for number in range(workers)]
     processes = [
         process | {"process": name, "depth": 1, "service_time_us": 900, "counters": {"ok": 7}} for name in names

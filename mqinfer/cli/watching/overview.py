@@ -21,6 +21,8 @@ from mqinfer.protocol.errors import MqinferError, NotAuthorized, NoWorker
 from mqinfer.protocol.states import AT_WORK, PendingRequests, ServedModel, ServerStatus, WorkerStatus
 from mqinfer.protocol.topics import instead_of
 
+_OF_PROCESS = ("cpu_cores", "memory_bytes", "gpu_memory_bytes", "gpu_ratio")
+"""What an entry of a process holds of its use of the machine; None where its server does not state it."""
 _STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
 _FIGURES = ("rate", "p50_ms", *(f"{stage}_ms" for stage in _STAGES), "rows", "runs", "memory_bytes", "ok", "failed")
 """What an entry of a model holds of its statistics; None where its server does not state it."""
@@ -65,6 +67,16 @@ def _is_entry(entry: object, texts: Iterable[str]) -> bool:
     return isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in texts)
 
 
+class _Usage(Struct, frozen=True):
+    """What a process uses of its machine, as its server states it."""
+
+    pid: int = 0
+    cpu_s: float = 0.0
+    memory_bytes: int = 0
+    gpu_memory_bytes: int = 0
+    gpu_ratio: float = 0.0
+
+
 class _Server(Struct, frozen=True):
     """What a server states of itself; nothing of that which another one leaves out.
 
@@ -72,11 +84,13 @@ class _Server(Struct, frozen=True):
         version: Of mqinfer.
         host: Name of its machine.
         model_hashes: Content hash of the model of each of its processes, by process.
+        processes: What each of them uses.
     """
 
     version: str = ""
     host: str = ""
     model_hashes: dict[str, str] = {}
+    processes: dict[str, _Usage] = {}
 
 
 def _age_s(incarnation: int) -> int:
@@ -142,7 +156,7 @@ class Observer:
 
     def overview(self, model: str, before: ServerReplies, now: ServerReplies) -> dict[str, Any]:
         """Put together what is shown of one model, or of all for an empty name; rates are since the replies before."""
-        processes = self._processes(now)
+        processes = self._processes(before, now)
         index = _stated_index(processes) if now.is_refused else now.index
         found = {
             "servers": self._servers(now),
@@ -168,7 +182,7 @@ class Observer:
             for name, state in sorted(self._known.servers.items())
         ]
 
-    def _processes(self, now: ServerReplies) -> list[dict[str, Any]]:
+    def _processes(self, before: ServerReplies, now: ServerReplies) -> list[dict[str, Any]]:
         return [
             {
                 "process": state.worker,
@@ -185,6 +199,7 @@ class Observer:
                 "capacity": state.capacity,
                 "service_time_us": state.service_time_us,
                 "counters": dict(state.counters),
+                **_usage(state.worker, before, now),
             }
             for _, state in sorted(self._known.workers.items())
             for model in state.models or (ServedModel(""),)
@@ -232,6 +247,19 @@ class Observer:
             **_figures(found, earlier, now.at - before.at),
             "reason": entry["reason"],
         }
+
+
+def _usage(worker: str, before: ServerReplies, now: ServerReplies) -> dict[str, float | None]:
+    """Return what a process uses, its CPU in cores since the replies before; None where its server states none."""
+    server = worker.rpartition(".")[0]
+    found, earlier = (each.servers[server].processes.get(worker) for each in (now, before))
+    if found is None:
+        return dict.fromkeys(_OF_PROCESS)
+    seconds = now.at - before.at
+    is_same = earlier is not None and earlier.pid == found.pid and seconds > 0
+    cores = round((found.cpu_s - earlier.cpu_s) / seconds, 2) if earlier and is_same else None
+    gpu = (found.gpu_memory_bytes, found.gpu_ratio) if found.gpu_memory_bytes else (None, None)
+    return dict(zip(_OF_PROCESS, (cores, found.memory_bytes, *gpu), strict=True))
 
 
 def _of_model(model: str, overview: dict[str, Any]) -> dict[str, Any]:

@@ -304,7 +304,17 @@ def _label(each: dict[str, Any]) -> str:
     return f"{each['label']}{share}" or "-"
 
 
+_USED = {
+    "cpu %": ("cpu_cores", 100),
+    "MiB": ("memory_bytes", 2**-20),
+    "gpu %": ("gpu_ratio", 100),
+    "gpu MiB": ("gpu_memory_bytes", 2**-20),
+}
+"""What a process uses, of one core and of all GPUs, and what its cell multiplies; a column where any states it."""
+
+
 def _workers(processes: Sequence[dict[str, Any]]) -> _Table:
+    used = {title: _USED[title] for title in _USED if any(each.get(_USED[title][0]) is not None for each in processes)}
     rows = [
         (
             each["process"],
@@ -315,12 +325,13 @@ def _workers(processes: Sequence[dict[str, Any]]) -> _Table:
             each["precision"] or "-",
             f"{each['depth']}/{each['capacity']}",
             f"{each['service_time_us'] / 1e3:.1f}",
+            *("-" if each.get(key) is None else f"{each[key] * factor:.0f}" for key, factor in used.values()),
             str(each["counters"].get(Outcome.OK, 0)),
             str(sum(each["counters"].get(outcome, 0) for outcome in Outcome if outcome is not Outcome.OK)),
         )
         for each in sorted(processes, key=lambda each: (each["state"] == "ready", -each["depth"], each["process"]))
     ]
-    columns = ("worker", "state", "model", "hash", "device", "precision", "depth", "service ms", "ok", "failed")
+    columns = ("worker", "state", "model", "hash", "device", "precision", "depth", "service ms", *used, "ok", "failed")
     return _Table(columns, 6, rows)
 
 

@@ -27,7 +27,7 @@ from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import LinkMaker
 from mqinfer.cloud_worker.supervision.management import Management
 from mqinfer.cloud_worker.supervision.supervisor import Event
-from mqinfer.logs import log_dropped
+from mqinfer.logs import log_call, log_dropped
 from mqinfer.protocol.card import read_card
 from mqinfer.protocol.control import CHANGES, Call, Operation, read_body, read_path
 from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError, NotConnected, Rejected
@@ -45,6 +45,9 @@ from mqinfer.protocol.types import Buffer
 
 T = TypeVar("T")
 log = logging.getLogger("mqinfer.cloud_worker")
+_ORDERS = frozenset(operation.rpartition("/")[2] for operation in CHANGES)
+_DETAILS = ("versions", "labels", "traffic", "workers", "error")
+"""Parts of the reply to an order that its line in the log has."""
 _MAX_QUEUED = 256
 """Control requests in the queue; further ones are refused with `rejected`."""
 _MAX_KEPT = 256
@@ -98,6 +101,7 @@ class ControlServer:
         *,
         follows_clients: bool = False,
         on_failure: Callable[[], None] = lambda: None,
+        has_login: bool = False,
     ) -> None:
         """Create the server; `start` connects it.
 
@@ -107,6 +111,7 @@ class ControlServer:
             management: Executes the requests.
             follows_clients: Whether to learn what waits at clients: `known` has their states and the cards, too.
             on_failure: Called on the link's thread when `failure` is set.
+            has_login: Whether it logs in at the broker, whose access rules then vouch for the names of callers.
 
         Raises:
             BadTopic: The name breaks the naming rules, or is the reserved `all`.
@@ -119,6 +124,7 @@ class ControlServer:
         self._follows_clients = follows_clients
         self._chores: list[_Chore] = []
         self._on_failure = on_failure
+        self._has_login = has_login
         self._presence = Presence(name, self._topics.control_state(name), self._encode_state)
         self.known = Registry(time.monotonic)
         self._lost: set[str] = set()  # processes of this server of which the broker keeps the state `lost`
@@ -381,6 +387,7 @@ class ControlServer:
 
     def _reply(self, message: Message, reply: Any) -> None:
         """Publish a reply below the sender's own results, or nothing; add the server's name to each object."""
+        self._audit(message, reply)
         try:
             topic = self._reply_topic(message)
         except MqinferError as error:
@@ -398,6 +405,14 @@ class ControlServer:
         )
         self._keep(message, made)
         self._publish(made)
+
+    def _audit(self, message: Message, reply: Any) -> None:
+        """Log who asked for what, and what came of it."""
+        asked = self._topics.control.parse(message.topic)
+        caller, path = asked["client"], asked["path"]
+        is_order = path.rpartition("/")[2] in _ORDERS
+        changes = {name: reply[name] for name in _DETAILS if name in reply} if is_order else None
+        log_call(caller, path, reply, changes=changes, proven=self._has_login)
 
     def _reply_topic(self, message: Message) -> str:
         client = self._topics.control.parse(message.topic)["client"]

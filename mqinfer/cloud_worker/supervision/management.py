@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from mqinfer._version import __version__
@@ -17,6 +18,7 @@ from mqinfer.cloud_worker.supervision.planning import is_same, plan_versions, re
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.records import config_record, index, statistics_record
 from mqinfer.cloud_worker.supervision.supervisor import Supervisor
+from mqinfer.metrics.process_usage import usage
 from mqinfer.models.repository import ModelVersion, Repository, Scan
 from mqinfer.models.repository.config import ModelConfig
 from mqinfer.models.repository.traffic import Traffic, read_traffic, write_traffic
@@ -172,8 +174,9 @@ class Management:
         hashes = {
             view.spec.options.name: view.card.parameters.model_hash for view in self._supervisor.processes if view.card
         }
+        used = {name: to_builtins(each) for name, each in usage(self._supervisor.pids).items()}
         about = {"name": "mqinfer", "version": __version__, "extensions": EXTENSIONS}
-        return {**about, "host": socket.gethostname(), "model_hashes": hashes}
+        return {**about, "host": socket.gethostname(), "model_hashes": hashes, "processes": used}
 
     def _index(self, *, only_ready: bool) -> list[dict[str, str]]:
         entries = index(self._scan(), self._supervisor.processes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 
@@ -13,6 +13,7 @@ from mqinfer.cloud_worker.supervision.statistics import ServerStatistics
 from mqinfer.cloud_worker.supervision.supervisor import Supervisor
 from mqinfer.metrics.client import add_connection
 from mqinfer.metrics.inference import add_inference
+from mqinfer.metrics.process_usage import usage
 from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.errors import Cancelled
 
@@ -37,6 +38,7 @@ def add_server(supervisor: Supervisor, control: ControlServer, samples: Samples,
         labels = {"model": model, "version": version, "state": phase}
         samples.gauge("worker_processes", "Processes of a model version.", count, **labels)
     _add_labels(samples, supervisor.processes)
+    _add_usage(samples, supervisor.processes, supervisor.pids)
     with suppress(Cancelled, TimeoutError):  # the server is starting or stopping
         _add(samples, supervisor.statistics(), triton=triton)
 
@@ -57,6 +59,26 @@ def _add_labels(samples: Samples, processes: Iterable[ProcessView]) -> None:
         for label, version in traffic.labels.items():
             ratio = shares.get(version, 0) / 100
             samples.gauge("model_traffic_ratio", text, ratio, model=model, version=version, label=label)
+
+
+def _add_usage(samples: Samples, views: Iterable[ProcessView], pids: Mapping[str, int]) -> None:
+    """Add what each process uses, once for a process that several models share, which has no model then."""
+    models = {view.spec.options.name: (view.spec.model, str(view.spec.version)) for view in views}
+    sharing = Counter(pids.values())
+    named = {pid: name for name, pid in reversed(pids.items())}
+    for name, found in usage(pids).items():
+        if named[found.pid] != name:
+            continue
+        model, version = models.get(name, ("", "")) if sharing[found.pid] == 1 else ("", "")
+        labels = {"process": name, "model": model, "version": version}
+        samples.count("worker_process_cpu_seconds", "CPU time of a process.", found.cpu_s, **labels)
+        text = "Resident memory of a process."
+        samples.gauge("worker_process_resident_memory_bytes", text, found.memory_bytes, **labels)
+        if found.gpu_memory_bytes:
+            text = "Memory of a process on all GPUs."
+            samples.gauge("worker_process_gpu_memory_bytes", text, found.gpu_memory_bytes, **labels)
+            text = "Share of the time, of one GPU, in which a process ran something there."
+            samples.gauge("worker_process_gpu_utilization_ratio", text, found.gpu_ratio, **labels)
 
 
 def _add(samples: Samples, asked: Future[ServerStatistics], *, triton: bool) -> None:

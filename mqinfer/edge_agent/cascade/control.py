@@ -11,7 +11,7 @@ from mqinfer.broker.link import Message, ignore_ack
 from mqinfer.client.requester import Requester
 from mqinfer.edge_agent.cascade.cascade import Cascade
 from mqinfer.judging.settings import CascadeSettings, to_record
-from mqinfer.logs import log_dropped
+from mqinfer.logs import log_call, log_dropped
 from mqinfer.protocol.control import Operation, read_body
 from mqinfer.protocol.decoding import write_json
 from mqinfer.protocol.errors import BadTopic, LinkError, ModelNotLoadable, MqinferError, Rejected
@@ -57,6 +57,7 @@ class CascadeControl:
             self._ignored += 1
             log_dropped(log, f"a message on {message.topic}: {error}", "dropped_control", self._ignored)
             return
+        changes: dict[str, object] = {}
         try:
             body = read_body(message.payload)
             changes = {key: (body.parameters or {})[key] for key in body.further}
@@ -66,7 +67,7 @@ class CascadeControl:
             reply = self._answer(changes)
         except MqinferError as error:
             reply = _refusal(error)
-        self._publish(topic, message, reply)
+        self._publish(topic, message, changes, reply)
 
     def _load(self, topic: str, message: Message, changes: Mapping[str, object]) -> None:
         """Change the version on a thread, and reply from there: a model takes a while to load."""
@@ -78,7 +79,7 @@ class CascadeControl:
                 reply = self._answer(changes)
             except Exception as error:  # noqa: BLE001 - an engine may raise anything; the version before goes on
                 reply = _refusal(error if isinstance(error, MqinferError) else ModelNotLoadable(repr(error)))
-            self._publish(topic, message, reply)
+            self._publish(topic, message, changes, reply)
 
         self._loading = threading.Thread(target=load, name="mqinfer-cascade-version", daemon=True)
         self._loading.start()
@@ -95,7 +96,9 @@ class CascadeControl:
         stated = message.response_topic or read_body(message.payload).response_topic
         return answer_topic(self._topics.edge_reply, stated, self._name)
 
-    def _publish(self, topic: str, message: Message, reply: dict[str, object]) -> None:
+    def _publish(self, topic: str, message: Message, changes: Mapping[str, object], reply: dict[str, object]) -> None:
+        caller = self._topics.control.parse(message.topic)["client"]
+        log_call(caller, Operation.CASCADE, reply, changes=changes or None, proven=None)
         payload = write_json({**reply, "server": self._name}, "control reply")
         try:
             self._link.publish(

@@ -247,7 +247,7 @@ def test_an_operator_asks_many_questions_at_a_time(secured: Any, write_echo: Wri
             control = AsyncControl(client)
             expected = {
                 Operation.INDEX: {"name", "version", "state", "reason"},
-                Operation.SERVER: {"name", "version", "extensions", "host", "model_hashes"},
+                Operation.SERVER: {"name", "version", "extensions", "host", "model_hashes", "processes"},
                 Operation.LIVE: {"live"},
             }
             calls = [Call(operation) for operation in expected] * 10
