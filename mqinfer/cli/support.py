@@ -17,6 +17,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Annotated, Any
@@ -131,7 +132,7 @@ def support_bundle(
         "status.json": lambda: _json(asyncio.run(_status(connection, timeout))),
         "journal.log": lambda: _journal(unit, lines),
     }
-    parts |= {f"logs/{number}-{path.name}": (lambda each=path: _end_of(each)) for number, path in enumerate(log or ())}
+    parts |= {f"logs/{number}-{path.name}": partial(_end_of, path) for number, path in enumerate(log or ())}
     _write(file, dict(_collected(parts)), redaction)
     typer.echo(f"wrote {file}; look into it before you send it")
 
