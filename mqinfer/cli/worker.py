@@ -133,7 +133,6 @@ def worker(
             management,
             follows_clients=bounds is not None,
             on_failure=supervisor.stop,
-            has_login=where.login_name is not None,
         )
         control.repeat(canary.LOOK_S, canary.CanaryWatch(supervisor, management).look)
         _repeat(control, management, bounds, name, poll, models)

@@ -101,7 +101,6 @@ class ControlServer:
         *,
         follows_clients: bool = False,
         on_failure: Callable[[], None] = lambda: None,
-        has_login: bool = False,
     ) -> None:
         """Create the server; `start` connects it.
 
@@ -111,7 +110,6 @@ class ControlServer:
             management: Executes the requests.
             follows_clients: Whether to learn what waits at clients: `known` has their states and the cards, too.
             on_failure: Called on the link's thread when `failure` is set.
-            has_login: Whether it logs in at the broker, whose access rules then vouch for the names of callers.
 
         Raises:
             BadTopic: The name breaks the naming rules, or is the reserved `all`.
@@ -124,7 +122,6 @@ class ControlServer:
         self._follows_clients = follows_clients
         self._chores: list[_Chore] = []
         self._on_failure = on_failure
-        self._has_login = has_login
         self._presence = Presence(name, self._topics.control_state(name), self._encode_state)
         self.known = Registry(time.monotonic)
         self._lost: set[str] = set()  # processes of this server of which the broker keeps the state `lost`
@@ -412,7 +409,7 @@ class ControlServer:
         caller, path = asked["client"], asked["path"]
         is_order = path.rpartition("/")[2] in _ORDERS
         changes = {name: reply[name] for name in _DETAILS if name in reply} if is_order else None
-        log_call(caller, path, reply, changes=changes, proven=self._has_login)
+        log_call(caller, path, reply, changes=changes, proven=self._management.has_login)
 
     def _reply_topic(self, message: Message) -> str:
         client = self._topics.control.parse(message.topic)["client"]

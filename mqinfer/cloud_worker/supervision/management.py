@@ -115,6 +115,11 @@ class Management:
         planned, count = self._wanted[model], self._counts.get(model)
         return planned if count is None else resized(planned, self._template, count)
 
+    @property
+    def has_login(self) -> bool:
+        """Whether the server logs in at the broker, whose access rules then vouch for the names of callers."""
+        return self._template.broker.login_name is not None
+
     def serves(self, model: str) -> bool:
         """Whether a process serves a model or is starting to."""
         return any(view.phase in {Phase.WAITING, Phase.STARTING, Phase.READY} for view in self._of(model))
