@@ -40,7 +40,11 @@ EXTENSIONS = ("binary_tensor_data", "model_repository", "model_configuration", "
 
 
 class Management:
-    """Control requests of one server. Not thread-safe: one thread calls it."""
+    """Control requests of one server. Not thread-safe: one thread calls it.
+
+    Attributes:
+        has_login: Whether the server logs in at the broker, whose access rules then vouch for the names of callers.
+    """
 
     def __init__(
         self,
@@ -61,6 +65,7 @@ class Management:
             scales: Whether the number of processes follows the load: `scale` is called.
         """
         self._install = install
+        self.has_login = template.broker.login_name is not None
         self._template = template
         self._supervisor = supervisor
         self._instances = instances
@@ -114,11 +119,6 @@ class Management:
     def _sized(self, model: str) -> Sequence[ProcessSpec]:
         planned, count = self._wanted[model], self._counts.get(model)
         return planned if count is None else resized(planned, self._template, count)
-
-    @property
-    def has_login(self) -> bool:
-        """Whether the server logs in at the broker, whose access rules then vouch for the names of callers."""
-        return self._template.broker.login_name is not None
 
     def serves(self, model: str) -> bool:
         """Whether a process serves a model or is starting to."""

@@ -65,10 +65,11 @@ def _add_usage(samples: Samples, views: Iterable[ProcessView], pids: Mapping[str
     """Add what each process uses, once for a process that several models share, which has no model then."""
     models = {view.spec.options.name: (view.spec.model, str(view.spec.version)) for view in views}
     sharing = Counter(pids.values())
-    named = {pid: name for name, pid in reversed(pids.items())}
+    shown: set[int] = set()
     for name, found in usage(pids).items():
-        if named[found.pid] != name:
+        if found.pid in shown:
             continue
+        shown.add(found.pid)
         model, version = models.get(name, ("", "")) if sharing[found.pid] == 1 else ("", "")
         labels = {"process": name, "model": model, "version": version}
         samples.count("worker_process_cpu_seconds", "CPU time of a process.", found.cpu_s, **labels)
