@@ -54,6 +54,7 @@ class Fleet:
     def __init__(self, specs: Sequence[ProcessSpec] = ()) -> None:
         self.specs = specs
         self.processes: list[ProcessView] = []
+        self.pids: dict[str, int] = {}
         self.rollouts: list[tuple[str, list[int]]] = []
         self.hold: list[Future[None]] | None = None
         self._serve(specs)
