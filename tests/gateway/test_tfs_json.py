@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as st_numpy
 
 from mqinfer.errors import InvalidRequest, LimitExceeded
 from mqinfer.gateway.tfs import json_tensors
-from mqinfer.gateway.tfs.examples import examples_from_json
+from mqinfer.gateway.tfs.examples import examples_from_json, examples_of
 from mqinfer.gateway.tfs.json_tensors import one_large, parse, read_predict, to_binary, write_json
 from mqinfer.gateway.tfs.json_tensors import write_predictions as write_large_predictions
 from mqinfer.gateway.tfs.messages import tfs_class
@@ -248,6 +248,22 @@ def test_wrong_examples(body: bytes, error: str) -> None:
     with pytest.raises(InvalidRequest) as raised:
         examples_from_json(parse(body))
     assert error in str(raised.value)
+
+
+def test_what_a_context_would_become() -> None:
+    """It stands before each example, so few bytes are refused that stand for gigabytes; and so are too many examples."""
+    body = {"context": {"c": [1] * 4096}, "examples": [{}] * 20_000}
+    with pytest.raises(LimitExceeded, match="a context of 4[0-9]{3} bytes before each of 20000 examples takes 8"):
+        examples_from_json(body)
+    context = tfs_class("Example").FromString(examples_from_json({"examples": [body["context"]]})[0])
+    message = tfs_class("Input")()
+    message.example_list_with_context.context = context.SerializeToString()
+    message.example_list_with_context.examples.extend([b""] * 20_000)
+    with pytest.raises(LimitExceeded, match="before each of 20000 examples"):
+        examples_of(message)
+    message.example_list.examples.extend([b""] * ((1 << 19) + 1))
+    with pytest.raises(LimitExceeded, match="524289 examples; at most 524288"):
+        examples_of(message)
 
 
 @given(

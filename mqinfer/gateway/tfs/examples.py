@@ -18,14 +18,15 @@ from mqinfer.gateway.tfs.json_tensors import is_base64, shown, to_binary
 from mqinfer.gateway.tfs.messages import tfs_class
 from mqinfer.protocol.card import Signature
 from mqinfer.protocol.datatypes import Array, Datatype, to_bytes
-from mqinfer.protocol.errors import BadEnvelope, BadTensor, InvalidRequest, ModelFailed
+from mqinfer.protocol.errors import BadEnvelope, BadTensor, InvalidRequest, LimitExceeded, ModelFailed
+from mqinfer.protocol.limits import DEFAULT_LIMITS
 
 TASK_PREFIX = "tensorflow/serving/"
 CLASSIFY, REGRESS = f"{TASK_PREFIX}classify", f"{TASK_PREFIX}regress"
 """Method names of tasks and signatures."""
 _INPUTS, _CLASSES, _SCORES, _OUTPUTS = "inputs", "classes", "scores", "outputs"
 MOST_NAMED = 1 << 19
-"""Examples and their features in one body of JSON: what is made of one takes 10 microseconds."""
+"""Examples of one request, and their features in a body of JSON: what is made of one takes 10 microseconds."""
 
 
 def examples_of(message: Any) -> Array:
@@ -33,6 +34,7 @@ def examples_of(message: Any) -> Array:
 
     Raises:
         BadTensor: There are none, or one is not an Example.
+        LimitExceeded: They are too many, or too large with their context.
     """
     context = b""
     if message.WhichOneof("kind") == "example_list_with_context":
@@ -41,6 +43,7 @@ def examples_of(message: Any) -> Array:
         found = message.example_list.examples
     if not len(found):
         raise BadTensor("Input is empty.")
+    _check_together(context, len(found))
     return _checked([context + example for example in found])
 
 
@@ -63,6 +66,7 @@ def examples_from_json(content: Mapping[str, Any]) -> Array:
 
     Raises:
         BadEnvelope, BadTensor: It has none, or a feature can't be one.
+        LimitExceeded: They are too many, or too large with their context.
     """
     context = _example(content["context"]) if "context" in content else b""
     if "examples" not in content:
@@ -74,9 +78,21 @@ def examples_from_json(content: Mapping[str, Any]) -> Array:
         raise BadEnvelope(f"JSON Value: {shown(content)} Expecting 'examples' value to be an list/array")
     if not examples:
         raise BadEnvelope(f"JSON Value: {shown(content)} 'examples' value is an empty array")
+    _check_together(context, len(examples))
     array = np.empty(len(examples), np.object_)
     array[:] = [context + _example(each) for each in examples]
     return array
+
+
+def _check_together(context: bytes, examples: int) -> None:
+    """Bound what few bytes can stand for: a context is made a part of each example."""
+    if examples > MOST_NAMED:
+        raise LimitExceeded(f"{examples} examples; at most {MOST_NAMED} are accepted: send less in one request")
+    if (size := len(context) * examples) > DEFAULT_LIMITS.payload_bytes:
+        raise LimitExceeded(
+            f"a context of {len(context)} bytes before each of {examples} examples takes {size} bytes; at most "
+            f"{DEFAULT_LIMITS.payload_bytes} are accepted: send less in one request"
+        )
 
 
 def _example(value: Any) -> bytes:
