@@ -238,6 +238,7 @@ WRONG = {
     "hold_s = -1": "hold_s = -1",
     "hold_s = inf": "a finite number",
     "zones = 3": "a table of names and values",
+    "[zones.yard]\npoints = [[0, 0], [1e308, 1], [2, 2]]": "1e+308: expected pixels",
     "[zones.yard]\npoints = [[0, 0], [1, 1]]": "3 to 64 different points",
     "[zones.yard]\npoints = [[0, 0], [1, 1], [2]]": "3 to 64 different points",
     "[zones.frame]\npoints = [[0, 0], [1, 1], [1, 0]]": "a name of its own",

@@ -33,6 +33,8 @@ FRAME, OBJECT = "frame", "object"
 _PLACE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MOST_POINTS, _MOST_STATES = 64, 128
 """Points of a polygon, and states of a stream."""
+_FARTHEST = 1_000_000
+"""No picture has so many pixels on a side; far beyond it single precision ends."""
 _OVERLAP, _MOST_ABSENT = 0.3, 10
 """A box that shares so much of its union with an earlier one of its class is the same object; it is forgotten after so
 many frames without it."""
@@ -100,6 +102,8 @@ def _check_area(name: str, area: Area, least: int, most: int) -> None:
         raise ValueError(f"{name!r}: expected a name of its own, of letters, digits, '_' or '-'")
     if not least <= len(set(area.points)) <= most or {len(point) for point in area.points} != {2}:
         raise ValueError(f"{name}.points: expected {least} to {most} different points [x, y]")
+    if farthest := next((each for point in area.points for each in point if abs(each) > _FARTHEST), 0.0):
+        raise ValueError(f"{name}.points: {farthest:g}: expected pixels from {-_FARTHEST} to {_FARTHEST}")
 
 
 class ModelPresence:
