@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -186,8 +187,13 @@ def test_another_run_sets_the_folder_aside(tmp_path: Path) -> None:
         write(sink, 0)
         sink.close()
     assert {path.name for path in tmp_path.iterdir()} == {"results.parquet", "results.1.parquet"}
-    (tmp_path / "results.parquet" / "part-000000000001.parquet").write_bytes(b"PAR1")
+    part = tmp_path / "results.parquet" / "part-000000000001.parquet"
+    part.write_bytes(b"PAR1")
     with pytest.raises(ConfigError, match=r"part-000000000001.parquet: .*leave out --resume"):
+        kept_rows(tmp_path)
+    part.unlink()
+    os.mkfifo(part)
+    with pytest.raises(ConfigError, match=r"part-000000000001.parquet: not a file"):
         kept_rows(tmp_path)
 
 

@@ -78,6 +78,12 @@ def attacks() -> Iterator[tuple[str, str, bytes, int, bool]]:
         yield f"JSON of {element!r}", "tfs-rest", http(PREDICT, json_of(element, b'{"instances":[', b"]}")), 6, True
         head = b'{"inputs":[{"name":"x","datatype":"UINT8","shape":[1,1000000],"data":['
         yield f"data of {element!r}", "http", http(INFER, json_of(element, head, b"]}]}")), 6, True
+    behind = b']},"examples":[' + b"{}," * 200_000 + b"{}]}"
+    context = http("/v1/models/floats:regress", json_of(b"1", b'{"context":{"x":[', behind, 4 * MIB))
+    yield "a context of each example", "tfs-rest", context, 6, True
+    parts = b"--b\r\nContent-Disposition: form-data; name=a\r\n\r\n\r\n" * (1 << 19) + b"--b--\r\n"
+    form = http("/v1/vision/detection", parts, "Content-Type: multipart/form-data; boundary=b")
+    yield "parts of a form", "http", form, 12, True
     yield "deep JSON", "http", http(INFER, b"[" * (8 * MIB)), 6, True
     for content in (bytes(63 * MIB), b"[" * (63 * MIB), json_of(b"{}", b'{"instances":[', b"]}", 60 * MIB)):
         for port, path in (("tfs-rest", PREDICT), ("http", INFER)):

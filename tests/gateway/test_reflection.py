@@ -71,3 +71,16 @@ async def test_a_client_finds_out_what_there_is(
         assert len((await ask(file_by_filename="reflection.proto")).file_descriptor_response.file_descriptor_proto) == 1
         await stream.done_writing()
         assert await stream.read() is grpc.aio.EOF
+
+
+async def test_names_are_short(core: Core) -> None:
+    """A request that is no name is refused: the answer would repeat it."""
+    settings = GatewaySettings()
+    async with (
+        over_grpc(make_handlers(core, Access(), settings), settings) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        stream = channel.stream_stream("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")()
+        await stream.write(REQUEST(file_containing_symbol="a." * 4096).SerializeToString())
+        assert await stream.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "at most 4096 are accepted" in await stream.details()

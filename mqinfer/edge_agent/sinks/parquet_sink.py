@@ -154,6 +154,8 @@ def _parts(folder: Path) -> Iterator[tuple[int, int, Path]]:
     for path in sorted(folder.glob("part-*.parquet")):
         try:
             begin = int(path.stem.removeprefix("part-"))
+            if not path.is_file():  # opening a pipe would wait for ever
+                raise ValueError("not a file")
             rows = read_metadata(path).num_rows
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path}: {error}; remove it, choose another --output, or leave out --resume") from error

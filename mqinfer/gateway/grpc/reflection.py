@@ -15,11 +15,13 @@ from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.grpc_calls import abort, admit, known, receive
 from mqinfer.gateway.messages import file_of, message_class, parse
-from mqinfer.protocol.errors import Cancelled
+from mqinfer.protocol.errors import Cancelled, LimitExceeded
 
 _REQUEST, _RESPONSE = (message_class(f"grpc.reflection.v1.ServerReflection{each}") for each in ("Request", "Response"))
 _VERSIONS = ("v1", "v1alpha")
 _NOT_FOUND = 5
+_MOST_BYTES = 4096
+"""Of one request, which is a name: its answer repeats it."""
 
 
 def make_reflection(core: Core, access: Access, files: Sequence[str]) -> list[Any]:
@@ -36,6 +38,8 @@ def make_reflection(core: Core, access: Access, files: Sequence[str]) -> list[An
         try:
             caller = admit(access, Right.METADATA, context)
             while (data := await receive(core, context, caller, is_only=False)) is not grpc.aio.EOF:
+                if len(data) > _MOST_BYTES:
+                    raise LimitExceeded(f"a request of {len(data)} bytes; at most {_MOST_BYTES} are accepted")
                 reply = _answer(data, served)
                 give_up = partial(core.unsent.close_connection, caller.connection)
                 with core.unsent.sending(caller.name, len(reply), give_up):
