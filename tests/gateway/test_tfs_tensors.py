@@ -218,10 +218,10 @@ HOLLOW = {  # fields that contain nothing, each two bytes
 @pytest.mark.parametrize(("kind", "field"), HOLLOW.values(), ids=HOLLOW)
 def test_hollow_fields_are_counted(monkeypatch: pytest.MonkeyPatch, kind: str, field: bytes) -> None:
     """Fields that contain nothing are refused before Protocol Buffers makes an object of each."""
-    monkeypatch.setattr("mqinfer.gateway.tfs.messages._MOST_FIELDS", 40_000)
+    monkeypatch.setattr("mqinfer.gateway.tfs.messages._MOST_VALUES", 40_000)
     tracemalloc.start()
     try:
-        with pytest.raises(LimitExceeded, match="more than 40000 strings and other fields"):
+        with pytest.raises(LimitExceeded, match="or 2500 names and messages in it"):
             parse(kind, field * 50_000)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
@@ -231,7 +231,8 @@ def test_hollow_fields_are_counted(monkeypatch: pytest.MonkeyPatch, kind: str, f
 @pytest.mark.parametrize("inner", ["strings", "axes", "unpacked numbers"])
 def test_fields_of_a_tensor_are_counted(monkeypatch: pytest.MonkeyPatch, inner: str) -> None:
     """The fields of messages within a message count too; as many as the bound are read."""
-    monkeypatch.setattr("mqinfer.gateway.tfs.messages._MOST_FIELDS", 40_000)
+    monkeypatch.setattr("mqinfer.gateway.tfs.messages._MOST_VALUES", 40_000)
+    monkeypatch.setattr("mqinfer.gateway.tfs.messages._WEIGHT", 1)
     content = {"strings": b"\x42\x01a", "axes": b"\x12\x00", "unpacked numbers": b"\x38\x01"}[inner]
 
     def request(count: int) -> bytes:

@@ -16,8 +16,8 @@ from mqinfer.protocol.limits import DEFAULT_LIMITS
 
 SIGNATURE_DEF_URL = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 
-_MOST_FIELDS = DEFAULT_LIMITS.payload_bytes // ITEM_BYTES[Datatype.BYTES]
-"""Fields of a message and those in it: as many as a request may hold strings."""
+_MOST_VALUES, _WEIGHT = DEFAULT_LIMITS.payload_bytes // ITEM_BYTES[Datatype.BYTES], 16
+"""Strings and numbers of a message and those in it; a message, a name, or a field that nobody knows counts as so many."""
 _SMALL = 64 << 10
 """Bytes of messages whose fields need not be counted."""
 
@@ -36,11 +36,11 @@ def parse(kind: str, data: bytes) -> Any:
 
     Raises:
         InvalidRequest: They are not such a message.
-        LimitExceeded: It has too many fields.
+        LimitExceeded: It has too many values, or messages in it.
     """
     message_type = tfs_class(kind)
     if len(data) > _SMALL:
-        _check_fields(memoryview(data), message_type.DESCRIPTOR, _MOST_FIELDS)
+        _check_fields(memoryview(data), message_type.DESCRIPTOR, _MOST_VALUES)
     message = parse_message(message_type, data)
     if kind == "PredictRequest" and any(map(_has_unpacked, message.inputs.values())):
         message = message_type.FromString(parse_message(tfs_class("TypedPredictRequest"), data).SerializeToString())
@@ -48,21 +48,26 @@ def parse(kind: str, data: bytes) -> Any:
 
 
 def _check_fields(view: memoryview, descriptor: Any, room: int) -> int:
-    """Return how many more fields there may be after those of a message and of the messages in it."""
-    inner = _inner(descriptor)
+    """Return how many more values there may be after those of a message and of the messages in it."""
+    inner, values = _fields_of(descriptor)
     for number, kind, _, start, end in fields(view):
-        room -= 1
+        room -= 1 if number in values else _WEIGHT
         if room < 0:
-            raise LimitExceeded(f"the request has more than {_MOST_FIELDS} strings and other fields; send less at once")
+            raise LimitExceeded(
+                f"the request has more than {_MOST_VALUES} strings and numbers one by one, or "
+                f"{_MOST_VALUES // _WEIGHT} names and messages in it; send less at once"
+            )
         if kind == DELIMITED and start < end and number in inner:
             room = _check_fields(view[start:end], inner[number], room)
     return room
 
 
 @cache
-def _inner(descriptor: Any) -> dict[int, Any]:
-    """Return the fields of a message that are messages."""
-    return {number: field.message_type for number, field in descriptor.fields_by_number.items() if field.message_type}
+def _fields_of(descriptor: Any) -> tuple[dict[int, Any], set[int]]:
+    """Return the fields of a message that are messages, and those that are the values of tensors."""
+    inner = {number: field.message_type for number, field in descriptor.fields_by_number.items() if field.message_type}
+    names = {number for number, field in descriptor.fields_by_number.items() if field.type == field.TYPE_STRING}
+    return inner, descriptor.fields_by_number.keys() - inner.keys() - names
 
 
 def _has_unpacked(tensor: Any) -> bool:
