@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mcap.reader import make_reader
 from mcap.writer import Writer as McapWriter
 from rosbags.rosbag1 import Reader
 
@@ -184,6 +186,25 @@ def test_a_whole_file_of_something_else(tmp_path: Path, profile: str, encoding: 
     assert f"its messages are {encoding}; expected 'ros2' and cdr" in error
     assert "repair" not in error
     assert "expected 'ros2' and cdr" in fails(tmp_path)  # a folder of such files
+
+
+@pytest.mark.parametrize("wrong", ["chunk", "summary"])
+def test_an_index_that_is_wrong(tmp_path: Path, write_ros2: Write, noisy: Any, wrong: str) -> None:
+    """A repair writes it anew, and is advised, although no record of the file is damaged."""
+    path = next(write_ros2(tmp_path / "drive", noisy[:5], "mcap", "storage").glob("*.mcap"))
+    frames, content = read(path), path.read_bytes()
+    with path.open("rb") as file:
+        summary = make_reader(file).get_summary()
+    assert summary is not None
+    chunk = summary.chunk_indexes[0]
+    where = {
+        "chunk": struct.pack("<QQ", chunk.chunk_start_offset, chunk.chunk_length),
+        "summary": content[-28:-20],  # of the footer
+    }[wrong]
+    path.write_bytes(content.replace(where, struct.pack("<Q", 8) + where[8:]))
+    assert "which mqinfer bag repair FILE NEW reads around" in fails(path)
+    repair(path, tmp_path / "new.mcap")
+    assert all(map(same, read(tmp_path / "new.mcap"), frames))
 
 
 def test_results_are_no_recording(tmp_path: Path) -> None:

@@ -251,9 +251,9 @@ def test_wrong_examples(body: bytes, error: str) -> None:
 
 
 def test_what_a_context_would_become() -> None:
-    """It stands before each example, so few bytes are refused that stand for gigabytes; and so are too many examples."""
+    """It stands before each example: few bytes that stand for gigabytes are refused, and too many examples."""
     body = {"context": {"c": [1] * 4096}, "examples": [{}] * 20_000}
-    with pytest.raises(LimitExceeded, match="a context of 4[0-9]{3} bytes before each of 20000 examples takes 8"):
+    with pytest.raises(LimitExceeded, match=r"a context of 4\d{3} bytes before each of 20000 examples takes 8"):
         examples_from_json(body)
     context = tfs_class("Example").FromString(examples_from_json({"examples": [body["context"]]})[0])
     message = tfs_class("Input")()

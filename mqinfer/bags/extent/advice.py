@@ -18,6 +18,8 @@ _MAGIC = {
     ".zst": (ZSTD_MAGIC, "a file that zstd compressed"),
     ".zstd": (ZSTD_MAGIC, "a file that zstd compressed"),
 }
+_DATA_END = 13
+"""Bytes of the record that an MCAP file has before its summary."""
 _HEAD = 32
 """Bytes that tell what a file is."""
 _PIECE = 1 << 20
@@ -119,24 +121,35 @@ def _about_whole(path: Path, otherwise: str) -> str:
             named = ", ".join(sorted(found)) or "nothing"
             what = f"its profile is {header.profile!r}, its messages are {named}"
             return f"{what}; expected 'ros2' and cdr; convert it first"
-        if _is_sound(path):
+        if _is_sound(path, [each.chunk_start_offset for each in summary.chunk_indexes]):
             return otherwise
     return "the file is not cut off: it is damaged inside, which mqinfer bag repair FILE NEW reads around"
 
 
-def _is_sound(path: Path) -> bool:
-    """Return whether an MCAP file has the checksums that it states, so that a repair would leave nothing out."""
-    from mcap.records import Chunk
+def _is_sound(path: Path, indexed: list[int]) -> bool:
+    """Return whether an MCAP file has the checksums that it states, and its index is right: what a repair mends.
+
+    Args:
+        path: The file.
+        indexed: Where its chunks begin, by its index.
+    """
+    from mcap.opcode import Opcode
+    from mcap.records import Chunk, Footer
     from mcap.stream_reader import StreamReader
 
+    chunks = summary_start = 0
     try:
         with path.open("rb") as file:
             for record in StreamReader(file, validate_crcs=True, emit_chunks=True).records:
                 if isinstance(record, Chunk):
                     chunk_records(record)
+                    chunks += 1
+                elif isinstance(record, Footer):
+                    summary_start = record.summary_start
+            begins = dict.fromkeys(indexed, Opcode.CHUNK) | {summary_start - _DATA_END: Opcode.DATA_END}
+            return len(begins) == chunks + 1 and all(os.pread(file.fileno(), 1, at)[0] == begins[at] for at in begins)
     except Exception:  # noqa: BLE001 - whatever parsers raise on damage
         return False
-    return True
 
 
 def _ends(path: Path) -> tuple[bytes, bytes]:

@@ -27,6 +27,7 @@ _PART_ROWS, _PART_BYTES, _PART_S = 1024, 16 << 20, 60.0
 """A part is written before it has more rows or more bytes, and with the first row that comes after so many seconds."""
 _NOT_KEPT = ("schema", "cut", "presence", "crossings")
 """Fields of a message alone: its version stands in each file, nothing is cut, and a run is watched by one sink."""
+_INSTEAD = "remove it, choose another --output, or leave out --resume"
 
 _Column = tuple[Any, Callable[[Any], Any]]
 """A type of Arrow, and what makes values that it takes of those of a message."""
@@ -152,13 +153,13 @@ def _parts(folder: Path) -> Iterator[tuple[int, int, Path]]:
     """Yield place of the first row, of the row behind the last one, and path of each part, in order."""
     read_metadata = import_extra("pyarrow.parquet", "parquet", "pyarrow").read_metadata
     for path in sorted(folder.glob("part-*.parquet")):
+        if not path.is_file():  # opening a pipe would wait for ever
+            raise ConfigError(f"{path}: not a file; {_INSTEAD}")
         try:
             begin = int(path.stem.removeprefix("part-"))
-            if not path.is_file():  # opening a pipe would wait for ever
-                raise ValueError("not a file")
             rows = read_metadata(path).num_rows
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{path}: {error}; remove it, choose another --output, or leave out --resume") from error
+            raise ConfigError(f"{path}: {error}; {_INSTEAD}") from error
         yield begin, begin + rows, path
 
 

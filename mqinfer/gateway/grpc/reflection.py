@@ -38,8 +38,6 @@ def make_reflection(core: Core, access: Access, files: Sequence[str]) -> list[An
         try:
             caller = admit(access, Right.METADATA, context)
             while (data := await receive(core, context, caller, is_only=False)) is not grpc.aio.EOF:
-                if len(data) > _MOST_BYTES:
-                    raise LimitExceeded(f"a request of {len(data)} bytes; at most {_MOST_BYTES} are accepted")
                 reply = _answer(data, served)
                 give_up = partial(core.unsent.close_connection, caller.connection)
                 with core.unsent.sending(caller.name, len(reply), give_up):
@@ -67,6 +65,8 @@ async def _write(context: Any, reply: bytes) -> None:
 
 
 def _answer(data: bytes, served: dict[str, Any]) -> bytes:
+    if len(data) > _MOST_BYTES:
+        raise LimitExceeded(f"a request of {len(data)} bytes; at most {_MOST_BYTES} are accepted")
     asked = parse(_REQUEST, data)
     reply, kind = _RESPONSE(valid_host=asked.host, original_request=asked), asked.WhichOneof("message_request")
     if kind == "list_services":

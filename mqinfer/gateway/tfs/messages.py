@@ -17,7 +17,7 @@ from mqinfer.protocol.limits import DEFAULT_LIMITS
 SIGNATURE_DEF_URL = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 
 _MOST_VALUES, _WEIGHT = DEFAULT_LIMITS.payload_bytes // ITEM_BYTES[Datatype.BYTES], 16
-"""Strings and numbers of a message and those in it; a message, a name, or a field that nobody knows counts as so many."""
+"""Strings and numbers of a message and those in it; a message, a name, or what nobody knows counts as so many."""
 _SMALL = 64 << 10
 """Bytes of messages whose fields need not be counted."""
 
