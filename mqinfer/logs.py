@@ -71,6 +71,8 @@ _LOGIN = re.compile(r"(?<=://)[^\s/]*@")
 _COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """Attributes of every record; the others are the fields of one message (`extra`)."""
+_LONGEST, _LONGEST_REASON = 4096, 1000
+"""Characters of a message that are logged, and of what an error of others says: they may repeat all that they got."""
 _settings = LogSettings()
 _MOST_NOTICES = 4096
 """Notices of which this process knows that they were logged; then it forgets them all."""
@@ -257,7 +259,8 @@ def printable(text: str) -> str:
 def reason(error: BaseException) -> str:
     """Return on one line what an error says, in words also where it makes no sentence of them, or its name."""
     is_raw = str(error) == str(error.args)
-    return " ".join((", ".join(map(str, error.args)) if is_raw else str(error)).split()) or type(error).__name__
+    said = " ".join((", ".join(map(str, error.args)) if is_raw else str(error)).split())
+    return said[:_LONGEST_REASON] or type(error).__name__
 
 
 def _formatter(wanted: LogSettings) -> logging.Formatter:
@@ -271,7 +274,8 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _text(record: logging.LogRecord) -> str:
-    return without_logins(record.getMessage())
+    text = without_logins(record.getMessage())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text)} characters)"
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -266,7 +267,7 @@ def foreign_errors(path: Path, where: str = "") -> Iterator[None]:
         raise
     except Exception as failed:
         place = f"{path}: {where}: " if where else f"{path}: "
-        is_access = isinstance(failed, OSError) and failed.errno is not None
+        is_access = isinstance(failed, OSError) and failed.errno not in {None, errno.EINVAL}  # a place that no file has
         advice = "check its permissions" if is_access else advise(path, is_message=bool(where))
         raise SourceError(f"{place}{reason(failed).rstrip('.')}; {advice}") from failed
 

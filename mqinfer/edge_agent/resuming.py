@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from itertools import count, islice, zip_longest
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ _FILES = (
 """Files and folders that sinks write, the parts included that a run that went on has kept under a number."""
 _LONGEST, _MOST = 200, 16
 """Characters of a name or a setting that an error quotes, and how many settings."""
+_MOST_LINE = 64 << 20
+"""Bytes of a line; a file without an end of one does not get into memory."""
 
 FramePlace = tuple[str, int, int, int]
 """Source, sequence, log time and time of capture of a frame."""
@@ -266,7 +269,7 @@ def _lines(path: Path) -> Iterator[_Line]:
         return
     end = 0
     with path.open("rb") as file:
-        for number, text in enumerate(file, 1):
+        for number, text in enumerate(iter(partial(file.readline, _MOST_LINE), b""), 1):
             end += len(text)
             line = _line(end, text) if text.endswith(b"\n") else None
             if line is not None:

@@ -159,6 +159,18 @@ def test_pipes_and_devices_are_no_recordings(tmp_path: Path) -> None:
         repair(tmp_path / "zero.mcap", tmp_path / "new.mcap")
 
 
+def test_what_parsers_say_is_cut(tmp_path: Path) -> None:
+    """They may repeat all that stands in a file, such as the names of all that it lacks."""
+    names = ", ".join(f"{number}.mcap" for number in range(2000))
+    lines = "  version: 5\n  storage_identifier: mcap\n  compression_format: ''\n  compression_mode: ''\n"
+    lines += "  duration: {nanoseconds: 1}\n  starting_time: {nanoseconds_since_epoch: 1}\n  message_count: 1\n"
+    lines += f"  topics_with_message_count: []\n  relative_file_paths: [{names}]\n"
+    (tmp_path / "metadata.yaml").write_text(f"rosbag2_bagfile_information:\n{lines}")
+    with pytest.raises(SourceError, match="database files are missing") as raised:
+        read(tmp_path)
+    assert len(str(raised.value)) < 1500
+
+
 def test_an_encoding_of_a_megabyte(tmp_path: Path, write_ros1: Write, recorded: type[Any]) -> None:
     """Errors name what was declared, and so no more of it is kept than they may show."""
     image = RawImage("x" * MIB, 1, 1, 1, is_bigendian=False, data=b"x")

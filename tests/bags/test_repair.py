@@ -188,6 +188,15 @@ def test_a_whole_file_of_something_else(tmp_path: Path, profile: str, encoding: 
     assert "expected 'ros2' and cdr" in fails(tmp_path)  # a folder of such files
 
 
+def test_a_place_that_no_file_has(tmp_path: Path, write_ros1: Write, noisy: Any) -> None:
+    """The system refuses to go there; it is damage all the same, and no lack of rights."""
+    path = write_ros1(tmp_path / "drive.bag", noisy[:3])
+    content = path.read_bytes()
+    at = content.index(b"index_pos=") + len(b"index_pos=")
+    path.write_bytes(content[:at] + b"\xff" * 7 + b"\x7f" + content[at + 8 :])
+    assert "can be read after: mqinfer bag repair FILE NEW" in fails(path)
+
+
 @pytest.mark.parametrize("wrong", ["chunk", "summary"])
 def test_an_index_that_is_wrong(tmp_path: Path, write_ros2: Write, noisy: Any, wrong: str) -> None:
     """A repair writes it anew, and is advised, although no record of the file is damaged."""

@@ -46,6 +46,16 @@ def test_a_line_of_text(log_to: Callable[..., Callable[[], list[str]]]) -> None:
     assert third.endswith("gpu-0.1: can't read rtsp://cam/1 or mqtt://h")
 
 
+@pytest.mark.parametrize("kind", LogFormat)
+def test_a_long_text_is_cut(log_to: Callable[..., Callable[[], list[str]]], kind: LogFormat) -> None:
+    """Whatever a stranger's topic is: a line stays one that can be read."""
+    lines = log_to(format=kind)
+    LOG.warning("dropped a message on %s", "x" * 60_000)
+    (line,) = lines()
+    assert len(line) < 5000
+    assert "x ... (60021 characters)" in line
+
+
 def test_a_traceback_is_indented(log_to: Callable[..., Callable[[], list[str]]]) -> None:
     """Each line that does not begin with a time belongs to the message above it."""
     lines = log_to()

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from mqinfer.client.requester import Requester
 from mqinfer.client.window import Policy
-from mqinfer.edge_agent import model_run
+from mqinfer.edge_agent import model_run, resuming
 from mqinfer.edge_agent.reporting.report import SessionReport
 from mqinfer.edge_agent.resuming import describe_run as describe
 from mqinfer.edge_agent.session import run_sessions
@@ -358,6 +358,19 @@ def test_another_runs_log_is_refused_and_stays(
     with pytest.raises(ConfigError, match=words):
         raise error
     assert contents(settings.outputs.folder) == before
+
+
+def test_a_line_that_does_not_end(
+    requester: Requester, settings: ReplaySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no torn one, and of a log that is gigabytes of nothing a part is read."""
+    assert settings.outputs.folder
+    run(settings, requester)
+    with (settings.outputs.folder / "results.jsonl").open("ab") as file:
+        file.write(bytes(30_000))
+    monkeypatch.setattr(resuming, "_MOST_LINE", 10_000)
+    with pytest.raises(ConfigError, match=r"line 11: damaged"):
+        run(changed(settings, resume=True), requester)
 
 
 def contents(folder: Path) -> dict[Path, bytes]:

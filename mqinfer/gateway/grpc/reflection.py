@@ -21,7 +21,7 @@ _REQUEST, _RESPONSE = (message_class(f"grpc.reflection.v1.ServerReflection{each}
 _VERSIONS = ("v1", "v1alpha")
 _NOT_FOUND = 5
 _MOST_BYTES = 4096
-"""Of one request, which is a name: its answer repeats it."""
+"""Bytes of a request, which is a name: its answer repeats it."""
 
 
 def make_reflection(core: Core, access: Access, files: Sequence[str]) -> list[Any]:
