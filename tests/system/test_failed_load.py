@@ -41,6 +41,7 @@ def test_the_reason_of_a_server_is_reported(
     unique: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The model's file is broken: the message names server, model and reason; of a model unknown to all nothing."""
     monkeypatch.setattr("mqinfer.client.watching.absence._ASK_S", PATIENCE_S)
@@ -70,6 +71,7 @@ def test_the_reason_of_a_server_is_reported(
         assert failed_load(requester, ["good", "unknown"]) is None
     assert error is not None, event
     assert f"server {server.name} can't load model 'broken': " in str(error)
+    assert "ignored a reply" not in caplog.text  # what servers answer is no reply to a request
 
 
 def test_a_mistyped_name_waits_for_no_card(
