@@ -171,6 +171,7 @@ READS = {
         *CANCELLATIONS,
         "card",
         *ALL_STATES,
+        *CLIENT_STATES,
         *OF_CONTROL,
     },
     "dash": {*REPLIES, *PREVIEWS, *ANSWERS, *PRESENCES, *OVERLAYS, "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
