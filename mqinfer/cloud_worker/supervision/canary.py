@@ -5,7 +5,8 @@ of all that end badly between two looks a random part falls to the canary. How m
 likelihood of what it got if the odds of a bad end were `_RIVALS` times as large, over that if they were `_BAND` times.
 Such ratios multiply over the looks to a number that ever reaches `_ENOUGH` with a chance of `1 / _ENOUGH` at most,
 however often one looks, however many requests fail for both, and whenever they do (Ville's inequality; Johari and
-others, Always Valid Inference, 2022). One look counts `_MOST` at most, so that no single hiccup of a process decides.
+others, Always Valid Inference, 2022). One look counts `_MOST` at most, so that neither a hiccup of a process decides,
+nor some batches whose requests all fail together.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ LOOK_S = 1.0
 _BAND = 2.0
 _RIVALS = (8.0, 64.0)
 _ENOUGH = 1000.0
-_MOST = 4.0
+_MOST = 2.0
 _FAILED = (Outcome.ERROR, Outcome.EXPIRED)
 _FEW = 100
 """Requests of the stable version before its usual time is known."""
