@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import cv2
 import jsonschema
+import numpy as np
 import pytest
 
 from mqinfer.broker import make_link
+from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import Message
 from mqinfer.client.connection import connect, random_name
 from mqinfer.edge_agent.reporting.report import published_words, summary
@@ -23,8 +28,9 @@ from mqinfer.lab.drives.lessons import lesson_drive, lessons_key
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.lab.drives.synthetic import CLASSES
 from mqinfer.protocol.topics import Topics
-from tests.patience import wait_until
+from tests.patience import PATIENCE_S, wait_until
 from tests.settings import run_session, settings_of
+from tests.system.test_detections import blob_detector, pictures
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 SCHEMA = json.loads(resources.files("mqinfer.answers").joinpath("answer.schema.json").read_text())
@@ -119,6 +125,63 @@ def test_presence(
         late.subscribe(topics.card.filter(), messages.append)
         wait_until(lambda: len(messages) > 6)
     assert not [each for each in states if each.retain]
+
+
+STRANGER = """
+import json, sys
+import cv2, jsonschema, numpy
+from paho.mqtt.client import CallbackAPIVersion, Client
+
+host, port, topics, document, folder = sys.argv[1:]
+schema = json.load(open(document))
+fields, drawn = schema["properties"], 0
+objects = next(name for name, each in fields.items() if "box" in each.get("items", {}).get("required", ()))
+names, _ = fields[objects]["items"]["properties"]["box"]["description"].split("; ")
+sides = names.lower().split(", ")
+
+def draw(client, _, message):
+    global drawn
+    answer = json.loads(message.payload)
+    jsonschema.validate(answer, schema)
+    picture = numpy.zeros((answer["height"], answer["width"]), numpy.uint8)
+    for each in answer.get(objects, ()):
+        box = {side: round(value) for side, value in zip(sides, each["box"], strict=True)}
+        picture[box["top"]:box["bottom"], box["left"]:box["right"]] = 255
+    cv2.imwrite(f"{folder}/{drawn}.png", picture)
+    drawn += 1
+    if drawn == 2:
+        client.disconnect()
+
+client = Client(CallbackAPIVersion.VERSION2)
+client.on_message, client.on_subscribe = draw, lambda *_: print("subscribed", flush=True)
+client.connect(host, int(port))
+client.subscribe(topics, qos=1)
+client.loop_forever()
+assert not [name for name in sys.modules if name.split(".")[0] == "mqinfer"]
+"""
+
+
+def test_a_stranger_draws_the_boxes(serving: Callable[[Path], Topics], broker_url: str, tmp_path: Path) -> None:
+    """A program with the schema's document and nothing else of the package finds the squares where they are."""
+    topics, frames = serving(blob_detector(tmp_path / "models")), pictures(tmp_path / "in")
+    document, address = tmp_path / "schema.json", BrokerAddress.parse(broker_url)
+    document.write_text(json.dumps(SCHEMA))
+    arguments = [address.host, str(address.port), topics.answers.filter(), str(document), str(tmp_path)]
+    with subprocess.Popen([sys.executable, "-I", "-c", STRANGER, *arguments], stdout=subprocess.PIPE) as stranger:
+        try:
+            assert stranger.stdout
+            assert stranger.stdout.readline() == b"subscribed\n"
+            settings = settings_of(frames, ReplayOptions("blobs"), encoding="png", sinks=["mqtt"])
+            with closing(connect(broker_url, "car-1", topics)) as requester:
+                run_session(settings, requester)
+            assert stranger.wait(PATIENCE_S) == 0
+        finally:
+            stranger.kill()
+    for number in range(2):
+        drawn, recorded = (cv2.imread(str(folder / f"{number}.png")) for folder in (tmp_path, frames))
+        assert drawn is not None
+        assert recorded is not None
+        assert np.array_equal(drawn[..., 0] > 0, recorded.max(2) > 40), number  # what is not grey
 
 
 def heard_later(url: str, topics: Topics) -> list[Message]:
