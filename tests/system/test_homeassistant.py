@@ -118,14 +118,15 @@ class Home:
 @pytest.fixture
 def home(broker_url: str, tmp_path: Path) -> Iterator[Home]:
     """Start a Home Assistant in its own environment, connected to the broker."""
-    program = PEERS / "homeassistant" / "bin" / "hass"
-    if not program.exists():
-        pytest.skip(f"no environment {program.parent.parent}; scripts/setup makes it, on Python 3.11")
+    python = PEERS / "homeassistant" / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"no environment {python.parent.parent}; scripts/setup makes it, on Python 3.11")
     port = free_port()
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "configuration.yaml").write_text(CONFIGURATION.format(port=port))
     log = (tmp_path / "log").open("wb")
-    process = subprocess.Popen([program, "--skip-pip", "-c", tmp_path / "home"], stdout=log, stderr=log)
+    command = [python, "-m", "homeassistant", "--skip-pip", "-c", tmp_path / "home"]
+    process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         made = Home(f"http://127.0.0.1:{port}")
 
