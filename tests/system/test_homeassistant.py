@@ -104,6 +104,14 @@ class Home:
         )
         return next(named)
 
+    def overlay(self) -> bytes:
+        """Return the overlay of the stream; nothing before there is one."""
+        try:
+            found: bytes = self.ask(self.entity("overlay")["attributes"]["entity_picture"])
+        except (HTTPError, StopIteration):
+            return b""
+        return found
+
     async def rename(self, entity: str, wanted: str, name: str) -> None:
         """Give an entity another id and name, as its page does."""
         async with ClientSession() as session, session.ws_connect(f"{self.url}/api/websocket") as socket:
@@ -125,7 +133,7 @@ def home(broker_url: str, tmp_path: Path) -> Iterator[Home]:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "configuration.yaml").write_text(CONFIGURATION.format(port=port))
     log = (tmp_path / "log").open("wb")
-    command = [python, "-m", "homeassistant", "--skip-pip", "-c", tmp_path / "home"]
+    command: list[str | Path] = [python, "-m", "homeassistant", "--skip-pip", "-c", tmp_path / "home"]
     process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         made = Home(f"http://127.0.0.1:{port}")
@@ -208,10 +216,8 @@ def test_a_stream_in_home_assistant(home: Home, broker_url: str) -> None:
     """Its entities come, change, are unavailable without the edge, come back renamed, and end with the stream."""
     topics = Topics("homeassistant-test/v1")
     with edge(broker_url, topics, is_stopped=True) as answer:
-        until(lambda: shows(home, answer, SEEN))
-        picture: bytes = home.ask(home.entity("overlay")["attributes"]["entity_picture"])
-        assert picture.startswith(b"\xff\xd8")
-        assert set(home.states()) == {*SEEN, "last answer", "overlay"}
+        until(lambda: shows(home, answer, SEEN) and home.overlay().startswith(b"\xff\xd8"))
+        until(lambda: set(home.states()) == {*SEEN, "last answer", "overlay"})
         until(lambda: shows(home, answer, GONE, NOTHING))
         look_at(home)
         asyncio.run(home.rename(home.entity("overlay")["entity_id"], "image.garden", "Garden"))
@@ -219,7 +225,7 @@ def test_a_stream_in_home_assistant(home: Home, broker_url: str) -> None:
     with edge(broker_url, topics, is_stopped=False) as answer:
         until(lambda: shows(home, answer, SEEN))
         assert home.ask("/api/states/image.garden")["attributes"]["friendly_name"] == "Garden"
-        assert home.ask("/api/states/image.garden")["state"] != "unavailable"
+        until(lambda: home.ask("/api/states/image.garden")["state"] != "unavailable")
     until(lambda: home.states() == {})
 
 
