@@ -34,9 +34,9 @@ ANSWERS = "answers"
 """Request parameter: true asks for what was found in each picture, in its own pixels; and the output that has it."""
 ANSWERS_MASK = "answers_mask"
 """Output with the class of each pixel of a picture, beside `ANSWERS`."""
-_ENCODING, _SHAPE, _DATATYPE, _STREAM = "encoding", "shape", "datatype", "stream"
+ENCODING, _SHAPE, _DATATYPE, _STREAM = "encoding", "shape", "datatype", "stream"
 _TRAVELLING = frozenset({IMAGE_ENCODING, DEMOSAIC, BIT_DEPTH, CHAIN, POSITION, DIGEST, RAW_SIZE})
-TENSOR_PARAMETERS = _TRAVELLING | {_ENCODING, _SHAPE, _DATATYPE}
+TENSOR_PARAMETERS = _TRAVELLING | {ENCODING, _SHAPE, _DATATYPE}
 """Parameters of an input that say what its bytes are; of a request they hold for its picture, or its only input."""
 REQUEST_PARAMETERS = TENSOR_PARAMETERS | {_STREAM, ANSWERS}
 """Parameters of a request that this module reads."""
@@ -119,7 +119,7 @@ def _opened(tensor: EncodedTensor, stated: dict[str, Scalar], takes: set[str], s
     """Return an input as it travels, by what is stated of it; the files of pictures are left as strings."""
     if not stated:
         return tensor
-    encoding = str(stated.get(_ENCODING, "raw"))
+    encoding = str(stated.get(ENCODING, "raw"))
     kept = {name: value for name, value in stated.items() if name in _TRAVELLING}
     if encoding not in ENCODINGS:
         kept[IMAGE_ENCODING], encoding = _pixels(tensor.name, encoding), "raw"

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from aiohttp import web
+from msgspec.structs import replace as changed
 
-from mqinfer.client.result import InferResult
+from mqinfer.answers.outputs import DetectedBox
+from mqinfer.client.result import InferResult, PictureResult
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.deepstack.forms import PICTURE, Form, read_form
 from mqinfer.gateway.errors import NotActivated, Unauthenticated
 from mqinfer.gateway.http import AdmittedCall, Bodies, Endpoint, error_reply, json_reply, peer_of
-from mqinfer.gateway.pictures import ANSWERS
-from mqinfer.gateway.rest.request import picture_request
+from mqinfer.gateway.pictures import ENCODING
+from mqinfer.images.sending import PictureInput, picture_tensor
 from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.errors import BadTensor, InvalidRequest, LimitExceeded
-from mqinfer.protocol.types import EncodedTensor, RequestedOutput
+from mqinfer.protocol.errors import BadTensor, InvalidRequest, LimitExceeded, MqinferError
+from mqinfer.protocol.types import RequestedOutput
 
 _log = logging.getLogger("mqinfer.gateway")
 
@@ -77,10 +78,8 @@ class Detecting:
     def __init__(self, core: Core, chosen: str) -> None:
         self._core, self._chosen = core, chosen
 
-    async def ask(
-        self, model: str, read: Callable[[ModelCard], EncodedTensor], caller: str, **further: Any
-    ) -> tuple[InferResult, ModelCard]:
-        """Return a model's outputs for the picture that `read` makes its input of, and its card; no name: the default.
+    async def ask(self, model: str, picture: PictureInput, caller: str, **further: Any) -> PictureResult:
+        """Return what a model finds in a picture; without a name, the default one.
 
         Raises:
             MqinferError: Whatever came of it.
@@ -88,9 +87,15 @@ class Detecting:
         card = await self._core.metadata(model or self.default())
         if not _detects(card):
             raise BadTensor(f"model '{card.name}' finds no boxes in a picture; {self._known()}")
+        try:
+            tensor, placement = picture_tensor(picture, card.pictures[0])
+        except MqinferError as error:
+            self._core.inference.count(card.name, error)
+            raise
+        tensor = changed(tensor, parameters={**tensor.parameters, ENCODING: tensor.encoding})
         wanted = tuple(RequestedOutput(each.name) for each in card.outputs if each.name in _BOXES)
-        call = InferCall(card.name, inputs=(read(card),), outputs=wanted, caller=caller, **further)
-        return await self._core.infer(call), card
+        call = InferCall(card.name, inputs=(tensor,), outputs=wanted, caller=caller, **further)
+        return PictureResult(await self._core.infer(call), placement, card.classes)
 
     def default(self) -> str:
         """Return the model of a call that names none.
@@ -130,16 +135,9 @@ class _Calls:
             raise InvalidRequest(f"limit is {limit[:40]!r}; expected a number from 1 to 100")
         async with self._form(call) as (caller, form):
             least, picture = _least(form), _picture(form)
-            result, _ = await self._detector.ask(
-                call.parts[0] if call.parts else "",
-                lambda card: picture_request(picture, card, {}).inputs[0],
-                caller,
-                parameters={ANSWERS: True},
-                **call.trace,
-            )
-        found = json.loads(result.outputs[ANSWERS][0]).get("detections", ())  # the best first
-        chosen = [_prediction(each) for each in found if each["score"] >= least][: int(limit)]
-        return json_reply(_answer(chosen, result, time.perf_counter() - began))
+            found = await self._detector.ask(call.parts[0] if call.parts else "", picture, caller, **call.trace)
+        chosen = [_prediction(each) for each in found.detections if each.score >= least][: int(limit)]
+        return json_reply(_answer(chosen, found.result, time.perf_counter() - began))
 
     @asynccontextmanager
     async def _form(self, call: AdmittedCall) -> AsyncIterator[tuple[str, Form]]:
@@ -188,9 +186,9 @@ def _picture(form: Form) -> bytes:
     return form.pictures[0]
 
 
-def _prediction(found: Mapping[str, Any]) -> dict[str, Any]:
-    sides = dict(zip(("x_min", "y_min", "x_max", "y_max"), map(round, found["box"]), strict=True))
-    return {"label": found["class"] or "object", "confidence": found["score"], **sides}
+def _prediction(found: DetectedBox) -> dict[str, Any]:
+    sides = dict(zip(("x_min", "y_min", "x_max", "y_max"), map(round, found.box), strict=True))
+    return {"label": found.name or "object", "confidence": round(found.score, 6), **sides}
 
 
 def _answer(predictions: list[dict[str, Any]], result: InferResult, elapsed_s: float) -> dict[str, Any]:

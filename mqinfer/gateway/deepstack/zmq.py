@@ -16,20 +16,15 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from mqinfer.client.result import PictureResult
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.admission import take_room
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.deepstack.calls import MOST, Detecting
 from mqinfer.gateway.rest.request import read_json
 from mqinfer.gateway.settings import GatewaySettings
-from mqinfer.images.placement import Placement
 from mqinfer.logs import log_dropped
-from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadEnvelope, BadTensor, LimitExceeded, MqinferError
-from mqinfer.protocol.header import IMAGE_ENCODING
-from mqinfer.protocol.types import Count, EncodedTensor
+from mqinfer.protocol.types import Count
 
 _log = logging.getLogger("mqinfer.gateway")
 
@@ -59,46 +54,44 @@ class ZmqServer:
     def __init__(self, core: Core, access: Access, settings: GatewaySettings) -> None:
         self._detector, self._access, self._bounds = Detecting(core, settings.detection_model), access, settings.bounds
         self._arriving, self._failed = core.arriving, Counter[str]()
-        self._tasks, self._idle = set[Task[None]](), set[Task[None] | None]()
+        self._has_call = dict[Task[None] | None, bool]()  # by the connection's task
 
     async def start(self, **where: Any) -> None:
         """Listen where `asyncio.start_server` is told to."""
-        self._server = await asyncio.start_server(self._accept, **where)
+        self._server = await asyncio.start_server(self._serve, **where)
 
     async def stop(self, patience: float) -> None:
         """Stop listening, and wait for the calls under way; those that take longer are cut off."""
         self._server.close()
-        if busy := self._tasks - self._idle:
+        if busy := [task for task, has_call in self._has_call.items() if task and has_call]:
             await asyncio.wait(busy, timeout=patience)
-        for task in self._tasks:
+        for task in filter(None, self._has_call):
             task.cancel()
-
-    def _accept(self, reader: StreamReader, writer: StreamWriter) -> None:
-        task = asyncio.create_task(self._serve(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: writer.close())
 
     async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
         peer, task = ":".join(map(str, writer.get_extra_info("peername")[:2])), asyncio.current_task()
-        self._idle.add(task)
+        self._has_call[task] = False
         try:
-            if len(self._tasks) > self._bounds.max_connections:
+            if len(self._has_call) > self._bounds.max_connections:
                 raise LimitExceeded("there are as many connections as may be")
             writer.write(_GREETING + _READY)
             async with asyncio.timeout(self._bounds.timeout):
-                await _greeted(reader)
+                if (await reader.readexactly(len(_GREETING)))[_MECHANISM] != _GREETING[_MECHANISM]:
+                    raise BadEnvelope("expected the greeting of ZMTP 3 with the mechanism NULL")
+                command = await reader.readexactly(2)
+                await reader.readexactly(command[1])  # READY: its kind of socket, and a name, change nothing
             while self._server.is_serving():
                 flags = (await reader.readexactly(1))[0]
-                self._idle.discard(task)
+                self._has_call[task] = True
                 await self._exchange(flags, reader, writer, peer)
-                self._idle.add(task)
-        except (ConnectionError, TimeoutError, asyncio.IncompleteReadError):
+                self._has_call[task] = False
+        except (ConnectionError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # it is gone, or as good as gone
         except MqinferError as error:
             self._count(error, peer)
         finally:
-            self._idle.discard(task)
+            del self._has_call[task]
+            writer.close()
 
     async def _exchange(self, flags: int, reader: StreamReader, writer: StreamWriter, peer: str) -> None:
         """Answer the message that begins with these flags."""
@@ -140,26 +133,14 @@ class ZmqServer:
                 f"{len(data)} bytes of {stated.dtype[:20]!r} in {[*shape[:5]]}: expected 'uint8' in [1, height, width, "
                 "3], which Frigate's input_dtype int and input_tensor nhwc make"
             )
-
-        def read(card: ModelCard) -> EncodedTensor:
-            return EncodedTensor(card.inputs[0].name, Datatype.UINT8, shape, "raw", data, {IMAGE_ENCODING: "rgb8"})
-
-        result, card = await self._detector.ask("", read, caller, deadline_s=_LONGEST_S)
-        placement = Placement.in_model(card.pictures[0], shape[2], shape[1])
+        picture = np.frombuffer(data, np.uint8).reshape(shape[1:])
+        found = await self._detector.ask("", picture, caller, deadline_s=_LONGEST_S)
         rows = np.zeros((MOST, 6), "<f4")
-        for row, found in zip(rows, PictureResult(result, placement).detections, strict=False):
-            sides = np.array(found.box) / (placement.frame * 2)
-            row[:] = found.number or 0, found.score, *sides[[1, 0, 3, 2]]
+        for row, each in zip(rows, found.detections, strict=False):
+            sides = np.array(each.box) / (found.placement.frame * 2)
+            row[:] = each.number or 0, each.score, *sides[[1, 0, 3, 2]]
         return rows.tobytes()
 
     def _count(self, error: MqinferError, peer: str) -> None:
         self._failed[error.code] += 1
         log_dropped(_log, f"a detector's call ({peer}): {error}", error.code, self._failed[error.code])
-
-
-async def _greeted(reader: StreamReader) -> None:
-    greeting = await reader.readexactly(len(_GREETING))
-    if greeting[_MECHANISM] != _GREETING[_MECHANISM]:
-        raise BadEnvelope("expected the greeting of ZMTP 3 with the mechanism NULL")
-    command = await reader.readexactly(2)
-    await reader.readexactly(command[1])  # whose name, identity and kind of socket change nothing
