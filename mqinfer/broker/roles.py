@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from mqinfer.protocol.control import Operation
 from mqinfer.protocol.errors import ConfigError
-from mqinfer.protocol.topics import CONTROL, EVERY_SERVER, Topics, check_name, is_name
+from mqinfer.protocol.topics import CONTROL, ENTITIES, EVERY_SERVER, Topics, check_name, entity_topic, is_name
 
 DEFAULT_PROCESSES = 64
 """Processes that a worker's rules allow for: instances, of all models, counting both versions during a swap."""
@@ -48,8 +48,14 @@ class Role(StrEnum):
     """A bridge at the workers' broker, where it stands for the clients of a site."""
 
 
-def access_rules(
-    role: Role, name: str, topics: Topics, processes: int | None = None, subs: Sequence[str] = DEFAULT_SUBS
+def access_rules(  # noqa: PLR0913 - the choices that a client's owner has
+    role: Role,
+    name: str,
+    topics: Topics,
+    processes: int | None = None,
+    subs: Sequence[str] = DEFAULT_SUBS,
+    *,
+    homeassistant: bool = False,
 ) -> list[str]:
     """List a client's rules, each as `read FILTER`, `write FILTER` or `readwrite FILTER`.
 
@@ -62,6 +68,7 @@ def access_rules(
         topics: The site's.
         processes: Of a worker or a gateway; None for as many as usual.
         subs: Sub-names of a vehicle: it may also be called `NAME.SUB` with each of them.
+        homeassistant: Whether a vehicle may introduce its streams to Home Assistant.
 
     Raises:
         BadTopic: The name breaks the rules for names.
@@ -76,7 +83,9 @@ def access_rules(
         return list(_gateway([name, *(own if len(own) > 1 else ())], topics.root))
     if role is Role.VEHICLE:
         wanted = [sub for sub in dict.fromkeys(subs) if sub not in DEFAULT_SUBS or is_name(f"{name}.{sub}")]
-        return list(_vehicle(name, topics.root, [_check_sub(name, sub) for sub in wanted]))
+        own = [_check_sub(name, sub) for sub in wanted]
+        entities = [entity_topic(kind, each, "+") for each in (name, *own) for kind in ENTITIES if homeassistant]
+        return [*_vehicle(name, topics.root, own), *(f"write {each}" for each in entities)]
     return list(_RULES[role](name, topics.root))
 
 

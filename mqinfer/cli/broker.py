@@ -178,6 +178,10 @@ def add(
             "NAME.rear too. May be repeated."
         ),
     ] = None,
+    homeassistant: Annotated[
+        bool,
+        typer.Option("--homeassistant", help="Let a vehicle that you trust introduce its streams to Home Assistant."),
+    ] = False,
     processes: Annotated[
         int | None,
         typer.Option(
@@ -192,9 +196,9 @@ def add(
 ) -> None:
     """Grant a client access, or renew its certificate or password. A running broker applies it within a second."""
     folder = BrokerFolder(directory)
-    if sub and role is not Role.VEHICLE:
+    if (sub or homeassistant) and role is not Role.VEHICLE:
         raise ConfigError(
-            "--sub is for vehicles; workers and gateways have --processes, and other clients need no sub-names"
+            "--sub and --homeassistant are for vehicles; workers and gateways have --processes, and other clients need no sub-names"
         )
     if password and engine is Engine.NATS:
         raise ConfigError("--password is for Mosquitto; NATS takes certificates")
@@ -204,6 +208,7 @@ def add(
         topics=Topics(root),
         processes=processes,
         subs=(*DEFAULT_SUBS, *(sub or ())),
+        homeassistant=homeassistant,
         days=days,
         by_password=password,
     )

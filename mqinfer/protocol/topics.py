@@ -27,6 +27,9 @@ CONTROL = "control"
 EVERY_SERVER = "all"
 """Takes the place of a server's name to address every server, so no server may have this name."""
 
+HOME_ASSISTANT, ENTITIES = "homeassistant", ("sensor", "binary_sensor", "image")
+"""Where Home Assistant looks for entities, unless it is told otherwise, and their kinds."""
+
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 Name = Annotated[str, Meta(pattern=rf"^{_NAME.pattern}\Z")]
 """A name within a message, checked where the message is decoded: it may get into a topic."""
@@ -275,6 +278,11 @@ class Topics:
 def stream_level(source: str) -> str:
     """Return the level of a topic that stands for a stream (`/camera/image_raw`): two may share one."""
     return _OUTSIDE_LEVEL.sub("_", source).lstrip("_")[:64] or "stream"
+
+
+def entity_topic(kind: str, client: str, entity: str) -> str:
+    """Return where Home Assistant reads of an entity: its nodes have no '.', and names of clients no capitals."""
+    return f"{HOME_ASSISTANT}/{kind}/{client.replace('.', 'D')}/{entity}/config"
 
 
 def may_reply(topics: Topics, response_topic: str, model: str, client: str) -> bool:

@@ -226,6 +226,7 @@ class BrokerFolder:
         topics: Topics | None = None,
         processes: int | None = None,
         subs: Sequence[str] = DEFAULT_SUBS,
+        homeassistant: bool = False,
         days: int = DEFAULT_DAYS,
         by_password: bool = False,
     ) -> Login:
@@ -237,6 +238,7 @@ class BrokerFolder:
             topics: The site's.
             processes: Of a worker or a gateway, at most; None for as many as usual.
             subs: Sub-names of a vehicle's processes.
+            homeassistant: Whether a vehicle may introduce its streams to Home Assistant.
             days: Validity of its certificate.
             by_password: Whether it receives a password in place of a certificate.
 
@@ -244,7 +246,7 @@ class BrokerFolder:
             BadTopic: The name breaks the rules for names.
             ConfigError: The name has another role, or the folder was not made by `init`.
         """
-        rules = access_rules(role, name, topics or Topics(), processes, subs)
+        rules = access_rules(role, name, topics or Topics(), processes, subs, homeassistant=homeassistant)
         acl = _with_client(self._acl(), role, name, rules)
         ports = self.ports()
         if by_password and ports.passwords is None and ports.websockets is None:

@@ -24,11 +24,9 @@ from mqinfer.edge_agent.sinks.drawing.overlay import draw_result, encode_picture
 from mqinfer.edge_agent.sinks.presence import FRAME, ModelPresence
 from mqinfer.images.placement import fit
 from mqinfer.protocol.card import ClassInfo
-from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.topics import HOME_ASSISTANT, Topics, entity_topic
 from mqinfer.protocol.types import Outcome
 
-PREFIX = "homeassistant"
-"""Where Home Assistant looks for entities, unless it is told otherwise."""
 _PERIOD_S, _MOST_WIDTH = 1.0, 640
 """Time between two overlays of a stream, and their width in pixels."""
 _IS_READY = "{{ 'online' if value_json is defined and value_json.status == 'ready' else 'offline' }}"
@@ -100,7 +98,7 @@ class HomeAssistant:
 
     def stays(self, state: Message) -> bool:
         """Return whether the end of a run leaves a retained message: that of an entity, if the run was stopped."""
-        return self._is_stopped() and state.topic.startswith(f"{PREFIX}/")
+        return self._is_stopped() and state.topic.startswith(f"{HOME_ASSISTANT}/")
 
 
 def discovery(
@@ -126,7 +124,6 @@ def discovery(
         "origin": {"name": "mqinfer", "sw_version": __version__},
         "availability": [{"topic": topics.client_state(client), "value_template": _IS_READY}],
     }
-    node = client.replace(".", "D")  # a node has no '.', and a client's name no capitals: no two clients share one
     configs: list[tuple[str, bytes]] = []
     for kind, name, entity in (
         *_of_answers(topics, own, source, words, held.watched),
@@ -134,7 +131,7 @@ def discovery(
     ):
         unique = "-".join(("mqinfer", *own, name))
         config = {"name": name, "unique_id": unique, **entity, **shared}
-        topic = f"{PREFIX}/{kind}/{node}/{xxh3_64_hexdigest(unique.encode())}/config"
+        topic = entity_topic(kind, client, xxh3_64_hexdigest(unique.encode()))
         configs.append((topic, json.dumps(config).encode()))
     return configs
 

@@ -233,6 +233,20 @@ def test_rules_are_the_clients_own(name: str, other: str, role: Role) -> None:
     assert other in own or not [topic for topic in foreign for matches in writes if matches.fullmatch(topic)]
 
 
+def test_who_may_introduce_entities_to_home_assistant() -> None:
+    """A vehicle that is told so, under its own names alone: sensors and images, and nothing that acts."""
+    without = access_rules(Role.VEHICLE, "car-1", Topics(), subs=("rear",))
+    rules = access_rules(Role.VEHICLE, "car-1", Topics(), subs=("rear",), homeassistant=True)
+    assert rules[: len(without)] == without
+    assert rules[len(without) :] == [
+        f"write homeassistant/{kind}/{name}/+/config"
+        for name in ("car-1", "car-1Drear")
+        for kind in ("sensor", "binary_sensor", "image")
+    ]
+    text = put_section("", Role.VEHICLE, "car-1", rules)
+    assert "homeassistant" not in without_section(text, "car-1")
+
+
 def test_another_root() -> None:
     """Rules go by the site's root."""
     rules = access_rules(Role.VEHICLE, "car-1", Topics("plant 7/mq"))
