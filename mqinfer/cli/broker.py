@@ -198,7 +198,8 @@ def add(
     folder = BrokerFolder(directory)
     if (sub or homeassistant) and role is not Role.VEHICLE:
         raise ConfigError(
-            "--sub and --homeassistant are for vehicles; workers and gateways have --processes, and other clients need no sub-names"
+            "--sub and --homeassistant are for vehicles; workers and gateways have --processes, and other clients need "
+            "neither"
         )
     if password and engine is Engine.NATS:
         raise ConfigError("--password is for Mosquitto; NATS takes certificates")
