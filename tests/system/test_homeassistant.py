@@ -72,7 +72,7 @@ class Home:
         data = None if body is None else urlencode(body).encode() if is_form else json.dumps(body).encode()
         kind = "application/x-www-form-urlencoded" if is_form else "application/json"
         head = {"Content-Type": kind, **({"Authorization": f"Bearer {self.token}"} if self.token else {})}
-        with urlopen(Request(self.url + path, data, head), timeout=60) as reply:  # noqa: S310 - it is http
+        with urlopen(Request(self.url + path, data, head), timeout=2 * PATIENCE_S) as reply:  # noqa: S310 - it is http
             content = reply.read()
             return json.loads(content) if "json" in reply.headers["Content-Type"] else content
 
@@ -83,7 +83,7 @@ class Home:
         code = self.ask("/api/onboarding/users", user)["auth_code"]
         grant = {**own, "grant_type": "authorization_code", "code": code}
         self.token = self.ask("/auth/token", grant, is_form=True)["access_token"]
-        with suppress(HTTPError):  # it is done, and fails for want of the packages of a weather forecast
+        with suppress(OSError):  # it is done, and fails for want of a weather forecast: of its packages, or of a network
             self.ask("/api/onboarding/core_config", own)
         self.ask("/api/onboarding/analytics", own)
         self.ask("/api/onboarding/integration", {**own, "redirect_uri": self.url + "/"})
