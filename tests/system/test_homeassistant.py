@@ -83,7 +83,7 @@ class Home:
         code = self.ask("/api/onboarding/users", user)["auth_code"]
         grant = {**own, "grant_type": "authorization_code", "code": code}
         self.token = self.ask("/auth/token", grant, is_form=True)["access_token"]
-        with suppress(OSError):  # it is done, and fails for want of a weather forecast: of its packages, or of a network
+        with suppress(OSError):  # it is done, and fails for want of a forecast: of its packages, or of a network
             self.ask("/api/onboarding/core_config", own)
         self.ask("/api/onboarding/analytics", own)
         self.ask("/api/onboarding/integration", {**own, "redirect_uri": self.url + "/"})
