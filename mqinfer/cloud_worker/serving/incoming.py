@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from msgspec.structs import replace
 
 from mqinfer.broker.link import Message
-from mqinfer.cloud_worker.serving.pictures import Wanted, answer_topic, read_picture, read_wanted
+from mqinfer.cloud_worker.serving.pictures import EVERYTHING, STREAM, Wanted, read_picture, read_wanted
 from mqinfer.images.sending import begins_picture
 from mqinfer.protocol import envelope, oip_json
 from mqinfer.protocol.card import ModelCard
@@ -117,7 +119,7 @@ def reply_path(topics: Topics, delivery: Delivery) -> ReplyPath:
     address = delivery.address or topics.parse_infer(message.topic)
     trace = trace_of(message.user_properties)
     if _is_picture(topics, message):
-        return _picture_path(topics, address, message, trace, Wanted())
+        return _picture_path(topics, address, message, trace, EVERYTHING)
     topic = _own_topic(topics, address, message.response_topic)
     return ReplyPath(topic, message.correlation_data, _is_json(message), trace=trace)
 
@@ -187,9 +189,11 @@ def _own_topic(topics: Topics, address: InferAddress, topic: str | None) -> str:
 def _picture_path(
     topics: Topics, address: InferAddress, message: Message, trace: TraceContext | None, wanted: Wanted
 ) -> ReplyPath:
-    """Return where the answer in words to a picture goes."""
-    topic = answer_topic(topics, address, message.response_topic)
-    topic = topic or _own_topic(topics, address, message.response_topic)
+    """Return where the answer in words to a picture goes: where its sender states, or else by convention."""
+    topic, is_own = message.response_topic or topics.answers(address.model, address.client, STREAM), False
+    with suppress(BadTopic):
+        is_own = topic == topics.answers(address.model, address.client, topic.rpartition("/")[2])
+    topic = topic if is_own else _own_topic(topics, address, topic)
     return ReplyPath(topic, message.correlation_data, is_json=False, trace=trace, words=wanted)
 
 

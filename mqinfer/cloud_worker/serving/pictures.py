@@ -18,50 +18,21 @@ from mqinfer.images.placement import Placement
 from mqinfer.images.sending import offer_contract, picture_file
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import BadEncoding, BadTensor, BadTopic, InvalidRequest
-from mqinfer.protocol.topics import InferAddress, Topics
+from mqinfer.protocol.errors import BadEncoding, BadTensor, InvalidRequest
+from mqinfer.protocol.topics import InferAddress
 from mqinfer.protocol.types import InferRequest, InferResponse
-from mqinfer.value_object import value_object
 
 TIMEOUT_S = 30
 """A picture without a Message Expiry Interval expires after this: nobody waits for its answer longer."""
-_STREAM = "picture"
+STREAM = "picture"
 """Last level of the topic of answers where a sender states none."""
 _MIN_SCORE, _MAX_DETECTIONS = "min_score", "max_detections"
 """User properties: what the answer lists of the objects."""
 
 
-@value_object()
-class Wanted:
-    """What an answer in words lists.
-
-    Attributes:
-        min_score: Objects of a lower score are left out.
-        most: Objects, the best first.
-    """
-
-    min_score: float = 0.0
-    most: int = MOST_BOXES
-
-
-def answer_topic(topics: Topics, address: InferAddress, stated: str | None) -> str | None:
-    """Return where a picture's answer goes: where its sender states, or else by convention.
-
-    Args:
-        topics: The site's.
-        address: Of the request.
-        stated: Its Response Topic.
-
-    Returns:
-        The topic; None where it is stated, and not below the sender's own answers.
-    """
-    if not stated:
-        return topics.answers(address.model, address.client, _STREAM)
-    try:
-        names = topics.answers.parse(stated)
-    except BadTopic:
-        return None
-    return stated if (names["model"], names["client"]) == (address.model, address.client) else None
+Wanted = tuple[float, int]
+"""What an answer lists of the objects: those of this score or above, and at most so many, the best first."""
+EVERYTHING: Wanted = 0.0, MOST_BOXES
 
 
 def read_wanted(message: Message) -> Wanted:
@@ -72,12 +43,12 @@ def read_wanted(message: Message) -> Wanted:
     """
     stated = dict(message.user_properties)
     try:
-        found = Wanted(float(stated.get(_MIN_SCORE, 0.0)), int(stated.get(_MAX_DETECTIONS, MOST_BOXES)))
+        least, most = float(stated.get(_MIN_SCORE, 0.0)), int(stated.get(_MAX_DETECTIONS, MOST_BOXES))
     except ValueError as error:
         raise InvalidRequest(
             f"user property {_MIN_SCORE} or {_MAX_DETECTIONS}: {error}; expected numbers such as 0.5 and 10"
         ) from error
-    return Wanted(found.min_score, min(max(found.most, 0), MOST_BOXES))
+    return least, min(max(most, 0), MOST_BOXES)
 
 
 def read_picture(message: Message, address: InferAddress, card: ModelCard | None) -> InferRequest:
@@ -131,6 +102,6 @@ def write_words(
         answer = PictureAnswer(arrays, Placement.in_model(card.image, width, height))
         picture = answer.placement.picture
         described |= {"width": width, "height": height}
-        described |= describe_answer(answer, card.classes, min_score=wanted.min_score, most=wanted.most)
+        described |= describe_answer(answer, card.classes, min_score=wanted[0], most=wanted[1])
         described["outputs"] = describe_outputs(arrays, card.classes, answer.mask, answer.seen, picture)
     return document(described)[0]
