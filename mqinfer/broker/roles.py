@@ -83,9 +83,8 @@ def access_rules(  # noqa: PLR0913 - the choices that a client's owner has
         return list(_gateway([name, *(own if len(own) > 1 else ())], topics.root))
     if role is Role.VEHICLE:
         wanted = [sub for sub in dict.fromkeys(subs) if sub not in DEFAULT_SUBS or is_name(f"{name}.{sub}")]
-        own = [_check_sub(name, sub) for sub in wanted]
-        entities = [entity_topic(kind, each, "+") for each in (name, *own) for kind in ENTITIES if homeassistant]
-        return [*_vehicle(name, topics.root, own), *(f"write {each}" for each in entities)]
+        kinds = ENTITIES if homeassistant else ()
+        return list(_vehicle(name, topics.root, [_check_sub(name, sub) for sub in wanted], kinds))
     return list(_RULES[role](name, topics.root))
 
 
@@ -118,12 +117,13 @@ def _check_sub(name: str, sub: str) -> str:
     return check_name("client", f"{name}.{sub}")
 
 
-def _vehicle(name: str, root: str, subs: Sequence[str]) -> Iterator[str]:
+def _vehicle(name: str, root: str, subs: Sequence[str], entities: Sequence[str]) -> Iterator[str]:
     yield from _driving(name, root)
     yield f"read {root}/workers/+/state"
     yield f"read {root}/models/+/card"
     for sub in subs:
         yield from _driving(sub, root)
+    yield from (f"write {entity_topic(kind, each, '+')}" for each in (name, *subs) for kind in entities)
 
 
 def _driving(name: str, root: str) -> Iterator[str]:
