@@ -83,8 +83,7 @@ def access_rules(  # noqa: PLR0913 - the choices that a client's owner has
         return list(_gateway([name, *(own if len(own) > 1 else ())], topics.root))
     if role is Role.VEHICLE:
         wanted = [sub for sub in dict.fromkeys(subs) if sub not in DEFAULT_SUBS or is_name(f"{name}.{sub}")]
-        kinds = ENTITIES if homeassistant else ()
-        return list(_vehicle(name, topics.root, [_check_sub(name, sub) for sub in wanted], kinds))
+        return list(_vehicle(name, topics.root, [_check_sub(name, sub) for sub in wanted], homeassistant))
     return list(_RULES[role](name, topics.root))
 
 
@@ -117,13 +116,14 @@ def _check_sub(name: str, sub: str) -> str:
     return check_name("client", f"{name}.{sub}")
 
 
-def _vehicle(name: str, root: str, subs: Sequence[str], entities: Sequence[str]) -> Iterator[str]:
+def _vehicle(name: str, root: str, subs: Sequence[str], homeassistant: bool) -> Iterator[str]:  # noqa: FBT001
     yield from _driving(name, root)
     yield f"read {root}/workers/+/state"
     yield f"read {root}/models/+/card"
     for sub in subs:
         yield from _driving(sub, root)
-    yield from (f"write {entity_topic(kind, each, '+')}" for each in (name, *subs) for kind in entities)
+    if homeassistant:
+        yield from (f"write {entity_topic(kind, each, '+')}" for each in (name, *subs) for kind in ENTITIES)
 
 
 def _driving(name: str, root: str) -> Iterator[str]:
