@@ -19,6 +19,8 @@ _log = logging.getLogger("mqinfer.gateway")
 _RESTRICTION = re.compile(r"(?P<calls>[a-z-]+(?:,[a-z-]+)*)[:=](?P<key>[A-Za-z0-9_.-]+)[:=](?P<value>.+)")
 _GRPC_HEADER = "triton-grpc-protocol-{}"
 _BEARER = "bearer "
+BY_KEY = "key "
+"""Precedes the name of a caller of the file of keys: of these there are only so many."""
 
 
 class Right(StrEnum):
@@ -127,7 +129,7 @@ class Access:
         found = self._identify(keys, headers, certificate)
         if right not in found.rights:
             raise NotAuthorized(f"{found.name!r} has no right to {right} calls; its rights stand in the gateway's keys")
-        return f"key {found.name}"
+        return f"{BY_KEY}{found.name}"
 
     def _check_header(self, right: Right, headers: Mapping[str, str], *, is_grpc: bool) -> None:
         key, value = self._restricted[right]

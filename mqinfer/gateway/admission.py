@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mqinfer.fair_queue import FairQueue, Queued
+from mqinfer.gateway.access import BY_KEY
 from mqinfer.gateway.errors import Overloaded
 from mqinfer.protocol.errors import LimitExceeded
 from mqinfer.web.arriving import SHARE, Arriving
@@ -88,6 +89,7 @@ class CallAdmission:
         queued: Calls that wait for their turn.
         bytes: Bytes of the inputs of both.
         accepted: Calls accepted since the start.
+        of_keys: Of these, number and bytes of each caller of the file of keys, by name.
         refused: Calls refused since the start, by reason: `count`, `bytes`, `share` (the caller had its share),
             `evicted` (it had waited, and made room for a caller with fewer).
     """
@@ -104,6 +106,7 @@ class CallAdmission:
         self._callers: dict[str, _Caller] = {}
         self._lanes: dict[str, _Lane] = {}
         self.running = self.queued = self.bytes = self.accepted = 0
+        self.of_keys: dict[str, tuple[int, int]] = {}
         self.refused: Counter[str] = Counter()
 
     def waiting(self) -> dict[str, tuple[int, float]]:
@@ -130,6 +133,10 @@ class CallAdmission:
             lane = self._lanes[model] = _Lane(model)
         ticket = Ticket(model, caller, size)
         self.accepted += 1
+        if caller.startswith(BY_KEY):
+            name = caller.removeprefix(BY_KEY)
+            before = self.of_keys.get(name, (0, 0))
+            self.of_keys[name] = before[0] + 1, before[1] + size
         own.calls += 1
         own.bytes += size
         self.bytes += size

@@ -101,6 +101,9 @@ def _read(core: Core, access: Access, counted: Mapping[tuple[str, str], ModelSta
         times.add_to(samples, "gateway", model)
     admission = found.admission
     samples.count("gateway_accepted", "Requests for inference that were accepted.", admission.accepted)
+    for caller, (count, size) in list(admission.of_keys.items()):
+        samples.count("gateway_caller_accepted", "Of these, those of a caller with a key.", count, caller=caller)
+        samples.count("gateway_caller_accepted_bytes", "Bytes of their inputs.", size, caller=caller)
     for reason, count in admission.refused.items():
         samples.count("gateway_refused", "Calls for inference for which there was no room.", count, reason=reason)
     for reason, count in access.refused.items():

@@ -48,6 +48,17 @@ class Gate:
         self.admission.leave(ticket)
 
 
+def test_what_callers_with_keys_have_sent() -> None:
+    """Number and bytes of what was accepted, also of what has ended; an address has none, since there are many."""
+    gate = Gate(max_pending=2, max_bytes=100)
+    for size in (10, 20):
+        gate.leave(gate.enter("key ann", size))
+    gate.leave(gate.enter("192.0.2.7", 30))
+    with pytest.raises(LimitExceeded):
+        gate.enter("key ann", 1000)
+    assert gate.admission.of_keys == {"ann": (2, 30)}
+
+
 def test_callers_take_turns() -> None:
     """With room for one, of six calls of one caller and two of another the two come second and fourth."""
     gate = Gate(max_pending=16)
