@@ -20,7 +20,7 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-PATIENCE_S = 120.0
+PATIENCE_S, MOST_STARTS = 120.0, 5
 TRUSTING = ssl._create_unverified_context()  # noqa: S323 - a kubelet does not check certificates of probes
 
 
@@ -31,8 +31,8 @@ class Pod:
         """Lay out what it mounts, each container in a folder of its own."""
         spec = workload["spec"]["template"]["spec"]
         (self.container,) = spec["containers"]
+        self.starts = 0
         self.labels, self.address = workload["spec"]["template"]["metadata"]["labels"], address
-        self.grace = spec["terminationGracePeriodSeconds"]
         self.name = workload["metadata"]["name"] + ("-0" if workload["kind"] == "StatefulSet" else "-7c9f8b-x2x4z")
         sources = {each["name"]: self._source(each, volumes) for each in spec["volumes"]}
         self.paths = {
@@ -65,7 +65,8 @@ class Pod:
         return text
 
     def start(self, secrets: dict[str, str]) -> None:
-        """Start its process, with the variables of its container."""
+        """Start its process, with the variables of its container; again where it has ended, as a kubelet does."""
+        self.secrets, self.starts = secrets, self.starts + 1
         variables = {}
         for each in self.container["env"]:
             source = each.get("valueFrom", {})
@@ -75,10 +76,10 @@ class Pod:
                 variables[each["name"]] = self.placed(each["value"])
         clean = {name: value for name, value in os.environ.items() if not name.startswith("MQINFER_")}
         self.log = self.paths["/tmp"].parent / "log"  # noqa: S108 - the container's
-        user = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
+        user = ["unshare", "--user", "--map-user=10001", "--map-group=10001"]
         program = [sys.executable, "-m", *self.container["command"]]
         command = [*user, *program, *map(self.placed, self.container["args"])]
-        with self.log.open("w") as log:
+        with self.log.open("a") as log:
             self.process = subprocess.Popen(command, env=clean | variables, stdout=log, stderr=log)
 
     def port(self, name: str) -> int:
@@ -86,9 +87,11 @@ class Pod:
         return int(next(each["containerPort"] for each in self.container["ports"] if each["name"] == name))
 
     def probe(self, kind: str) -> bool:
-        """Ask what a probe asks, until it succeeds; a process that ends meanwhile never does."""
+        """Ask what a probe asks, until it succeeds or takes too long."""
         probe, end = self.container[kind], time.monotonic() + PATIENCE_S
-        while time.monotonic() < end and self.process.poll() is None:
+        while time.monotonic() < end and self.starts <= MOST_STARTS:
+            if self.process.poll() is not None:
+                self.start(self.secrets)
             try:
                 if get := probe.get("httpGet"):
                     url = f"{get.get('scheme', 'HTTP').lower()}://{self.address}:{self.port(get['port'])}{get['path']}"
@@ -110,10 +113,10 @@ class Pod:
         }
 
     def end(self) -> int | None:
-        """Return the exit status on SIGTERM within the time that it has; None where it had to be killed."""
+        """Return the exit status on SIGTERM; None where it had to be killed."""
         self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(self.grace)
+            return self.process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

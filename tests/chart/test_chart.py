@@ -20,6 +20,7 @@ from mqinfer.broker.mosquitto import BrokerFolder, Role
 from mqinfer.broker.mosquitto.configuration import Ports
 from mqinfer.cli.app import app
 from mqinfer.cloud_worker.supervision.supervisor import Supervisor
+from mqinfer.dashboard.page import PAGE as BUILT_PAGE
 from mqinfer.gateway.settings import GatewayBounds
 from mqinfer.protocol.topics import Topics, check_name
 
@@ -332,6 +333,8 @@ def volumes(write_echo: Callable[..., Path], tmp_path: Path) -> dict[str, str]:
 @pytest.mark.slow  # four programs
 def test_a_site_runs(checked: Any, volumes: dict[str, str], tmp_path: Path) -> None:
     """The containers of the site with TLS, as processes: all probes succeed, a call is answered, all end in order."""
+    if not (BUILT_PAGE / "index.html").is_file():
+        pytest.skip("the dashboard's page is not built (scripts/build-page)")
     alone = ["unshare", "--map-root-user", "--net", "--mount"]
     if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this machine allows no namespaces of one's own")

@@ -21,11 +21,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import convert
 from rich.console import Console
 
 from mqinfer import Client, __version__
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
+from mqinfer.cli.watching.overview import ServerReplies, _Server, _usage
 from mqinfer.cli.watching.status import _picture, _tables
 from mqinfer.protocol.states import (
     ClientState,
@@ -90,7 +92,6 @@ def test_everything_at_a_glance(
     (process,) = (each for each in found["processes"] if each["model"] == "echo")
     assert process["hash"] == client_hash
     assert process["memory_bytes"] > 1 << 20
-    assert process["cpu_cores"] >= 0
     assert row[3:7] == ["7", client_hash.removeprefix("sha256:")[:8], "cpu", "fp32"]
     (reason,) = (line for line in done.stdout.splitlines() if "[/x] is no configuration" in line)
     assert reason.split()[:2] == ["faulty", server.name]
@@ -196,6 +197,17 @@ def test_a_terminal(broker_url: str, unique: Callable[[str], str]) -> None:
     assert os.waitpid(process, 0)[1] == 0
     assert seen.count(b"servers: none; workers: none; ") >= 2
     assert b"Traceback" not in seen
+
+
+def test_cores() -> None:
+    """A process's CPU is counted between two replies; of one that was started anew since it is not known."""
+    stated = [("s.0", 7, 1.0), ("s.1", 8, 1.0)], [("s.0", 7, 4.0), ("s.1", 9, 0.5)]
+    before, now = (ServerReplies(at=at) for at in (10.0, 12.0))
+    for replies, processes in zip((before, now), stated, strict=True):
+        used = {name: {"pid": pid, "cpu_s": cpu_s, "memory_bytes": 5} for name, pid, cpu_s in processes}
+        replies.servers["s"] = convert({"processes": used}, _Server)
+    cores = [_usage(name, before, now)["cpu_cores"] for name in ("s.0", "s.1", "s.2")]
+    assert cores == [1.5, None, None]
 
 
 def overview(workers: int) -> dict[str, Any]:

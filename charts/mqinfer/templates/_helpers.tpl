@@ -48,9 +48,9 @@ imagePullSecrets:
 {{- end }}
 securityContext:
   runAsNonRoot: true
-  runAsUser: 1000
-  runAsGroup: 1000
-  fsGroup: 1000
+  runAsUser: 10001
+  runAsGroup: 10001
+  fsGroup: 10001
   seccompProfile: {type: RuntimeDefault}
 {{- with .of.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
