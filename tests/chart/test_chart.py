@@ -260,6 +260,16 @@ def test_pods_are_confined(checked: Any) -> None:
         assert [each for each in files if not any(each.startswith(path) for path in mounted)] == []
 
 
+def test_images(checked: Any) -> None:
+    """Each image is a stage of deploy/Containerfile, and runs as the user that the stage has."""
+    text = (ROOT / "deploy" / "Containerfile").read_text()
+    users = dict(re.findall(r"^FROM \S+ AS (\S+)$(?:(?!^FROM).)*?^USER (\d+:\d+)$", text, re.MULTILINE | re.DOTALL))
+    for _, pod, container in workloads(checked):
+        stage = container["image"].rpartition("/")[2].partition(":")[0].removeprefix("mqinfer-")
+        context = pod["securityContext"]
+        assert users[stage] == f"{context['runAsUser']}:{context['runAsGroup']}"
+
+
 def test_the_end_of_pods(checked: Any) -> None:
     """Each has the time that its program takes to drain, at least."""
     grace = {container["name"]: pod["terminationGracePeriodSeconds"] for _, pod, container in workloads(checked)}
