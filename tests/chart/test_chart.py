@@ -30,14 +30,15 @@ PEERS = Path(os.environ.get("MQINFER_PEERS") or ROOT / ".venv-peers")
 KEY = "5b0e7c1f93a84d26b7aa"
 IMAGE = {"registry": "registry.example.org/fleet"}
 URL = {"url": "s3://models/site"}
-SCALE = {"trigger": "metrics-api", "maxReplicas": 8, "pending": 32}
+SCALE = {"trigger": "metrics-api", "maxReplicas": 8}
+BY_PROMETHEUS = {"trigger": "prometheus", "maxReplicas": 8, "pending": 4}
 PAGE = {"enabled": True, "tlsSecret": "page", "keysSecret": "keys"}
 TLS: dict[str, Any] = {
     "image": IMAGE,
     "broker": {"secret": "broker", "service": {"type": "LoadBalancer", "annotations": {"who": "vehicles"}}},
     "tls": {"secret": "logins"},
     "repository": {"claim": "models", "poll": 0},
-    "workers": {"echo": {"models": ["echo"], "autoscaling": SCALE | {"trigger": "prometheus"}}},
+    "workers": {"echo": {"models": ["echo"], "autoscaling": BY_PROMETHEUS}},
     "gateway": {"tlsSecret": "page", "keysSecret": "keys", "replicas": 1},
     "dashboard": PAGE | {"hosts": ["fleet.example.org"]},
     "monitoring": {"serviceMonitor": True, "alerts": True, "prometheusUrl": "http://prometheus:9090"},
@@ -100,8 +101,12 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "workers.seg.autoscaling.trigger",
     ),
     "prometheus without its address": (
-        MINIMAL | {"workers": {"seg": {"models": ["seg"], "autoscaling": SCALE | {"trigger": "prometheus"}}}},
+        MINIMAL | {"workers": {"seg": {"models": ["seg"], "autoscaling": BY_PROMETHEUS}}},
         "monitoring.prometheusUrl",
+    ),
+    "prometheus without a target": (
+        MINIMAL | {"workers": {"seg": {"models": ["seg"], "autoscaling": SCALE | {"trigger": "prometheus"}}}},
+        "pending",
     ),
     "no models": (MINIMAL | {"repository": {}}, "/repository/url"),
     "an address and a claim": (MINIMAL | {"repository": URL | {"claim": "models"}}, "/repository/url"),
@@ -301,14 +306,13 @@ def test_scaling(checked: Any) -> None:
         "name": "site-mqinfer-seg",
     }
     assert by_lag["spec"]["minReplicaCount"] == 0
-    assert [each["metadata"]["valueLocation"] for each in by_lag["spec"]["triggers"]] == [
-        r"seg\.v2.pending",
-        "depth.pending",
-    ]
-    url = by_lag["spec"]["triggers"][0]["metadata"]["url"]
-    assert url == "http://site-mqinfer-gateway-metrics.fleet:8002/lag"
+    seg, depth = (each["metadata"] for each in by_lag["spec"]["triggers"])
+    assert (seg["valueLocation"], depth["valueLocation"]) == (r"seg\.v2.wanted", "depth.wanted")
+    assert (seg["targetValue"], depth["targetValue"]) == ("2", "2")  # so many processes a pod
+    assert seg["url"] == "http://site-mqinfer-gateway-metrics.fleet:8002/lag"
     assert by_prometheus["spec"]["scaleTargetRef"]["kind"] == "StatefulSet"
     query = by_prometheus["spec"]["triggers"][0]["metadata"]["query"]
+    assert by_prometheus["spec"]["triggers"][0]["metadata"]["threshold"] == "4"
     assert query == 'max(mqinfer_lag_pending_requests{model="echo",namespace="fleet"})'
 
 
@@ -356,7 +360,7 @@ def test_a_site_runs(checked: Any, volumes: dict[str, str], tmp_path: Path) -> N
         "manifests": checked["manifests"]["tls"],
         "volumes": volumes,
         "place": str(tmp_path / "pods"),
-        "calls": [[gateway, KEY, inputs, answer], [lag, "", None, '"workers"']],
+        "calls": [[gateway, KEY, inputs, answer], [lag, "", None, '"wanted"']],
     }
     command = [*alone, sys.executable, str(Path(__file__).with_name("site.py"))]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
