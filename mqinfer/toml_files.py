@@ -17,17 +17,26 @@ _DOTTED = re.compile(rf"(?<![\w-])(?:{_PART}\.[ \t]*){{{_MAX_NESTING}}}")
 
 
 def read_text(path: Path, most_bytes: int = MAX_FILE_BYTES) -> str:
-    """Return what a small file or a pipe holds; what never ends, such as a device, is not read on and on.
+    """Return the text of a small file or a pipe.
 
     Raises:
         OSError: It can't be read, or is larger.
         UnicodeDecodeError: It is not UTF-8.
     """
+    return read_bytes(path, most_bytes).decode().replace("\r\n", "\n")
+
+
+def read_bytes(path: Path, most_bytes: int) -> bytes:
+    """Return what a file or a pipe holds; what never ends, such as a device, is not read on and on.
+
+    Raises:
+        OSError: It can't be read, or is larger.
+    """
     with path.open("rb") as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise OSError(errno.EFBIG, f"it has more than {most_bytes} bytes", str(path))
-    return content.decode().replace("\r\n", "\n")
+    return content
 
 
 def parse_toml(text: str) -> dict[str, Any]:

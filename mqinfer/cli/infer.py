@@ -29,7 +29,9 @@ from mqinfer.logs import printable, reason
 from mqinfer.protocol.card import ColourOrder, ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.types import EncodedTensor
+from mqinfer.toml_files import read_bytes
 
 _PICTURES = (".jpg", ".jpeg", ".png")
 _FLOATS = (Datatype.FP16, Datatype.FP32, Datatype.FP64)
@@ -183,8 +185,10 @@ def read_input(text: str) -> tuple[str, Input | bytes]:
         raise ConfigError(f"--input {text!r}: expected FILE or NAME=FILE, such as input=frame.npy")
     try:
         if file.startswith("@"):
-            return name, path.read_bytes()
-        return name, picture_file(name, path.read_bytes()) if path.suffix.lower() in _PICTURES else _array(path)
+            return name, read_bytes(path, DEFAULT_LIMITS.payload_bytes)
+        if path.suffix.lower() in _PICTURES:
+            return name, picture_file(name, read_bytes(path, DEFAULT_LIMITS.payload_bytes))
+        return name, _array(path)
     except Exception as error:  # of NumPy's reader and Python's parsers
         raise ConfigError(
             f"--input {text!r}: can't read {path}: {reason(error)}; expected FILE or NAME=FILE with an .npy array, a "

@@ -17,7 +17,9 @@ from mqinfer.protocol.card import ColourOrder, ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Buffer, Datatype
 from mqinfer.protocol.errors import BadEncoding, BadTensor, MissingExtra
 from mqinfer.protocol.header import IMAGE_ENCODING
+from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.types import EncodedTensor
+from mqinfer.toml_files import read_bytes
 
 PictureInput = str | PathLike[str] | bytes | bytearray | memoryview | npt.NDArray[Any]
 """Path of a JPEG or PNG, the bytes of one, or pixels `[height, width, 3]` in RGB order or `[height, width]`."""
@@ -68,7 +70,8 @@ def picture_tensor(
 
 
 def _file(picture: object, name: str) -> EncodedTensor:
-    data = Path(picture).read_bytes() if isinstance(picture, str | PathLike) else picture
+    most = DEFAULT_LIMITS.payload_bytes
+    data = read_bytes(Path(picture), most) if isinstance(picture, str | PathLike) else picture
     if not isinstance(data, bytes | bytearray | memoryview):  # such as the None of OpenCV for a file that it can't read
         expected = "expected a path, the bytes of a JPEG or PNG, or an array of its pixels"
         raise BadTensor(f"a picture of type {type(data).__name__}: {expected}")

@@ -9,6 +9,8 @@ from mqinfer.images.picture import CompressedImage
 from mqinfer.judging.settings import FIRST, LAST, DifferenceDetector
 from mqinfer.judging.thumbnail import Thumbnail, difference, thumbnail
 from mqinfer.protocol.errors import BadImage, ConfigError
+from mqinfer.protocol.limits import DEFAULT_LIMITS
+from mqinfer.toml_files import read_bytes
 
 T = TypeVar("T")
 
@@ -21,9 +23,10 @@ def read_picture(settings: DifferenceDetector) -> Thumbnail | None:
     """
     if settings.against in {LAST, FIRST}:
         return None
-    path = Path(settings.against)
+    path, why = Path(settings.against), "no such file"
     try:
-        return thumbnail(CompressedImage(path.suffix, path.read_bytes()))
+        if path.is_file():
+            return thumbnail(CompressedImage(path.suffix, read_bytes(path, DEFAULT_LIMITS.payload_bytes)))
     except OSError as error:
         why = error.strerror or str(error)
     except BadImage as error:

@@ -155,7 +155,8 @@ class Impostor:
         for content in contents:
             for _ in range(times):
                 self._todo.put(content)
-        wait_until(self._todo.empty)
+        while left := self._todo.qsize():  # each has its time: a busy machine takes long for some
+            wait_until(lambda left=left: self._todo.qsize() < left)  # type: ignore[misc]  # bound now
         goal = self.good + 2
         wait_until(lambda: self.good >= goal)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -163,3 +164,14 @@ def test_a_picture_that_cannot_be_read(tmp_path: Path, content: bytes | None) ->
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"difference\.against = .*empty\.png.*expected 'last', 'first' or the path"):
         read_picture(DifferenceDetector(1.0, str(path)))
+
+
+def test_a_pipe_or_gigabytes_are_no_picture(tmp_path: Path) -> None:
+    """Opening the one would wait for ever, the other would fill the memory."""
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(ConfigError, match="no such file"):
+        read_picture(DifferenceDetector(1.0, str(tmp_path / "pipe.png")))
+    with (tmp_path / "large.png").open("wb") as file:
+        file.truncate(1 << 34)
+    with pytest.raises(ConfigError, match="it has more than 67108864 bytes"):
+        read_picture(DifferenceDetector(1.0, str(tmp_path / "large.png")))
