@@ -16,8 +16,11 @@ import numpy as np
 import pytest
 
 from benchmarks.faults import EchoTraffic, Figures, as_markdown, beside
+from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.nats.secured import keep_running
 from mqinfer.broker.nats.server import NatsServers
+from mqinfer.protocol.topics import Topics
+from tests.broker.bridges import Bridges
 from tests.broker.nats.machines import Machines
 from tests.broker.nats.server import NatsServer
 from tests.faults.test_network import link, test_half_open_connection, test_twenty_cuts
@@ -200,3 +203,29 @@ def test_a_full_disk(
         return f"full disk at the {whose} of three servers for {pick(15, 60)} s, 75/s"
 
     under_load(spread, fill, figure)
+
+
+def test_a_cluster_behind_bridges(
+    own_broker: MosquittoServer,
+    cluster: NatsServers,
+    workers: Callable[..., Any],
+    traffic: Callable[..., Any],
+    topics: Topics,
+    pick: Callable[..., int],
+    figure: Figures,
+) -> None:
+    """Clients at a Mosquitto ask workers at a cluster, whose servers are killed in turn: each request is `ok`."""
+    workers(20, 20, 20, url=cluster.url)
+    with Bridges(own_broker.url, cluster.url, topics):
+        client: EchoTraffic = traffic(own_broker.url, first=10)
+
+        def kill() -> str:
+            times = pick(1, 3)
+            for number in range(times):
+                asyncio.run(_leader(cluster.url))
+                os.kill(cluster.pids[number], signal.SIGKILL)
+                time.sleep(3.0)
+            asyncio.run(_leader(cluster.url))
+            return f"SIGKILL of a server of the cluster behind two bridges, {times} times, 75/s"
+
+        under_load(client, kill, figure)

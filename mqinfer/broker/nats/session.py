@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
+
+T = TypeVar("T")
 
 _log = logging.getLogger("mqinfer.broker")
 
@@ -154,10 +156,10 @@ class NatsSession:
         while missing := [route for route in self._routes if route.subscription not in self._subscriptions]:
             with suppress(NotAuthorized):  # it is in the log; what else there is goes on
                 kept = await self._listen(missing[0])
-                if self._is_settled.is_set():
-                    await self._catch_up(missing[0], kept)
-                else:
+                if self.is_cluster and is_return:
                     self._spawn(self._catch_up(missing[0], kept))
+                else:
+                    await self._catch_up(missing[0], kept)
         self.accepted = True
 
     async def _settle(self) -> None:
@@ -180,7 +182,7 @@ class NatsSession:
             await asyncio.sleep(LOST_IN_CLUSTER_S / BEATS)
             await self._in_time(partial(find_stream, self._client, is_cluster=True), LOST_IN_CLUSTER_S)
 
-    async def _in_time(self, work: Callable[[], Awaitable[object]], seconds: float) -> None:
+    async def _in_time(self, work: Callable[[], Awaitable[T]], seconds: float) -> T:
         """Do what needs the leader of a cluster, as soon as there is one.
 
         Raises:
@@ -189,13 +191,11 @@ class NatsSession:
         end = time.monotonic() + seconds
         while True:
             try:
-                await asyncio.wait_for(work(), _PATIENCE_S)
-            except (BrokerUnreachable, TimeoutError) as error:
+                return await asyncio.wait_for(work(), _PATIENCE_S)
+            except (BrokerUnreachable, Refusal, TimeoutError) as error:
                 if time.monotonic() > end:
                     raise BrokerUnreachable(f"no leader of the cluster for {seconds:g} s: {error}") from error
                 await asyncio.sleep(_AGAIN_S)
-            else:
-                return
 
     async def _connect(self, address: BrokerAddress) -> None:
         from nats.errors import AuthorizationError, Error
@@ -475,7 +475,8 @@ class NatsSession:
                 "inactive_threshold": int(ANSWER_S * 1e9),
             }
             asked = {"stream_name": STREAM, "config": what}
-            answer = await ask(self._client, f"CONSUMER.CREATE.{STREAM}.{consumer}.{name}", asked)
+            create = partial(ask, self._client, f"CONSUMER.CREATE.{STREAM}.{consumer}.{name}", asked)
+            answer = await (self._in_time(create, _ELECTION_S) if self.is_cluster else create())
             if answer["num_pending"]:
                 await asyncio.wait_for(done.wait(), ANSWER_S)
         except TimeoutError:
