@@ -20,6 +20,7 @@ from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.nats.secured import keep_running
 from mqinfer.broker.nats.server import NatsServers
 from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.types import Outcome
 from tests.broker.bridges import Bridges
 from tests.broker.nats.machines import Machines
 from tests.broker.nats.server import NatsServer
@@ -214,18 +215,35 @@ def test_a_cluster_behind_bridges(
     pick: Callable[..., int],
     figure: Figures,
 ) -> None:
-    """Clients at a Mosquitto ask workers at a cluster, whose servers are killed in turn: each request is `ok`."""
+    """Clients at a Mosquitto ask workers at a cluster, whose servers are killed: one outcome each, and then `ok` again.
+
+    While the servers elect a leader bridges know no workers, and clients wait for one as long as their patience lasts.
+    """
     workers(20, 20, 20, url=cluster.url)
     with Bridges(own_broker.url, cluster.url, topics):
         client: EchoTraffic = traffic(own_broker.url, first=10)
 
-        def kill() -> str:
-            times = pick(1, 3)
+        times = pick(1, 3)
+
+        def kill() -> None:
             for number in range(times):
                 asyncio.run(_leader(cluster.url))
                 os.kill(cluster.pids[number], signal.SIGKILL)
                 time.sleep(3.0)
             asyncio.run(_leader(cluster.url))
-            return f"SIGKILL of a server of the cluster behind two bridges, {times} times, 75/s"
 
-        under_load(client, kill, figure)
+        with beside(kill) as killing:
+            while killing.is_alive():
+                client.pace(75.0, 20)
+        client.wait()
+        client.check()
+        outcomes = client.outcomes()
+        figure(f"SIGKILL of servers of the cluster behind two bridges, {times} times, 75/s", "outcomes", outcomes)
+        assert set(outcomes) <= {"ok", "no_worker"}
+
+        def is_served() -> bool:
+            client.burst(1)
+            client.wait()
+            return client.ended[-1].outcome is Outcome.OK
+
+        wait_until(is_served)
