@@ -362,7 +362,7 @@ def test_a_site_runs(checked: Any, volumes: dict[str, str], tmp_path: Path) -> N
         "place": str(tmp_path / "pods"),
         "calls": [[gateway, KEY, inputs, answer], [lag, "", None, '"wanted"']],
     }
-    command = [*alone, sys.executable, str(Path(__file__).with_name("site.py"))]
+    command = [*alone, sys.executable, str(Path(__file__).with_name("cluster.py"))]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         command, input=json.dumps(asked), capture_output=True, text=True, timeout=500, check=False, env=environment
