@@ -157,7 +157,7 @@ BROKEN = {
 
 async def test_what_is_no_message_ends_its_connection(open_core: OpenCore) -> None:
     """Each is closed, one that goes in the midst of a message is forgotten, and others are served."""
-    async with open_core() as core, detecting(core, max_connections=2, timeout=5.0) as port, connected(port) as req:
+    async with open_core() as core, detecting(core, max_connections=2, timeout=10.0) as port, connected(port) as req:
         for name, sent in BROKEN.items():
             async with connected(port, sent) as other:
                 assert await other.reader.read() == b"", name
