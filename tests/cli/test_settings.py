@@ -135,7 +135,9 @@ def test_every_option_has_a_variable_and_a_key() -> None:
     assert len(named) > 200
     assert len(variables) == len(set(variables))
     assert {"MQINFER_MODELS_LOAD_TIMEOUT", "MQINFER_STATUS_JSON", "MQINFER_BROKER_CONFIG"} <= set(variables)
-    assert all(path and option.envvar[0].startswith("MQINFER_" + path[0].upper()) for path, option in named)
+    assert all(
+        path and option.envvar[0].startswith("MQINFER_" + path[0].upper().replace("-", "_")) for path, option in named
+    )
 
 
 def test_the_examples_are_right() -> None:

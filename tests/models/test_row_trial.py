@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +98,8 @@ def test_open_axes_beside_the_first(tmp_path: Path) -> None:
 
 
 _SMALL = ["classifier_224", "small_16", "vae_like"]
+_ASKED = {*_SMALL, "conv_vae", "conv_vae_onnx", "conv_vae_savedmodel"}
+"""Networks whose answers are compared, too."""
 _ALONE = "frame_mask"  # its file fixes the batch at one
 _SET_TO_ONE = {name for name, model in CATALOGUE.items() if "max_batch_size = 1 " in model.config}
 _SAME = "rows of unlike values made the same results in a trial"
@@ -112,14 +113,15 @@ _SAME = "rows of unlike values made the same results in a trial"
     ],
 )
 def test_networks_of_the_zoo_with_strangers(tmp_path: Path, name: str) -> None:
-    """Requests that share a run are answered as each alone, also where one a run is set, which a user may raise."""
+    """Rows of each network come out as each alone, also where it is set to one a run, which a user may raise."""
     building.build(tmp_path, [name], lessons=Lessons(lesson_drive, CLASSES, lessons_key()))
     (version,) = Repository(tmp_path).models()
-    raised = replace(version.config, max_batch_size=max(4, version.config.max_batch_size or 0))
-    model = load_model(replace(version, config=raised) if name in _SET_TO_ONE else version, device="cpu")
-    reason = why_rows_stay_alone(model.backend, model.card)
-    assert reason in {"", _SAME}
-    assert _check_strangers(model, {spec.name: _unlike(spec) for spec in model.card.inputs}) or reason == _SAME
+    model = load_model(version, device="cpu")
+    assert (model.card.max_batch_size > 1) != (name in _SET_TO_ONE)
+    # Random weights may have the same results for each picture.
+    assert why_rows_stay_alone(model.backend, model.card) in {"", _SAME}
+    if name in _ASKED:
+        assert _check_strangers(model, {spec.name: _unlike(spec) for spec in model.card.inputs})
     model.backend.close()
 
 
