@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mqinfer.extras import import_extra
+from mqinfer.models.backends.onnx import import_onnxruntime
 from mqinfer.models.load_options import default_threads
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
@@ -66,7 +66,7 @@ def open_session(path: Path) -> Any:
     Raises:
         MissingExtra: onnxruntime is not installed.
     """
-    onnxruntime = import_extra("onnxruntime", "worker")
+    onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.intra_op_num_threads = default_threads()

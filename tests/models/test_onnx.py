@@ -1,6 +1,9 @@
 """The ONNX back end, on real files of every datatype, and on what is no model."""
 
+import os
 import resource
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -24,6 +27,20 @@ from mqinfer.protocol.types import TensorSpec
 
 WriteOnnx = Callable[..., Path]
 NUMBERS = [datatype for datatype in Datatype if datatype is not Datatype.BYTES]
+
+
+def test_nothing_is_reported_to_anybody(write_onnx: WriteOnnx, tmp_path: Path) -> None:
+    """ONNX Runtime's reports keep an id and what is to be sent in the cache of whoever runs it: there is neither."""
+    path = write_onnx(tmp_path / "model.onnx", Datatype.FP32)
+    code = "import sys; from pathlib import Path; from mqinfer.models.backends.onnx import LoadOptions, load; "
+    code += "print(load(Path(sys.argv[1]), LoadOptions()).inputs[0].name)"
+    home = tmp_path / "home"
+    home.mkdir()
+    environment = {name: value for name, value in os.environ.items() if name not in {"CI", "ORT_DISABLE_TELEMETRY"}}
+    environment = {**environment, "HOME": str(home), "XDG_CACHE_HOME": str(home)}
+    output = subprocess.run([sys.executable, "-c", code, path], env=environment, check=True, stdout=subprocess.PIPE)
+    assert output.stdout == b"x\n"
+    assert not list(home.rglob("*onnxruntime*"))
 
 
 def loaded(path: Path, **options: Any) -> Backend:

@@ -9,9 +9,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from mqinfer.extras import import_extra
 from mqinfer.lab.conversion import import_onnx
 from mqinfer.lab.optimize.passes import fix_batch, fuse_argmax, fuse_normalisation, open_argmax, prune, resize_before
+from mqinfer.models.backends.onnx import import_onnxruntime
 from mqinfer.models.repository.config import ModelConfig
 from mqinfer.protocol.card import ColourOrder, ImageContract, Layout, ModelCard
 from mqinfer.protocol.datatypes import Datatype
@@ -155,7 +155,7 @@ def _write(model: Any, before: Any, path: Path) -> str:
 
 
 def _optimise(path: Path) -> None:
-    onnxruntime = import_extra("onnxruntime", "optimize")
+    onnxruntime = import_onnxruntime()
     settings = onnxruntime.SessionOptions()
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     settings.optimized_model_filepath = str(path)

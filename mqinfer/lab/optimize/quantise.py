@@ -12,6 +12,7 @@ from typing import Any
 
 from mqinfer.extras import import_extra
 from mqinfer.lab.conversion import import_onnx
+from mqinfer.models.backends.onnx import import_onnxruntime
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ModelNotLoadable
 
@@ -88,6 +89,7 @@ def no_telemetry() -> Iterator[None]:
 
 
 def _quantization() -> Any:
+    import_onnxruntime()
     return import_extra("onnxruntime.quantization", "optimize")
 
 

@@ -20,6 +20,7 @@ from mqinfer.lab.profiling.inputs import InputSource, RandomInputs
 from mqinfer.lab.profiling.memory import gpu_bytes, peak_bytes, reset_peak, resident_bytes
 from mqinfer.lab.profiling.results import Loaded, Turn
 from mqinfer.models.backend import Backend
+from mqinfer.models.backends.onnx import import_onnxruntime
 from mqinfer.models.backends.tensorflow.runtime import import_tensorflow
 from mqinfer.models.engines import choose_loader
 from mqinfer.models.load_options import LoadOptions
@@ -27,7 +28,7 @@ from mqinfer.models.repository.files import check_model_files
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
 
-_MODULES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "pytorch": "torch"}
+_MODULES = {"openvino": "openvino", "pytorch": "torch"}
 """Engine to Python module."""
 
 
@@ -115,6 +116,8 @@ def _load(subject: Subject) -> tuple[Backend, Loaded]:
 def _import(engine: str | None) -> None:
     if engine == "tensorflow":
         import_tensorflow()
+    elif engine == "onnxruntime":
+        import_onnxruntime()
     elif engine in _MODULES:
         import_module(_MODULES[engine])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 import re
 import time
 from collections import Counter
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mqinfer.extras import missing_extra
+from mqinfer.extras import import_extra
 from mqinfer.logs import log_once
 from mqinfer.models.backend import Backend, prepared_sizes
 from mqinfer.models.backends.onnx_binding import run_bound
@@ -65,6 +66,18 @@ _DATATYPES = {
 }
 
 
+def import_onnxruntime() -> Any:
+    """Import ONNX Runtime without the reports that it sends its maker since 1.29, with names of models and graphs.
+
+    The variable counts once, before the first session (github.com/microsoft/onnxruntime/pull/27379).
+
+    Raises:
+        MissingExtra: It is not installed.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    return import_extra("onnxruntime", "worker")
+
+
 def load(path: Path, options: LoadOptions) -> Backend:
     """Load an ONNX model with the best requested execution provider; those that are not available are logged.
 
@@ -75,10 +88,7 @@ def load(path: Path, options: LoadOptions) -> Backend:
         ModelNotLoadable: The file is damaged, or needs what this ONNX Runtime doesn't have.
         ConfigError: `model.toml` contradicts the file, or an accelerator has no such parameter.
     """
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise missing_extra("onnxruntime", "worker") from error
+    onnxruntime = import_onnxruntime()
     onnxruntime.set_default_logger_severity(_FATAL)  # errors come as exceptions
     session, attempt = _open(onnxruntime, path, options)
     is_stated = _THREADS in options.parameters or options.threads != default_threads()
@@ -316,9 +326,7 @@ class OnnxBackend:
 
 def _shrinking() -> Any:
     """Return the options of a run after which ONNX Runtime frees the memory that it keeps and that nothing uses."""
-    import onnxruntime
-
-    options = onnxruntime.RunOptions()
+    options = import_onnxruntime().RunOptions()
     options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
     return options
 
