@@ -29,7 +29,7 @@ _GROUPS = {
         "infer": ("infer", "Send one request to a model and print the result."),
     },
     "Watch": {
-        "status": ("watching.status", "Show servers, models, workers, streams and drops, once or live."),
+        "status": ("watching.status", "Show servers, models, workers, streams, drops, once or live."),
         "watch": ("watching.watch", "Show the results of other clients as they come."),
         "support-bundle": ("support", "Write an archive for those who are to help, without secrets."),
         "dashboard": ("web.dashboard", "Serve a page with live pictures, results and workers."),

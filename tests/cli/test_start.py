@@ -80,7 +80,8 @@ def test_the_help_groups_the_subcommands() -> None:
     """Each stands once, with a sentence that fits on its line."""
     shown = sections()
     assert list(shown)[1:] == ["Run", "Watch", "Recordings", "Models", "Site", "Measure"]
-    rows = [row for heading in list(shown)[1:] for row in re.findall(r"^  (\w+)  +(.*)$", shown[heading], re.MULTILINE)]
+    line = re.compile(r"^  ([\w-]+)  +(.*)$", re.MULTILINE)
+    rows = [row for heading in list(shown)[1:] for row in line.findall(shown[heading])]
     assert sorted(name for name, _ in rows) == sorted(path[0] for path in COMMANDS if len(path) == 1)
     assert all(re.fullmatch(r"[A-Z].{,68}\.", summary) for _, summary in rows)
 

@@ -33,9 +33,8 @@ STARTS_PROGRAMS = {
     "logs.py",  # this Python, which filters lines of stderr
     "lab/profiling/memory.py",  # nvidia-smi
     "lab/conversion.py",  # this Python, with the model's path
-    "bench/processes.py",  # this Python
-    "bench/noscope/experiment.py",  # this Python, on one core
     "cli/demo.py",  # this Python
+    "cli/support.py",  # journalctl
 }
 
 
