@@ -166,6 +166,6 @@ def test_a_broker(tmp_path: Path) -> None:
     """Its Mosquitto is halted, so that it does not end by itself."""
     broker = Program("mqinfer broker", tmp_path / "log", command("broker", "--port", "0"), {})
     wait_until(lambda: "broker ready" in broker.log())
-    (mosquitto,) = [pid for pid in alive(broker.process.pid) if b"mosquitto.conf" in words_of(pid)]
+    (mosquitto,) = [pid for pid in alive(broker.process.pid) if b"server.conf" in words_of(pid)]
     os.kill(mosquitto, signal.SIGSTOP)
     assert interrupt(broker).endswith("ended at once; the broker was killed")
