@@ -21,6 +21,7 @@ from mqinfer.client.options import ClientOptions
 from mqinfer.client.registry import Registry
 from mqinfer.cloud_worker.serving.load import Admission, LoadMeter
 from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.supervision.control_server import LOOK_S
 from mqinfer.fair_queue import FairQueue
 from mqinfer.metrics.lag import Lag, lag
 from mqinfer.protocol.errors import Rejected
@@ -38,7 +39,6 @@ __all__ = ["Followed", "Rule", "SiteOptions", "follow"]
 
 _MODEL = "m"
 _STATES_S = 2.0
-_LOOK_S = 1.0
 
 
 class Rule(Protocol):
@@ -262,7 +262,7 @@ class _Site:
             self.found.turns += self._direction not in {0, direction}
             self._direction = direction
             self.found.curve.append((self.now, wanted))
-        self._at(self.now + _LOOK_S, self._look)
+        self._at(self.now + LOOK_S, self._look)
 
     def _start(self, seconds: float) -> None:
         self.found.starts += 1

@@ -28,9 +28,9 @@ from mqinfer.cli.options import (
     with_group,
 )
 from mqinfer.cloud_worker.serving.options import ServingOptions, WorkerOptions
-from mqinfer.cloud_worker.supervision import canary
-from mqinfer.cloud_worker.supervision.autoscaling import LOOK_S, Autoscaler, Bounds
-from mqinfer.cloud_worker.supervision.control_server import ControlServer
+from mqinfer.cloud_worker.supervision.autoscaling import Autoscaler, Bounds
+from mqinfer.cloud_worker.supervision.canary import CanaryWatch
+from mqinfer.cloud_worker.supervision.control_server import LOOK_S, ControlServer
 from mqinfer.cloud_worker.supervision.management import Management
 from mqinfer.cloud_worker.supervision.metrics import add_server, is_ready
 from mqinfer.cloud_worker.supervision.planning import plan
@@ -134,7 +134,7 @@ def worker(
             follows_clients=bounds is not None,
             on_failure=supervisor.stop,
         )
-        control.repeat(canary.LOOK_S, canary.CanaryWatch(supervisor, management).look)
+        control.repeat(LOOK_S, CanaryWatch(supervisor, management).look)
         _repeat(control, management, bounds, name, poll, models)
         supervisor.on_event = control.report
         _stop_on_signals(supervisor)

@@ -20,7 +20,7 @@ from mqinfer.client.registry import Registry
 from mqinfer.metrics.client import add_connection
 from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.errors import NotConnected
-from mqinfer.protocol.states import AT_WORK, WorkerStatus
+from mqinfer.protocol.states import WorkerStatus
 
 _MOST_CLAIMED = 1 << 20
 """Requests of one client that count, of all models together."""
@@ -58,7 +58,7 @@ def lag(known: Registry, now: float) -> dict[str, Lag]:
     """
     depth, workers, capacity = (Counter[str]() for _ in range(3))
     for worker in known.workers.values():
-        for model in {served.name for served in worker.models} if worker.status in AT_WORK else ():
+        for model in worker.serves:
             depth[model] += worker.depth
             if worker.status is WorkerStatus.READY:
                 workers[model] += 1

@@ -28,7 +28,7 @@ class ProcessUsage(Struct, frozen=True):
         gpu_ratio: Share of the time, of one GPU, in which it ran something there.
     """
 
-    pid: int
+    pid: int = 0
     cpu_s: float = 0.0
     memory_bytes: int = 0
     gpu_memory_bytes: int = 0

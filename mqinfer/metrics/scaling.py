@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from mqinfer.client.registry import Registry
 from mqinfer.metrics.lag import Lag
-from mqinfer.protocol.states import AT_WORK, WorkerState
+from mqinfer.protocol.states import WorkerState
 from mqinfer.protocol.types import Outcome
 
 _RATE_S = 6.0
@@ -109,7 +109,7 @@ class SiteScaler:
         """
         serving = defaultdict[str, list[WorkerState]](list)
         for worker in known.workers.values():
-            for model in {each.name for each in worker.models} if worker.status in AT_WORK else ():
+            for model in worker.serves:
                 serving[model].append(worker)
         self._scalers = {model: self._scalers.get(model) or Scaler() for model in lags}
         return {model: scaler.update(now, lags[model], serving[model]) for model, scaler in self._scalers.items()}

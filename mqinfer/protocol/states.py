@@ -150,6 +150,11 @@ class WorkerState(_State, frozen=True):
     counters: Mapping[str, Count] = {}
     running: tuple[RequestId, ...] = ()
 
+    @property
+    def serves(self) -> set[str]:
+        """Names of the models that it serves; none unless it is at work."""
+        return {model.name for model in self.models} if self.status in AT_WORK else set()
+
     def _fields(self) -> dict[str, Any]:
         fields = super()._fields()
         for model in fields["models"]:

@@ -16,6 +16,7 @@ from mqinfer.cli.options import ConnectionOptions
 from mqinfer.client.aio import AsyncClient
 from mqinfer.client.control import AsyncControl, ControlReply
 from mqinfer.metrics.lag import add_site, follow_site, lag, to_record
+from mqinfer.metrics.process_usage import ProcessUsage
 from mqinfer.protocol.control import Call, ModelState, Operation
 from mqinfer.protocol.errors import MqinferError, NotAuthorized, NoWorker
 from mqinfer.protocol.states import AT_WORK, PendingRequests, ServedModel, ServerStatus, WorkerStatus
@@ -67,16 +68,6 @@ def _is_entry(entry: object, texts: Iterable[str]) -> bool:
     return isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in texts)
 
 
-class _Usage(Struct, frozen=True):
-    """What a process uses of its machine, as its server states it."""
-
-    pid: int = 0
-    cpu_s: float = 0.0
-    memory_bytes: int = 0
-    gpu_memory_bytes: int = 0
-    gpu_ratio: float = 0.0
-
-
 class _Server(Struct, frozen=True):
     """What a server states of itself; nothing of that which another one leaves out.
 
@@ -90,7 +81,7 @@ class _Server(Struct, frozen=True):
     version: str = ""
     host: str = ""
     model_hashes: dict[str, str] = {}
-    processes: dict[str, _Usage] = {}
+    processes: dict[str, ProcessUsage] = {}
 
 
 def _age_s(incarnation: int) -> int:

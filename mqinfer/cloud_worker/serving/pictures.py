@@ -102,6 +102,7 @@ def write_words(
         answer = PictureAnswer(arrays, Placement.in_model(card.image, width, height))
         picture = answer.placement.picture
         described |= {"width": width, "height": height}
-        described |= describe_answer(answer, card.classes, min_score=wanted[0], most=wanted[1])
+        least, most = wanted
+        described |= describe_answer(answer, card.classes, min_score=least, most=most)
         described["outputs"] = describe_outputs(arrays, card.classes, answer.mask, answer.seen, picture)
     return document(described)[0]

@@ -14,14 +14,12 @@ from dataclasses import dataclass
 
 from mqinfer.client.registry import Registry
 from mqinfer.cloud_worker.supervision.management import Management
+from mqinfer.cloud_worker.supervision.planning import is_process_of
 from mqinfer.metrics.lag import Lag, lag
 from mqinfer.metrics.scaling import SiteScaler
 from mqinfer.protocol.errors import ConfigError
-from mqinfer.protocol.states import WorkerStatus
 
 log = logging.getLogger("mqinfer.cloud_worker")
-LOOK_S = 1.0
-"""Seconds between two looks at what waits."""
 _MOST = 1000
 
 
@@ -69,8 +67,7 @@ class Autoscaler:
             management: Of the server.
             known: What the broker keeps, with the states of clients.
         """
-        self._bounds, self._management, self._known = bounds, management, known
-        self._mine = re.compile(re.escape(server) + r"\.[0-9]+")
+        self._bounds, self._server, self._management, self._known = bounds, server, management, known
         self._site = SiteScaler()
 
     def look(self) -> None:
@@ -93,6 +90,4 @@ class Autoscaler:
 
     def _ready(self, model: str) -> int:
         """Return how many processes of this server, of all versions, are ready for a model."""
-        mine = [state for name, state in self._known.workers.items() if self._mine.fullmatch(name)]
-        ready = [state for state in mine if state.status is WorkerStatus.READY]
-        return sum(any(each.name == model for each in state.models) for state in ready)
+        return sum(is_process_of(self._server, state.worker) for state in self._known.models.ready_workers(model))

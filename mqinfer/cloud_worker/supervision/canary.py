@@ -27,8 +27,6 @@ from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.types import Outcome
 
 log = logging.getLogger("mqinfer.cloud_worker")
-LOOK_S = 1.0
-"""Seconds between two looks."""
 _BAND = 2.0
 _RIVALS = (8.0, 64.0)
 _ENOUGH = 1000.0

@@ -26,13 +26,13 @@ from mqinfer.client.registry import Registry
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import LinkMaker
 from mqinfer.cloud_worker.supervision.management import Management
+from mqinfer.cloud_worker.supervision.planning import is_process_of
 from mqinfer.cloud_worker.supervision.supervisor import Event
 from mqinfer.logs import log_call, log_dropped
 from mqinfer.protocol.card import read_card
 from mqinfer.protocol.control import CHANGES, Call, Operation, read_body, read_path
 from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError, NotConnected, Rejected
 from mqinfer.protocol.states import (
-    AT_WORK,
     ServerState,
     ServerStatus,
     WorkerState,
@@ -48,6 +48,8 @@ log = logging.getLogger("mqinfer.cloud_worker")
 _ORDERS = frozenset(operation.rpartition("/")[2] for operation in CHANGES)
 _DETAILS = ("versions", "labels", "traffic", "workers", "error")
 """Parts of the reply to an order that its line in the log has."""
+LOOK_S = 1.0
+"""Seconds between two looks at what waits, and at how a canary does."""
 _MAX_QUEUED = 256
 """Control requests in the queue; further ones are refused with `rejected`."""
 _MAX_KEPT = 256
@@ -258,8 +260,7 @@ class ControlServer:
             self._publish(Message(self._topics.worker_state(worker), b"", retain=True))
 
     def _is_mine(self, worker: str) -> bool:
-        name, _, number = worker.rpartition(".")
-        return name == self._name and number.isdecimal()
+        return is_process_of(self._name, worker)
 
     def _receive(self, message: Message) -> None:
         if message.topic == self._topics.control_state(self._name):
@@ -319,8 +320,7 @@ class ControlServer:
             self._publish(Message(self._topics.card(model), b"", retain=True))
 
     def _is_served_elsewhere(self, model: str) -> bool:
-        others = [state for worker, state in self.known.workers.items() if not self._is_mine(worker)]
-        return any(state.status in AT_WORK and model in {each.name for each in state.models} for state in others)
+        return any(model in state.serves for name, state in self.known.workers.items() if not self._is_mine(name))
 
     def _handle(self, message: Message) -> None:
         try:

@@ -133,6 +133,12 @@ def _numbered(specs: Iterable[ProcessSpec], name: str, taken: Iterable[str]) -> 
         yield replace(spec, options=replace(spec.options, name=check_name("worker", next(free))))
 
 
+def is_process_of(server: str, worker: str) -> bool:
+    """Return whether a worker's name is that of a server's process: the server's, a dot and a number."""
+    name, _, number = worker.rpartition(".")
+    return name == server and number.isdecimal()
+
+
 @dataclass(frozen=True, slots=True)
 class Changes:
     """Changes from the running processes to the wanted ones.
