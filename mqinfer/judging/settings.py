@@ -21,6 +21,10 @@ from mqinfer.protocol.types import Positive
 
 LAST, FIRST = "last", "first"
 """What a frame is compared with: the last frame of its stream that was not skipped, or the first one."""
+_BY_SERVERS = (
+    "a model in the cloud has as many workers as its servers start; remove the key, and start them with: "
+    "mqinfer worker --instances N, or --autoscale LEAST..MOST"
+)
 _BLOCKS = tuple(count for count in range(1, SIDE + 1) if SIDE % count == 0)
 
 
@@ -66,7 +70,7 @@ class SmallModel:
         repository: The model repository that has it; None if only workers have it.
         version: None for the default one.
         placement: Where it runs.
-        replicas: How many of it: at the edge runs at a time, in the cloud workers.
+        replicas: How many runs at a time there are at the edge; in the cloud the workers' servers decide that.
     """
 
     model: str
@@ -107,13 +111,11 @@ class Reference:
     Attributes:
         model: Its name.
         version: None for the default one.
-        replicas: How many workers it is meant to have; fewer are logged.
         score: The target is there if the model's confidence is at least this.
     """
 
     model: str
     version: str | None = None
-    replicas: Annotated[int, Meta(ge=1, le=1000)] = 1
     score: float = 0.5
 
     def __post_init__(self) -> None:
@@ -189,8 +191,10 @@ def to_record(settings: CascadeSettings, folder: Path = Path()) -> dict[str, obj
         if part is not None:
             given = {each.name: getattr(part, each.name) for each in fields(part)}
             record[stage] = {key: _plain(value, folder) for key, value in given.items() if value is not None}
-    if settings.target is None and isinstance(small := record.get("small"), dict):
-        del small["c_low"]
+    if isinstance(small := record.get("small"), dict):
+        # What a file may not have: see _small, and CascadeSettings.
+        unfit = {"c_low": settings.target is None, "replicas": small["placement"] is RunsAt.CLOUD}
+        record["small"] = {key: value for key, value in small.items() if not unfit.get(key)}
     return record
 
 
@@ -241,8 +245,14 @@ def check_changes(changes: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _small(*, repository: str | None = None, **rest: object) -> SmallModel:
+    if rest.get("placement") is RunsAt.CLOUD and "replicas" in rest:
+        raise ValueError(f"replicas counts runs at the edge, and placement is cloud: {_BY_SERVERS}")
     folder = None if repository is None else Path(repository)
     return SmallModel(repository=folder, **rest)  # type: ignore[arg-type] # each was converted by its check
+
+
+def _no_replicas(value: object, place: Place) -> None:
+    raise ConfigError(f"{place} = {value!r}: {_BY_SERVERS}")
 
 
 def _version(value: object, place: Place) -> str:
@@ -261,4 +271,8 @@ LIVE_KEYS: dict[str, Check] = {
     "version": _version,
 }
 """Every key that can be changed while a cascade runs, and its check."""
-_CASCADE = table_of(CascadeSettings, small=table_of(SmallModel, _small, repository=text))
+_CASCADE = table_of(
+    CascadeSettings,
+    small=table_of(SmallModel, _small, repository=text),
+    reference=table_of(Reference, replicas=_no_replicas),
+)

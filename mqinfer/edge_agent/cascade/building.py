@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -25,7 +24,6 @@ from mqinfer.judging.settings import CascadeSettings, RunsAt, SmallModel
 from mqinfer.protocol.card import ColourOrder, ModelCard
 from mqinfer.protocol.errors import ConfigError, ModelFailed
 
-log = logging.getLogger("mqinfer.edge_agent")
 _ANY_SIDE = 64
 """Side of a picture for a model that takes any, in pixels."""
 
@@ -67,7 +65,6 @@ def make_cascade(  # noqa: PLR0913, PLR0917 - what a run has
             if answers.small is not None:
                 there = _input(small, answers.small, LOSSLESS, preparer)
         answers.check()
-        _count_workers(settings, requester)
         stage = unless_complete.enter_context(closing(SmallStage(requester, options.timeout, own, there)))
         cascade = Cascade(answers, options, requester, preparer, stage, partial(load_own, preparer=preparer))
         unless_complete.pop_all()
@@ -120,14 +117,3 @@ def _try(answers: ResultMaker, network: SmallNetwork, here: SmallInput) -> None:
         answers.of_small(outputs)
     except ModelFailed as error:
         raise ConfigError(f"small model {network.card.name!r}: {error}") from error
-
-
-def _count_workers(settings: CascadeSettings, requester: Requester) -> None:
-    """Log it if fewer workers are ready than the cascade is made for."""
-    wanted = {settings.reference.model: settings.reference.replicas}
-    if settings.small is not None and settings.small.placement is RunsAt.CLOUD:
-        wanted[settings.small.model] = settings.small.replicas
-    for model, replicas in wanted.items():
-        ready = len(requester.registry.models.ready_workers(model))
-        if 0 < ready < replicas:
-            log.warning("cascade: %d of %d workers of model %s are ready", ready, replicas, model)

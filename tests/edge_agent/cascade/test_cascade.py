@@ -102,7 +102,7 @@ def test_masks(rig: Rig, placement: str) -> None:
 def test_the_small_model_in_the_cloud(rig: Rig) -> None:
     """Two workers serve it, and it needs no repository here; its request counts among the bytes."""
     rig.start("yolo", "is-car", "is-car")
-    settings = rig.settings(small={"placement": RunsAt.CLOUD, "repository": None, "c_low": 0.3, "replicas": 2})
+    settings = rig.settings(small={"placement": RunsAt.CLOUD, "repository": None, "c_low": 0.3})
     kept, _ = rig.run([frame_of(each, 10 if each % 2 else 130) for each in range(12)], settings)
     assert kept.stages == [WORKER, EDGE] * 6
     assert kept.present == [True, False] * 6

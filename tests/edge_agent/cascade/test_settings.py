@@ -33,14 +33,12 @@ blocks = 5
 model = "is-car"
 repository = "models"
 placement = "cloud"
-replicas = 2
 c_low = 0.1
 c_high = 0.9
 
 [reference]
 model = "yolo"
 version = "3"
-replicas = 4
 score = 0.4
 """
 LEAST = '[reference]\nmodel = "yolo"\n'
@@ -51,10 +49,10 @@ def test_a_whole_file(tmp_path: Path) -> None:
     """Paths are relative to the file's folder."""
     path = tmp_path / "cascade.toml"
     path.write_text(WHOLE)
-    small = SmallModel("is-car", 0.9, 0.1, tmp_path / "models", None, RunsAt.CLOUD, 2)
+    small = SmallModel("is-car", 0.9, 0.1, tmp_path / "models", None, RunsAt.CLOUD)
     found = read_settings(path)
     assert found == CascadeSettings(
-        Reference("yolo", "3", 4, 0.4), "car", DifferenceDetector(4.0, str(tmp_path / "empty.png"), 5), small
+        Reference("yolo", "3", 0.4), "car", DifferenceDetector(4.0, str(tmp_path / "empty.png"), 5), small
     )
     write_settings(tmp_path / "again.toml", found)
     assert read_settings(tmp_path / "again.toml") == found
@@ -78,7 +76,13 @@ def test_a_whole_file(tmp_path: Path) -> None:
         (SMALL.replace("c_high", "c_low = 0.5\nc_high"), "small.c_low is for a cascade with a target"),
         (SMALL.replace('repository = "m"\n', ""), "placement = \"edge\" needs the key 'repository'"),
         (SMALL + "score = 2", "reference: score = 2: expected a confidence from 0 to 1"),
-        (SMALL + "replicas = 0", "reference.replicas = 0: expected a whole number from 1"),
+        (SMALL.replace("c_high", "replicas = 0\nc_high"), "small.replicas = 0: expected a whole number from 1 to 64"),
+        (LEAST + "replicas = 2", "reference.replicas = 2: a model in the cloud has as many workers as its servers"),
+        (LEAST + "replicas = 1", "start them with: mqinfer worker --instances N, or --autoscale LEAST..MOST"),
+        (
+            SMALL.replace("c_high", 'placement = "cloud"\nreplicas = 2\nc_high'),
+            "small: replicas counts runs at the edge",
+        ),
         (SMALL.replace("c_high", 'placement = "moon"\nc_high'), "placement = 'moon': expected one of edge, cloud"),
         ("[reference", "not valid TOML"),
         ("\0", "not valid TOML"),
@@ -101,12 +105,26 @@ def test_errors_name_the_key_and_the_fix(tmp_path: Path, text: str, message: str
     target=st.text(min_size=1),
     model=st.text(min_size=1),
     replicas=st.integers(1, 64),
+    placement=st.sampled_from(RunsAt),
 )
 def test_what_is_written_is_read(
-    tmp_path: Path, t_diff: float, thresholds: list[float], target: str, model: str, replicas: int
+    tmp_path: Path,
+    t_diff: float,
+    thresholds: list[float],
+    target: str,
+    model: str,
+    replicas: int,
+    placement: RunsAt,
 ) -> None:
-    """Whatever the values are."""
-    small = SmallModel(model, thresholds[1], thresholds[0], tmp_path / "models", replicas=replicas)
+    """Whatever the values are; runs at a time are of a model at the edge only."""
+    small = SmallModel(
+        model,
+        thresholds[1],
+        thresholds[0],
+        tmp_path / "models",
+        placement=placement,
+        replicas=replicas if placement is RunsAt.EDGE else 1,
+    )
     given_settings = CascadeSettings(Reference(model), target, DifferenceDetector(t_diff), small)
     try:
         target.encode(), model.encode()
