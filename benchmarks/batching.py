@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from benchmarks.contestants.over_mqtt import BrokerAccess, OverMqtt
-from benchmarks.workloads import WORKLOADS, Workload, load_workloads
+from mqinfer.bench.contestants.over_mqtt import BrokerAccess, OverMqtt
+from mqinfer.bench.workloads import WORKLOADS, Workload, load_workloads
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.lab.machine import describe_machine
 from mqinfer.lab.report_files import Panel, Report

@@ -22,11 +22,11 @@ from tempfile import TemporaryDirectory
 from types import CodeType, FrameType
 
 import mqinfer
-from benchmarks.contestants.gateway import METHOD, request_maker, serving
-from benchmarks.contestants.grpc_server import OPTIONS
-from benchmarks.contestants.over_mqtt import BrokerAccess
-from benchmarks.processes import Program
-from benchmarks.workloads import Workload, load_workloads
+from mqinfer.bench.contestants.gateway import METHOD, request_maker, serving
+from mqinfer.bench.contestants.grpc_server import OPTIONS
+from mqinfer.bench.contestants.over_mqtt import BrokerAccess
+from mqinfer.bench.processes import Program
+from mqinfer.bench.workloads import Workload, load_workloads
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client.client import Client

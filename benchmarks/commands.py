@@ -24,7 +24,7 @@ from benchmarks.path import PathOptions, measure_path
 from benchmarks.relay import measure_relay
 from benchmarks.report import print_report, write_report
 from benchmarks.scale import ScaleOptions, measure_scale, measure_states, scale_grid
-from benchmarks.workloads import WORKLOADS, load_workloads
+from mqinfer.bench.workloads import WORKLOADS, load_workloads
 from mqinfer.cli.bench import ReportFiles
 from mqinfer.cli.exit_codes import exit_code, print_error
 from mqinfer.cli.options import plain_console, table_console, with_group

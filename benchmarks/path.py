@@ -11,7 +11,8 @@ import numpy as np
 from msgspec import structs
 
 from benchmarks.calls import CountedCalls, count_requests
-from benchmarks.contestants import (
+from benchmarks.results import Measurement, Round, Rounds
+from mqinfer.bench.contestants import (
     BareGrpc,
     Contestant,
     Direct,
@@ -19,10 +20,9 @@ from benchmarks.contestants import (
     SecureBroker,
     SocketFloor,
 )
-from benchmarks.contestants.over_mqtt import BrokerAccess, OverMqtt
-from benchmarks.processor_time import CpuMeter
-from benchmarks.results import Measurement, Round, Rounds
-from benchmarks.workloads import Workload
+from mqinfer.bench.contestants.over_mqtt import BrokerAccess, OverMqtt
+from mqinfer.bench.processor_time import CpuMeter
+from mqinfer.bench.workloads import Workload
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.lab.load import Drive
 from mqinfer.lab.machine import describe_machine

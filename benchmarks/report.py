@@ -9,11 +9,11 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.calls import calls_grid
-from benchmarks.contestants import BareGrpc, Direct, Gateway, SocketFloor
-from benchmarks.contestants.over_mqtt import OverMqtt
 from benchmarks.path import OVER_TLS
 from benchmarks.results import Measurement, Round
 from benchmarks.targets import GATEWAY_TARGETS, TARGETS, Target, judge
+from mqinfer.bench.contestants import BareGrpc, Direct, Gateway, SocketFloor
+from mqinfer.bench.contestants.over_mqtt import OverMqtt
 from mqinfer.lab import reports
 from mqinfer.lab.reports import Grid, machine_sentence, print_grid, write_files
 

@@ -23,8 +23,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from msgspec.json import Decoder
 
-from benchmarks.processes import Program
-from benchmarks.processor_time import seconds_of
+from mqinfer.bench.processes import Program
+from mqinfer.bench.processor_time import seconds_of
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto.configuration import render

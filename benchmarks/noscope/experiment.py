@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.processor_time import seconds_of
 from mqinfer.bench.processes import worker_processes
+from mqinfer.bench.processor_time import seconds_of
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.cloud_worker.serving.options import WorkerOptions

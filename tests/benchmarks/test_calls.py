@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import workloads
 from benchmarks.calls import (
     CallCounter,
     CountedCalls,
@@ -19,9 +18,10 @@ from benchmarks.calls import (
     count_requests,
     side_of,
 )
-from benchmarks.contestants.over_mqtt import BrokerAccess
 from benchmarks.golden import differences, figures_of, read_golden
-from benchmarks.workloads import WORKLOADS, fixed_shape, load_workloads
+from mqinfer.bench import workloads
+from mqinfer.bench.contestants.over_mqtt import BrokerAccess
+from mqinfer.bench.workloads import WORKLOADS, fixed_shape, load_workloads
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.lab.reports import as_json
 from mqinfer.lab.zoo import build

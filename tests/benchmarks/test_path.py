@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.contestants import SocketFloor
 from benchmarks.path import PathOptions, measure_path
-from benchmarks.processor_time import CpuMeter, seconds_of
-from benchmarks.workloads import WORKLOADS, Workload, fixed_shape, load_workloads
+from mqinfer.bench.contestants import SocketFloor
+from mqinfer.bench.processor_time import CpuMeter, seconds_of
+from mqinfer.bench.workloads import WORKLOADS, Workload, fixed_shape, load_workloads
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.lab.load import Stopwatch
 from mqinfer.lab.machine import describe_interpreter

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks.contestants import BareGrpc, Direct, Gateway, SocketFloor
-from benchmarks.contestants.over_mqtt import OverMqtt
 from benchmarks.report import as_json, as_markdown, grids, print_report, write_report
 from benchmarks.results import Measurement, Round, Rounds
 from benchmarks.targets import GATEWAY_TARGETS, judge
+from mqinfer.bench.contestants import BareGrpc, Direct, Gateway, SocketFloor
+from mqinfer.bench.contestants.over_mqtt import OverMqtt
 from mqinfer.protocol.errors import ConfigError
 
 

@@ -15,8 +15,6 @@ from mqinfer.models.load_options import default_threads
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["WORKLOADS", "Workload", "fixed_shape", "load_workloads", "numpy_dtype", "open_session"]
-
 WORKLOADS = {
     "small": "small_16",
     "frame": "frame_mask",

@@ -8,8 +8,6 @@ from typing import Protocol
 from mqinfer.lab.load import Drive
 from mqinfer.protocol.datatypes import Array
 
-__all__ = ["Contestant"]
-
 
 class Contestant(Protocol):
     """One way to the model: it is made once the model answers, then come any number of drives, then `close`."""

@@ -18,13 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.processes import Program
-from benchmarks.workloads import Workload, fixed_shape, numpy_dtype, open_session
+from mqinfer.bench.processes import Program, say
+from mqinfer.bench.workloads import Workload, fixed_shape, numpy_dtype, open_session
 from mqinfer.broker.packets import encode_variable_integer
 from mqinfer.lab.load import Drive, Stopwatch
 from mqinfer.protocol.datatypes import Array
-
-__all__ = ["SocketFloor", "serve"]
 
 _REQUESTS, _REPLIES = b"floor/requests", b"floor/replies"
 _CONNECT, _PUBLISH, _PUBACK, _SUBSCRIBE = 0x10, 0x30, 0x40, 0x82
@@ -102,7 +100,7 @@ def serve(port: str, path: str) -> None:
     session = open_session(Path(path))
     source, target = session.get_inputs()[0], session.get_outputs()[0]
     dtype, shape = numpy_dtype(source.type), fixed_shape(source.shape)
-    print("ready", flush=True)
+    say("ready")
     while True:
         request, acknowledgement = connection.receive()
         (output,) = session.run([target.name], {source.name: np.frombuffer(request, dtype).reshape(shape)})

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["CpuMeter", "seconds_of"]
-
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeVar
 
-from benchmarks.workloads import Workload
 from mqinfer.bench.processes import worker_processes
+from mqinfer.bench.workloads import Workload
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client.client import Client
@@ -20,8 +20,6 @@ from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.lab.load import Drive, Overlapping, repeat
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ModelFailed, MqinferError
-
-__all__ = ["BrokerAccess", "OverMqtt"]
 
 _Result = TypeVar("_Result", InferResult, "Future[InferResult]")
 _REQUEST_TIMEOUT_S = 30.0

@@ -8,12 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Self
 
-from benchmarks.contestants.over_mqtt import BrokerAccess
+from mqinfer.bench.contestants.over_mqtt import BrokerAccess
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.mosquitto import BrokerFolder, Login, Ports, Role
 from mqinfer.broker.mosquitto.serving import secured
-
-__all__ = ["SecureBroker"]
 
 
 class SecureBroker:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.workloads import Workload, open_session
+from mqinfer.bench.workloads import Workload, open_session
 from mqinfer.lab.load import Drive, repeat
 from mqinfer.protocol.datatypes import Array
-
-__all__ = ["Direct"]
 
 
 class Direct:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 
-from benchmarks.contestants import grpc_server
-from benchmarks.contestants.grpc_callers import GrpcCallers, OverGrpc
-from benchmarks.processes import Program
-from benchmarks.workloads import Workload
+from mqinfer.bench.contestants import grpc_server
+from mqinfer.bench.contestants.grpc_callers import GrpcCallers, OverGrpc
+from mqinfer.bench.processes import Program
+from mqinfer.bench.workloads import Workload
 from mqinfer.broker.mosquitto import Login
-
-__all__ = ["BareGrpc"]
 
 
 class BareGrpc(OverGrpc):

@@ -10,15 +10,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from benchmarks.contestants.grpc_server import OPTIONS
-from benchmarks.workloads import Workload
+from mqinfer.bench.contestants.grpc_server import OPTIONS
+from mqinfer.bench.workloads import Workload
 from mqinfer.broker.mosquitto import Login
 from mqinfer.extras import import_extra
 from mqinfer.lab.load import Drive, Stopwatch
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ModelFailed
-
-__all__ = ["GrpcCallers", "OverGrpc"]
 
 _Result = TypeVar("_Result")
 

@@ -7,16 +7,13 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 
-from benchmarks.contestants.grpc_callers import GrpcCallers, OverGrpc
-from benchmarks.contestants.over_mqtt import BrokerAccess
-from benchmarks.processes import Program
-from benchmarks.workloads import Workload
-from mqinfer.bench.processes import worker_processes
+from mqinfer.bench.contestants.grpc_callers import GrpcCallers, OverGrpc
+from mqinfer.bench.contestants.over_mqtt import BrokerAccess
+from mqinfer.bench.processes import Program, say, worker_processes
+from mqinfer.bench.workloads import Workload
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.protocol.datatypes import datatype_of
 from mqinfer.protocol.errors import ModelFailed
-
-__all__ = ["METHOD", "Gateway", "request_maker", "serve", "serving"]
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
 
@@ -81,7 +78,7 @@ def serve(url: str) -> None:
 
 async def _serve(url: str) -> None:
     async with serving(url) as port:
-        print(port, flush=True)
+        say(str(port))
         await asyncio.to_thread(sys.stdin.read)
 
 

@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.workloads import fixed_shape, numpy_dtype, open_session
-
-__all__ = ["METHOD", "OPTIONS", "main"]
+from mqinfer.bench.processes import say
+from mqinfer.bench.workloads import fixed_shape, numpy_dtype, open_session
 
 METHOD = "/bench.Raw/Infer"
 OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
@@ -74,7 +73,7 @@ async def _serve(path: Path, certificates: Sequence[Path] = ()) -> None:
     else:
         port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    print(port, flush=True)
+    say(str(port))
     await asyncio.to_thread(sys.stdin.read)
     await server.stop(None)
 
