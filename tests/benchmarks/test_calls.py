@@ -19,14 +19,13 @@ from benchmarks.calls import (
     side_of,
 )
 from benchmarks.golden import differences, figures_of, read_golden
-from mqinfer.bench import workloads
 from mqinfer.bench.contestants.over_mqtt import BrokerAccess
 from mqinfer.bench.workloads import WORKLOADS, fixed_shape, load_workloads
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.lab.reports import as_json
 from mqinfer.lab.zoo import build
 
-WORKLOADS_FILE = workloads.__file__
+WORKLOADS_FILE = "bench/workloads.py"
 
 
 def test_calls_of_all_threads_are_counted() -> None:
