@@ -5,6 +5,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from typer.testing import CliRunner, Result
@@ -16,6 +17,7 @@ from mqinfer.images.decode import to_array
 from mqinfer.lab.drives.labels import CLASSES
 from mqinfer.lab.drives.recording import IMAGE_TOPIC, TRUTH_TOPIC, write_drive
 from mqinfer.protocol.errors import MqinferError
+from tests.onnx_files import save_onnx
 from tests.segmenter import HEIGHT, WIDTH, write_segmenter
 
 FRAMES = 6
@@ -118,6 +120,57 @@ def test_the_same_network_under_two_names_and_versions_agrees(compare: Callable[
     assert "wrote" not in printed
 
 
+def write_means(repository: Path, version: int, factor: float) -> None:
+    """Write a version of a model that returns the means of a picture's columns, times a factor."""
+    shape = {"means": (onnx.TensorProto.FLOAT, ["N", WIDTH, 3])}
+    nodes = [
+        onnx.helper.make_node("Cast", ["input"], ["pixels"], to=1),
+        onnx.helper.make_node("ReduceMean", ["pixels"], ["mean"], axes=[1], keepdims=0),
+        onnx.helper.make_node("Mul", ["mean", "factor"], ["means"]),
+    ]
+    inputs = {"input": (onnx.TensorProto.UINT8, ["N", HEIGHT, WIDTH, 3])}
+    folder = repository / "means"
+    save_onnx(folder / str(version) / "model.onnx", nodes, inputs, shape, {"factor": np.array(factor, np.float32)})
+    image = f'[image]\ninput = "input"\nwidth = {WIDTH}\nheight = {HEIGHT}\n'
+    (folder / "model.toml").write_text(f"version_policy = {{ all = {{}} }}\n{image}", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("other", "options", "code", "words"),
+    [
+        (2, [], 0, ""),
+        (3, [], 1, "means/1 and means/3: disagreement 1 is above 0.01"),
+        (3, ["--rtol", 0.2], 0, ""),
+        (2, ["--rtol", 0, "--atol", 0], 1, "disagreement"),
+        (2, ["--tolerance", "means=0,0"], 1, "of output means a share of"),
+        (3, ["--max-disagreement", 1, "--tolerance", "means=0,1e-6"], 0, ""),
+    ],
+)
+def test_numbers_are_compared_with_a_tolerance(
+    compare: Callable[..., tuple[int, str]],
+    repository: Path,
+    tmp_path: Path,
+    *,
+    other: int,
+    options: list[object],
+    code: int,
+    words: str,
+) -> None:
+    """What an engine rounds is no disagreement; the largest and the mean difference are reported all the same."""
+    for version, factor in enumerate((1.0, 1.000001, 1.1), 1):
+        write_means(repository, version, factor)
+    out = tmp_path / "out"
+    found = compare(
+        "--model", "means/1", "--model", f"means/{other}", "--topic", IMAGE_TOPIC, "--output", out, *options
+    )
+    assert found[0] == code, found[1]
+    assert words in found[1]
+    (pair,) = json.loads((out / "compare.json").read_text())["pairs"]
+    numbers = pair["outputs"]["means"]
+    assert (numbers["frames"], numbers["values"]) == (FRAMES, FRAMES * WIDTH * 3)
+    assert 0 < numbers["mean_difference"] < numbers["largest_difference"] < (1e-3 if other == 2 else 26)
+
+
 @pytest.mark.parametrize(("least", "code"), [(0, 0), (0.9, 1)])
 def test_one_model_against_the_truth(compare: Callable[..., tuple[int, str]], least: float, code: int) -> None:
     """The verdict is by the score."""
@@ -218,6 +271,9 @@ def test_a_truth_of_another_size_costs_no_comparison(
         (["--model", "a", "--model", "b", "--min-score", "0.5"], 2, "--truth"),
         (["--model", "a", "--model", "b", "--max-disagreement", "nan"], 2, "--max-disagreement"),
         (["--model", "a", "--truth", "/camera/labels", "--min-score", "nan"], 2, "--min-scor"),
+        (["--model", "a", "--model", "b", "--tolerance", "output=1"], 2, "expected OUTPUT=RTOL,ATOL"),
+        (["--model", "a", "--model", "b", "--tolerance", "logits=1,0"], 2, "a has no such output; it has output"),
+        (["--model", "a", "--model", "b", "--rtol", "inf"], 2, "--rtol"),
     ],
 )
 def test_wrong_options(compare: Callable[..., tuple[int, str]], arguments: list[str], code: int, words: str) -> None:

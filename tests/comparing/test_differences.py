@@ -11,6 +11,7 @@ from mqinfer.images.placement import Placement
 from mqinfer.lab.comparing.answers import Answer, Answers
 from mqinfer.lab.comparing.difference import AnswerKind, difference
 from mqinfer.lab.comparing.tallies import PairTally, TruthTally
+from mqinfer.lab.comparing.tolerance import NumberTolerance, Tolerances, deviation
 from mqinfer.lab.comparing.truth import TrueBox, TrueFrame
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array
@@ -74,15 +75,61 @@ NAN = float("nan")
         ({"x": np.ones(3)}, {"x": np.ones(4)}, AnswerKind.VALUES, 1),
         ({"x": np.array([b"a", b"b"], object)}, {"x": np.array([b"a", b"c"], object)}, AnswerKind.VALUES, 0.5),
         (mask(), scores(1, 2, 3), AnswerKind.VALUES, 1),
+        ({"x": np.array([1.0, 100, 0, 5])}, {"x": np.array([1 + 1e-6, 100.09, 9e-6, 5.1])}, AnswerKind.VALUES, 0.25),
+        ({"x": np.array([5000, 7])}, {"x": np.array([5001, 7])}, AnswerKind.VALUES, 0.5),
+        (scores(0.5, 0.500001, 0), scores(0.500001, 0.5, 0), AnswerKind.CLASS, 0),
     ],
 )
 def test_the_disagreement_of_two_answers(
     one: Mapping[str, Array], other: Mapping[str, Array], kind: AnswerKind, share: float
 ) -> None:
     """By what both are, from 0 for the same to 1 for nothing in common."""
-    found = difference(view(**one), view(**other), CLASSES)
+    found = difference(view(**one), view(**other), CLASSES, Tolerances())
     assert found.kind is kind
     assert found.share == pytest.approx(share)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_tolerance_is_that_of_numpy(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each value is beyond it exactly where `assert_allclose` refuses it, in whatever blocks they are compared."""
+    monkeypatch.setattr("mqinfer.lab.comparing.tolerance._BLOCK", 7)
+    chance = np.random.default_rng(seed)
+    tolerance = NumberTolerance(*chance.choice([0, 1e-6, 1e-3, 0.1], 2).tolist())
+    one = (chance.normal(0, 1, 40) * 10 ** chance.uniform(-4, 4, 40)).astype(np.float32)
+    other = (one * (1 + chance.normal(0, 10 ** chance.uniform(-7, 0), 40))).astype(np.float32)
+    for array in (one, other):
+        array[chance.integers(0, 40, 6)] = chance.choice([np.nan, np.inf, -np.inf, 0], 6)
+
+    def is_refused(pair: tuple[np.float32, np.float32]) -> bool:
+        try:
+            np.testing.assert_allclose(pair[1], pair[0], tolerance.relative, tolerance.absolute)
+        except AssertionError:
+            return True
+        return False
+
+    found = deviation(one, other, tolerance)
+    assert (found.frames, found.values) == (1, 40)
+    assert found.outside == sum(map(is_refused, zip(one, other, strict=True)))
+    both = np.isfinite(one) & np.isfinite(other)
+    gaps = np.abs(one[both].astype(float) - other[both])
+    assert (found.finite, found.largest) == (both.sum(), gaps.max())
+    assert found.total == pytest.approx(gaps.sum())
+
+
+def test_an_output_with_a_tolerance_of_its_own() -> None:
+    """It holds for whole numbers too, and is counted beside class masks, whose logits nobody asked for."""
+    tolerances = Tolerances(by_output={"logits": NumberTolerance(0, 0.5), "ids": NumberTolerance(0, 1)})
+    pair = [
+        view(**mask(), logits=np.array([1.0, 2.0]), more=np.ones(2)),
+        view(**mask(), logits=np.array([1.4, 3.0]), more=np.zeros(2)),
+    ]
+    found = difference(pair[0], pair[1], CLASSES, tolerances)
+    assert found.kind is AnswerKind.MASK
+    assert {name: each.share for name, each in found.outputs.items()} == {"logits": 0.5}
+    numbers = {name: {"ids": np.array([5000, 7]), "n": np.array([5000, 7])} for name in "ab"}
+    numbers["b"] = {name: array + 1 for name, array in numbers["b"].items()}
+    found = difference(view(**numbers["a"]), view(**numbers["b"]), CLASSES, tolerances)
+    assert {name: each.share for name, each in found.outputs.items()} == {"ids": 0, "n": 1}
 
 
 def frame_of(number: int) -> Frame:
@@ -100,7 +147,7 @@ def answer(outputs: Mapping[str, Array] | None) -> Answer:
 
 def test_a_pair_is_tallied() -> None:
     """Means over the frames that both answered, IoU over all their pixels, and the worst frames in order."""
-    tally = PairTally(CLASSES, keep=2)
+    tally = PairTally(CLASSES, Tolerances(), keep=2)
     pairs = [(mask(), mask()), (mask(0, 1), mask(1)), (mask(), None), (mask(), mask(0, 1, 2)), (mask(), mask(5))]
     for number, (one, other) in enumerate(pairs):
         tally.add(frame_of(number), answer(one), answer(other))

@@ -20,6 +20,7 @@ from mqinfer.edge_agent.reporting.report import Ending
 from mqinfer.edge_agent.settings import OutputSettings, PreparingSettings, ReplayOptions, ReplaySettings, SourceSettings
 from mqinfer.interrupts import until_signal
 from mqinfer.lab.comparing.comparison import Compared, VerdictBounds, compare_models
+from mqinfer.lab.comparing.tolerance import NumberTolerance, parse_tolerances
 from mqinfer.lab.reports import Grid, print_grid
 from mqinfer.logs import printable
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, MqinferError
@@ -56,6 +57,14 @@ def compare(
     max_disagreement: Annotated[
         float, typer.Option(help="Largest mean disagreement with the first model, 0 to 1.", min=0, max=1)
     ] = 0.01,
+    rtol: Annotated[
+        float, typer.Option(help="Relative tolerance of floats, as in numpy.testing.assert_allclose.", min=0)
+    ] = NumberTolerance().relative,
+    atol: Annotated[float, typer.Option(help="Absolute tolerance of floats.", min=0)] = NumberTolerance().absolute,
+    tolerance: Annotated[
+        list[str] | None,
+        typer.Option(help="NumberTolerance of one output, OUTPUT=RTOL,ATOL, which decides too; may be repeated."),
+    ] = None,
     min_score: Annotated[
         float | None,
         typer.Option(help="Least score against the truth: mean IoU, accuracy or mAP 0.5:0.95.", min=0, max=1),
@@ -72,6 +81,7 @@ def compare(
     --min-score.
     """
     models = _checked(model, truth, min_score)
+    bounds = VerdictBounds(max_disagreement, min_score, parse_tolerances(NumberTolerance(rtol, atol), tolerance or ()))
     options = ReplayOptions(models[0], window=window, timeout=timeout)
     settings = ReplaySettings(
         SourceSettings([source], topic or (), start=start, duration=duration),
@@ -96,7 +106,7 @@ def compare(
                 stop=stop,
                 console=plain_console(stderr=True),
                 truth=truth,
-                bounds=VerdictBounds(max_disagreement, min_score),
+                bounds=bounds,
                 worst=worst,
             )
         except ModelNotFound as error:
@@ -158,15 +168,30 @@ def _exit_code(found: Compared, errors: Sequence[MqinferError]) -> ExitCode:
 
 
 def _grids(report: dict[str, Any]) -> list[Grid]:
-    """Return a table of the disagreements and one of the scores, each where there are any."""
+    """Return a table of the disagreements, one of numbers and one of scores, each where there are any."""
     pairs, scores = report["pairs"], report.get("scores", [])
-    found = [Grid("disagreement", _PAIR_HEADINGS, [*map(_pair, pairs)], words=1)] if pairs else []
+    outputs = [
+        (
+            printable(" / ".join(pair["models"])),
+            printable(name),
+            str(each["frames"]),
+            *_numbers(each, _DEVIATION, "{:.3g}"),
+        )
+        for pair in pairs
+        for name, each in pair.get("outputs", {}).items()
+    ]
     shown = [key for key in _WORDS if any(key in each for each in scores)]
     rows = [(printable(each["model"]), str(each["frames"]), *_numbers(each, shown)) for each in scores]
-    headings = ("model", "frames", *(_WORDS[key] for key in shown))
-    return [*found, Grid("against the truth", headings, rows, words=1)] if scores else found
+    grids = [
+        Grid("disagreement", _PAIR_HEADINGS, [*map(_pair, pairs)], words=1),
+        Grid("numbers", _OUTPUT_HEADINGS, outputs, words=2),
+        Grid("against the truth", ("model", "frames", *(_WORDS[key] for key in shown)), rows, words=1),
+    ]
+    return [each for each in grids if each.rows]
 
 
+_DEVIATION = ("largest_difference", "mean_difference", "outside")
+_OUTPUT_HEADINGS = ("models", "output", "frames", "largest difference", "mean difference", "beyond the tolerance")
 _PAIR_HEADINGS = ("models", "frames", "differ", "mean", "p95", "largest", "mean IoU")
 
 
@@ -184,5 +209,5 @@ _WORDS = {
 }
 
 
-def _numbers(each: dict[str, Any], keys: Sequence[str]) -> list[str]:
-    return [f"{each[key]:.4f}" if key in each else "" for key in keys]
+def _numbers(each: dict[str, Any], keys: Sequence[str], form: str = "{:.4f}") -> list[str]:
+    return [form.format(each[key]) if key in each else "" for key in keys]

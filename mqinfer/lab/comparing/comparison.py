@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,6 +23,7 @@ from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.lab.comparing.answers import Answer, Answers
 from mqinfer.lab.comparing.pictures import write_worst
 from mqinfer.lab.comparing.tallies import PairTally, TruthTally
+from mqinfer.lab.comparing.tolerance import Tolerances
 from mqinfer.lab.comparing.truth import Truth, open_truth
 from mqinfer.lab.reports import write_files
 from mqinfer.protocol.card import ClassInfo, ModelCard
@@ -40,10 +41,13 @@ class VerdictBounds:
     Attributes:
         disagreement: Largest mean disagreement of a model with the first one.
         score: Least score of each model against the truth: mean IoU, accuracy or mAP 0.5:0.95; None for any.
+        tolerances: Of numbers. Of an output that has one of its own, the share of the values beyond it may not be above
+            `disagreement` either, whatever else is compared.
     """
 
     disagreement: float = 0.01
     score: float | None = None
+    tolerances: Tolerances = field(default_factory=Tolerances)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,7 @@ def compare_models(  # noqa: PLR0913 - what a replay needs
         known = stack.enter_context(closing(open_truth(truth, settings.source.sources[0]))) if truth else None
         folder = settings.outputs.folder
         frames = None if folder is None else stack.enter_context(_open(folder / _FRAMES_FILE))
-        comparison = _Comparison(models, known, frames, worst if folder else 0)
+        comparison = _Comparison(models, known, frames, bounds or VerdictBounds(), worst if folder else 0)
         answers = Answers(len(models), comparison.add, bound=2 * settings.options.window + _AHEAD)
         topics = settings.source.topics or _topics(settings.source.sources[0], truth)
         sessions = run_sessions(
@@ -114,7 +118,7 @@ def compare_models(  # noqa: PLR0913 - what a replay needs
             observe=lambda own, card: comparison.observe(answers, own, card),
         )
         answers.close()
-    return comparison.conclude(sessions, answers.missed, bounds or VerdictBounds(), folder)
+    return comparison.conclude(sessions, answers.missed, folder)
 
 
 def _topics(source: str, truth: str | None) -> Sequence[str]:
@@ -134,10 +138,13 @@ def _open(path: Path) -> TextIO:
 
 
 class _Comparison:
-    def __init__(self, models: Sequence[str], truth: Truth | None, frames: TextIO | None, worst: int) -> None:
+    def __init__(
+        self, models: Sequence[str], truth: Truth | None, frames: TextIO | None, bounds: VerdictBounds, worst: int
+    ) -> None:
         self._models = models
         self._truth = truth
         self._frames = frames
+        self._bounds = bounds
         self._worst = worst
         self._classes: dict[int, Sequence[ClassInfo]] = {}
         self._pairs: list[PairTally] = []
@@ -146,12 +153,22 @@ class _Comparison:
         self._error: MqinferError | None = None
 
     def observe(self, answers: Answers, own: ReplaySettings, card: ModelCard) -> Sink:
-        """Return the sink of a model; models are prepared in their order."""
+        """Return the sink of a model; models are prepared in their order.
+
+        Raises:
+            ConfigError: An output that has a tolerance is not one of the model.
+        """
         del own
+        names = [each.name for each in card.outputs]
+        for name in self._bounds.tolerances.by_output:
+            if name not in names:
+                raise ConfigError(
+                    f"--tolerance {name}: model {card.name} has no such output; it has {', '.join(names)}"
+                )
         number = len(self._classes)
         self._classes[number] = card.classes
         if number:
-            self._pairs.append(PairTally(self._classes[0], self._worst))
+            self._pairs.append(PairTally(self._classes[0], self._bounds.tolerances, self._worst))
         self._scores.append(TruthTally(card.classes))
         return answers.sink(number)
 
@@ -179,10 +196,9 @@ class _Comparison:
             if answer.is_ok:
                 score.add(frame, answer.view, true)
 
-    def conclude(
-        self, sessions: Sequence[SessionReport], missed: int, bounds: VerdictBounds, output: Path | None
-    ) -> Compared:
+    def conclude(self, sessions: Sequence[SessionReport], missed: int, output: Path | None) -> Compared:
         """Make the verdict, and write the report and the pictures."""
+        bounds = self._bounds
         error = self._error or self._unused()
         first, others = self._models[0], self._models[1:]
         pairs = [{"models": [first, other], **pair.describe()} for other, pair in zip(others, self._pairs, strict=True)]
@@ -191,7 +207,7 @@ class _Comparison:
         report: dict[str, Any] = {"models": list(self._models), "frames_missed": missed, "pairs": pairs}
         if self._truth is not None:
             report |= {"truth": {"frames": self._truths, "error": _text(error)}, "scores": scores}
-        report |= {"bounds": {"disagreement": bounds.disagreement, "score": bounds.score}, "refused": list(refused)}
+        report |= {"bounds": asdict(bounds), "refused": list(refused)}
         files = [path for session in sessions for path in session.files]
         if output is not None:
             for other, pair in zip(others, self._pairs, strict=True):
@@ -214,16 +230,24 @@ def _text(error: Exception | None) -> str | None:
 
 
 def _refused(pairs: Sequence[dict[str, Any]], scores: Sequence[dict[str, Any]], bounds: VerdictBounds) -> list[str]:
-    found = [
-        f"{' and '.join(pair['models'])}: disagreement {pair['mean']:.4g} is above {bounds.disagreement:g}"
-        if pair["frames"]
-        else f"{' and '.join(pair['models'])}: no frame was answered by both"
-        for pair in pairs
-        if not pair["frames"] or pair["mean"] > bounds.disagreement
-    ]
+    found = [line for pair in pairs for line in _differing(pair, bounds)]
     if bounds.score is not None:
         for each in scores:
             score = next((each[key] for key in ("mean_iou", "accuracy", "map_50_95") if key in each), 0.0)
             if score < bounds.score:
                 found.append(f"{each['model']}: score {score:.4f} is below {bounds.score:g}")
     return found
+
+
+def _differing(pair: dict[str, Any], bounds: VerdictBounds) -> list[str]:
+    """Return why two models are not equivalent."""
+    names, most = " and ".join(pair["models"]), bounds.disagreement
+    if not pair["frames"]:
+        return [f"{names}: no frame was answered by both"]
+    found = [f"{names}: disagreement {pair['mean']:.4g} is above {most:g}"] if pair["mean"] > most else []
+    outputs = {name: pair.get("outputs", {}).get(name) for name in bounds.tolerances.by_output}
+    beyond = {name: each["outside"] for name, each in outputs.items() if each is not None and each["outside"] > most}
+    return found + [
+        f"{names}: of output {name} a share of {share:.4g} is beyond its tolerance, more than {most:g}"
+        for name, share in beyond.items()
+    ]

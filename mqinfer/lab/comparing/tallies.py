@@ -17,6 +17,7 @@ from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.images.placement import UNKNOWN
 from mqinfer.lab.comparing.answers import Answer
 from mqinfer.lab.comparing.difference import AnswerKind, Difference, difference
+from mqinfer.lab.comparing.tolerance import Deviation, Tolerances
 from mqinfer.lab.comparing.truth import TrueFrame, detected, number_of
 from mqinfer.lab.scores import DetectionScorer, confusion, segmentation_score
 from mqinfer.protocol.card import ClassInfo
@@ -52,17 +53,21 @@ class PairTally:
 
     Attributes:
         classes: Of the first model's card.
+        tolerances: Of their numbers.
         keep: How many of the frames with the largest disagreement are kept.
         shares: Disagreement of each frame.
         kinds: Frames by what was compared.
         unanswered: Frames without a result of both.
+        outputs: What each output differs by over those frames.
     """
 
     classes: Sequence[ClassInfo]
+    tolerances: Tolerances
     keep: int
     shares: list[float] = field(default_factory=list)
     kinds: Counter[AnswerKind] = field(default_factory=Counter)
     unanswered: int = 0
+    outputs: dict[str, Deviation] = field(default_factory=dict)
     _counts: npt.NDArray[np.int64] = field(default_factory=_no_counts)
     _boxes: Counter[str] = field(default_factory=Counter)
     _worst: list[tuple[float, int, Worst]] = field(default_factory=list)
@@ -72,9 +77,11 @@ class PairTally:
         if not (one.is_ok and other.is_ok):
             self.unanswered += 1
             return None
-        found = difference(one.view, other.view, self.classes)
+        found = difference(one.view, other.view, self.classes, self.tolerances)
         self.shares.append(found.share)
         self.kinds[found.kind] += 1
+        for name, each in found.outputs.items():
+            self.outputs[name] = self.outputs[name] + each if name in self.outputs else each
         if one.view.mask is not None and other.view.mask is not None:
             self._counts += _count(other.view.mask, one.view.mask, _NUMBERS)
         self._boxes["only_first"] += len(found.only_first)
@@ -112,6 +119,8 @@ class PairTally:
             described |= {"mean_iou": score.mean_iou, "iou": dict(score.per_class)}
         if self.kinds[AnswerKind.BOXES]:
             described["boxes"] = dict(self._boxes)
+        if self.outputs:
+            described["outputs"] = {name: each.describe() for name, each in self.outputs.items()}
         return described
 
 
