@@ -1,4 +1,4 @@
-"""`mqinfer bench`: measures a model on a site, and encodings and segmentation on this machine."""
+"""`mqinfer bench`: measures a model on a site; encodings, segmentation and the documents' figures on this machine."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 from mqinfer.bench.encodings.measure import EncodingsOptions, measure_encodings, report_encodings
 from mqinfer.bench.segmentation import measure_segmentation, report_segmentation
 from mqinfer.bench.site_load import SiteLoad, measure_load, random_inputs, report_load
+from mqinfer.cli.bench_seeds import seeds
 from mqinfer.cli.infer import named_inputs, read_input
 from mqinfer.cli.options import AsJson, ConnectionOptions, plain_console, table_console, with_connection, with_group
 from mqinfer.client import Client, ClientOptions
@@ -58,6 +59,7 @@ _with_files = with_group("files", ReportFiles)
 _progress = plain_console(stderr=True).print
 
 app = typer.Typer(no_args_is_help=True)
+app.command()(seeds)
 
 
 @app.command()

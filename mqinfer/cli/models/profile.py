@@ -39,6 +39,7 @@ def profile(
     from mqinfer.lab.profiling.child import Plan
     from mqinfer.lab.profiling.inputs import RandomInputs
     from mqinfer.lab.profiling.report import as_grids
+    from mqinfer.lab.profiling.verdicts import verdicts
     from mqinfer.lab.reports import check_plots, print_grid
 
     plan = Plan(_sizes("--batch", batch), rounds, seconds)
@@ -56,6 +57,8 @@ def profile(
     )
     for grid in as_grids(found):
         print_grid(grid, table_console())
+    for sentence in verdicts(found):
+        typer.echo(sentence)
     for path in run.write_profile(found, output) if output else ():
         typer.echo(f"wrote {path}")
     if found.base is None:

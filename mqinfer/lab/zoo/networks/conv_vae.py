@@ -17,14 +17,18 @@ _BETA = 5e-4
 _POOLED = (47, 24)
 
 
-def conv_vae() -> Autoencoder:
-    """Build the network with random weights: 160,796 and 264 parameters encode, 161,893 decode."""
+def conv_vae(size: int = LATENT) -> Autoencoder:
+    """Build the network with random weights: with 8 latent variables 160,796 and 264 parameters encode, 161,893 decode.
+
+    Args:
+        size: Number of latent variables; the study has 6 and 12 too.
+    """
     keras().utils.set_random_seed(0)
     layers = keras().layers
     jets = keras().Input((PARTICLES, FEATURES), name="encoder_input")
     features = _features(jets)
-    mean, log_variance = (layers.Dense(LATENT, name=name)(features) for name in ("z", "z_log_var"))
-    latent = keras().Input((LATENT,), name="z")
+    mean, log_variance = (layers.Dense(size, name=name)(features) for name in ("z", "z_log_var"))
+    latent = keras().Input((size,), name="z")
     encoder = keras().Model([jets], [mean, log_variance], name="encoder")
     return Autoencoder((JETS,), encoder, keras().Model([latent], _rebuilt(latent), name="decoder"), _BETA)
 

@@ -1,0 +1,1 @@
+"""Every figure of the five documents that mqinfer answers: published, and measured here beside it."""

@@ -1,0 +1,44 @@
+"""The experiments by the table that they measure, and their run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mqinfer.bench.seeds.experiment import Bench, Experiment
+from mqinfer.bench.seeds.jets import latency_by_batch, parameters
+from mqinfer.bench.seeds.rows import Measured
+from mqinfer.protocol.errors import MqinferError
+
+EXPERIMENTS: Mapping[str, Experiment] = {
+    "002.T1": parameters,
+    "002.T2": parameters,
+    "002.F1": latency_by_batch,
+    "002.F2": latency_by_batch,
+    "002.T7": latency_by_batch,
+}
+"""Experiment of each table; one that stands for several runs once and yields the rows of all."""
+_INTERRUPTED = "interrupted before it was measured"
+
+
+def run_experiments(bench: Bench, found: list[Measured], reasons: dict[str, str]) -> None:
+    """Run the experiments of the tables that are asked for, one after the other.
+
+    Args:
+        bench: What each gets.
+        found: The rows are added here one by one, so that an interrupted run keeps them.
+        reasons: By table, why its experiment did not run to its end, is added here.
+    """
+    tables: dict[Experiment, list[str]] = {}
+    for table, experiment in EXPERIMENTS.items():
+        if table in bench.tables:
+            tables.setdefault(experiment, []).append(table)
+    reasons |= {table: _INTERRUPTED for own in tables.values() for table in own}
+    for experiment, own in tables.items():
+        bench.progress(f"{', '.join(own)} …")
+        reason = ""
+        try:
+            found.extend(each for each in experiment(bench) if each.table in bench.tables)
+        except MqinferError as error:
+            reason = str(error)
+            bench.progress(f"  not measured: {reason}")
+        reasons |= dict.fromkeys(own, reason)

@@ -1,0 +1,74 @@
+"""The formulas of the documents, each in one place; the tests hold them to the published numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyFit:
+    """The law of document 004, L = A + X / N_S: seconds until all requests to the reference have their answers.
+
+    Attributes:
+        fixed_s: A: the part that more servers do not shorten, T_n + T_c.q.
+        divided_s: X: the part that they share, N_R T_s.c.
+    """
+
+    fixed_s: float
+    divided_s: float
+
+    def latency_s(self, servers: int) -> float:
+        """Return what the law predicts for a number of servers."""
+        return self.fixed_s + self.divided_s / servers
+
+
+def fit_latency(servers: Sequence[int], seconds: Sequence[float]) -> LatencyFit:
+    """Fit the law by least squares; of two points the fit is exact.
+
+    Args:
+        servers: Numbers of reference servers, at least two different ones.
+        seconds: Latency with each.
+    """
+    inverse = 1 / np.asarray(servers, float)
+    (fixed, divided), *_ = np.linalg.lstsq(
+        np.stack([np.ones_like(inverse), inverse], 1), np.asarray(seconds), rcond=None
+    )
+    return LatencyFit(float(fixed), float(divided))
+
+
+def random_server_speed_up(window: int, servers: int) -> float:
+    """Return the speed-up of a closed loop that draws its server at random, with exponential times of service."""
+    return window * servers / (servers + window - 1)
+
+
+def time_saved(before: float, after: float) -> float:
+    """Return the first reading of "p % faster": the share of the time that is saved."""
+    return 1 - after / before
+
+
+def rate_gained(before: float, after: float) -> float:
+    """Return the second reading of "p % faster": the rate's increase."""
+    return before / after - 1
+
+
+def threshold_255(threshold: float) -> float:
+    """Return a threshold of mean squared differences of pixels 0 to 1 for pixels 0 to 255."""
+    return 255.0**2 * threshold
+
+
+def vae_parameters(latent: int) -> tuple[int, int]:
+    """Return the parameters of encoder and decoder of document 002's Conv-VAE for a number of latent variables."""
+    return 160_532 + 33 * latent, 161_637 + 32 * latent
+
+
+def event_bytes(events: int, *, graph: bool) -> int:
+    """Return the bytes of document 002's input: 100 particles of 3 features, and for the graph their neighbours."""
+    return events * 4 * (300 + (10_000 if graph else 0))
+
+
+def break_even_mbit(raw_bytes: float, encoded_bytes: float, added_cpu_s: float) -> float:
+    """Return the bandwidth in Mbit/s below which compression pays: 8 x bytes saved > link x added processor time."""
+    return 8e-6 * (raw_bytes - encoded_bytes) / added_cpu_s if added_cpu_s > 0 else float("inf")

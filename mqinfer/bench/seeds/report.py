@@ -1,0 +1,182 @@
+"""Renders the comparison: tables by document and table, a summary, and a folder with the table and the plots."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from mqinfer.bench.seeds.rows import Joined
+from mqinfer.lab.report_files import Panel, Report, write_report
+from mqinfer.lab.reports import (
+    Cell,
+    Grid,
+    as_csv,
+    as_json,
+    as_markdown,
+    machine_sentence,
+    plain_markdown,
+    shown,
+    write_files,
+)
+
+COLUMNS = (
+    "seed",
+    "table",
+    "row",
+    "setting",
+    "published",
+    "published_op",
+    "source",
+    "error",
+    "unit",
+    "measured",
+    "low",
+    "high",
+    "rounds",
+    "samples",
+    "scale",
+    "ratio",
+    "comparable",
+    "verdict",
+    "comment",
+)
+_HEADINGS = ("row", "published", "measured", "low - high", "unit", "ratio", "of machines", "")
+_SERIES = re.compile(r"(?P<series>.+?),? (?:batch )(?P<over>\d+)")
+"""Rows that are drawn as lines over the batch size; the others of a table are bars."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A whole run: the machine, and every row of the documents that were asked for."""
+
+    machine: Mapping[str, str]
+    rows: Sequence[Joined]
+
+    @property
+    def has_broken(self) -> bool:
+        """Whether a bound of a document is broken here."""
+        return any(row.verdict == "broken" for row in self.rows)
+
+
+def as_grids(found: Comparison) -> Iterator[Grid]:
+    """Yield the summary, and a table for each of the documents' tables."""
+    yield _summary(found.rows)
+    for table, rows in _by_table(found.rows):
+        yield Grid(table, _HEADINGS, [_line(row) for row in rows], words=1, ends_in_words=True)
+
+
+def _summary(rows: Sequence[Joined]) -> Grid:
+    headings = ("document", "rows", "measured", "kept", "broken", "need a GPU", "nothing to measure", "other reason")
+    lines: list[Sequence[Cell]] = []
+    for seed, part in groupby(rows, key=lambda row: row.published.table[:3]):
+        own = list(part)
+        states = Counter(row.published.state for row in own if row.measured is None)
+        judged = Counter(row.verdict for row in own)
+        measured = len(own) - states.total()
+        lines.append(
+            [seed, len(own), measured, judged["kept"], judged["broken"], states["gpu"], states["no"], states["cpu"]]
+        )
+    return Grid("Rows of the documents", headings, lines, words=1)
+
+
+def _by_table(rows: Sequence[Joined]) -> Iterator[tuple[str, list[Joined]]]:
+    for table, part in groupby(rows, key=lambda row: row.published.table):
+        yield table, list(part)
+
+
+def _line(row: Joined) -> Sequence[Cell]:
+    of, found = row.published, row.measured
+    op = "" if of.op in {"", "="} else f"{of.op} "
+    published = (
+        "picture" if of.source == "X" else "" if of.published is None else f"{op}{shown(of.published)} ({of.source})"
+    )
+    kinds = [row.ratio if of.comparable == kind else None for kind in ("yes", "partly")]
+    if found is None:
+        return [of.row, published, None, "", of.unit, *kinds, row.reason]
+    span = f"{shown(found.low)} - {shown(found.high)}" if found.rounds > 1 else ""
+    return [
+        of.row,
+        published,
+        found.measured,
+        span,
+        of.unit,
+        *kinds,
+        ", ".join(filter(None, (row.verdict, found.comment))),
+    ]
+
+
+def _record(row: Joined) -> dict[str, Cell]:
+    """Return a row by `COLUMNS`."""
+    of, found = row.published, row.measured
+    record: dict[str, Cell] = {name: getattr(of, name) for name in ("table", "row", "published", "source", "error")}
+    record |= {"seed": of.table[:3], "setting": row.setting, "published_op": of.op, "unit": of.unit}
+    if found:
+        record |= {name: getattr(found, name) for name in ("measured", "low", "high", "rounds", "samples", "comment")}
+    record |= {"scale": row.scale, "ratio": row.ratio, "comparable": of.comparable, "verdict": row.verdict}
+    return record | ({} if found else {"comment": row.reason})
+
+
+def as_table(found: Comparison) -> Grid:
+    """Return every row with every column."""
+    rows = [[record.get(name) for name in COLUMNS] for record in map(_record, found.rows)]
+    return Grid("The documents' figures, published and measured here", COLUMNS, rows, words=4)
+
+
+def as_document(found: Comparison) -> str:
+    """Return all tables as Markdown."""
+    return "\n\n".join([*map(as_markdown, as_grids(found)), plain_markdown(machine_sentence(found.machine))]) + "\n"
+
+
+def as_whole(found: Comparison) -> str:
+    """Return everything as JSON."""
+    return as_json({"machine": found.machine, "rows": [_record(row) for row in found.rows]})
+
+
+def write_folder(found: Comparison, folder: Path) -> list[Path]:
+    """Write `seeds.csv`, `seeds.json`, `seeds.md`, and a plot for each table with at least two figures of a unit.
+
+    Raises:
+        ConfigError: The folder can't be written.
+        MissingExtra: matplotlib is not installed.
+    """
+    texts = {"seeds.csv": as_csv(as_table(found)), "seeds.json": as_whole(found), "seeds.md": as_document(found)}
+    written = list(write_files(folder, texts))
+    for table, rows in _by_table(found.rows):
+        for report, kind in _plots(table, rows, machine_sentence(found.machine)):
+            paths = [folder / f"{table}-{kind}{suffix}" for suffix in (".png", ".svg")]
+            for path in paths:
+                write_report(report, {"plot": path})
+            written += paths
+    return written
+
+
+def _plots(table: str, rows: Sequence[Joined], about: str) -> Iterator[tuple[Report, str]]:
+    """Yield what is drawn of a table: for each unit lines over the batch size, and bars of the other rows."""
+    title, units = f"{table}. {about}", dict[str, list[tuple[str, float]]]()
+    for row in rows:
+        if row.measured:
+            units.setdefault(row.published.unit, []).append((row.published.row, row.measured.measured))
+    for unit, figures in units.items():
+        suffix = f"-{re.sub('[^a-z0-9]+', '-', unit.lower())}"
+        places = [_SERIES.fullmatch(name) for name, _ in figures]
+        lines = [
+            (found["series"], int(found["over"]), figure)
+            for found, (_, figure) in zip(places, figures, strict=True)
+            if found
+        ]
+        bars = [pair for found, pair in zip(places, figures, strict=True) if not found]
+        if len(lines) > 1:
+            panel = Panel(unit, [unit], over="batch", by="series", is_log=True)
+            yield (
+                Report(Grid(title, ("series", "batch", unit), lines, words=1), (panel,), about, None),
+                f"lines{suffix}",
+            )
+        if len(bars) > 1:
+            yield (
+                Report(Grid(title, ("row", unit), bars, words=1), (Panel(unit, [unit]),), about, None),
+                f"bars{suffix}",
+            )

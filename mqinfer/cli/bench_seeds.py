@@ -1,0 +1,81 @@
+"""`mqinfer bench seeds`: every figure of the five documents beside what this machine gives."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mqinfer.cli.options import AsJson, plain_console, table_console
+from mqinfer.protocol.errors import ConfigError
+
+_PACKAGES = ("mqinfer", "numpy", "tensorflow-cpu", "onnxruntime", "openvino", "grpcio", "paho-mqtt")
+
+
+def seeds(
+    documents: Annotated[
+        list[str] | None, typer.Argument(help="Documents to measure: 000 to 004; all by default.", show_default=False)
+    ] = None,
+    table: Annotated[
+        list[str] | None, typer.Option(help="Table to measure, such as 002.F1; may be repeated. All by default.")
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Run the documents' own numbers of samples: hours instead of minutes.")
+    ] = False,
+    source: Annotated[
+        str | None, typer.Option(help="Bag, video or folder with the frames; a synthetic drive by default.")
+    ] = None,
+    repository: Annotated[
+        Path, typer.Option(help="Model repository; networks of the zoo that it lacks are built there.")
+    ] = Path("models"),
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for the table (CSV, JSON, Markdown) and the plots.")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a bound of a document is broken.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Measure every figure of the five documents that this machine can give, beside what they published.
+
+    A row that is not measured is printed with the reason. Ratios that compare systems and those that only compare
+    machines have columns of their own.
+    """
+    from mqinfer.bench.seeds.experiment import Bench
+    from mqinfer.bench.seeds.experiments import run_experiments
+    from mqinfer.bench.seeds.report import Comparison, as_grids, as_whole, write_folder
+    from mqinfer.bench.seeds.rows import Measured, join, read_published
+    from mqinfer.lab.machine import describe_machine
+    from mqinfer.lab.reports import check_plots, print_grid
+
+    published = read_published()
+    tables = _chosen([row.table for row in published], documents or (), table or ())
+    if output:
+        check_plots()
+    machine, found, reasons = describe_machine(_PACKAGES), list[Measured](), dict[str, str]()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    try:
+        run_experiments(Bench(repository, full, source, tables, plain_console(stderr=True).print), found, reasons)
+    finally:  # what was measured is kept, also after Ctrl-C
+        machine |= {"memory": f"{memory:.1f} GiB", "load after the run": f"{os.getloadavg()[0]:.2f}"}
+        rows = join((row for row in published if row.table in tables), found, reasons)
+        comparison = Comparison(machine, rows)
+        if json:
+            typer.echo(as_whole(comparison), nl=False)
+        else:
+            for grid in as_grids(comparison):
+                print_grid(grid, table_console())
+        for path in write_folder(comparison, output) if output else ():
+            typer.echo(f"wrote {path}", err=json)
+    if strict and comparison.has_broken:
+        raise typer.Exit(1)
+
+
+def _chosen(known: Sequence[str], documents: Sequence[str], tables: Sequence[str]) -> frozenset[str]:
+    names = dict.fromkeys((*(table[:3] for table in known), *known))
+    if unknown := [name for name in (*documents, *tables) if name not in names]:
+        raise ConfigError(f"no document or table {unknown[0]!r}; expected some of {', '.join(names)}")
+    return frozenset(
+        table for table in known if (table in tables if tables else True) and (not documents or table[:3] in documents)
+    )

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mqinfer.bench.seeds import experiments
+from mqinfer.bench.seeds.experiment import Bench
+from mqinfer.bench.seeds.formulas import (
+    event_bytes,
+    fit_latency,
+    random_server_speed_up,
+    rate_gained,
+    threshold_255,
+    time_saved,
+    vae_parameters,
+)
+from mqinfer.bench.seeds.report import COLUMNS, Comparison, as_table, write_folder
+from mqinfer.bench.seeds.rows import Measured, Published, join, of_rounds, read_published
+from mqinfer.cli.bench import app
+from mqinfer.protocol.errors import ModelFailed
+
+GOLDEN = {
+    "000.F1": (12, 0, 0),
+    "000.F2": (13, 0, 0),
+    "000.T1": (2, 2, 1500.0),
+    "000.S7a": (1, 1, 1.0),
+    "000.S7b": (2, 2, 2.0),
+    "000.S7c": (1, 1, 1.0),
+    "000.S9": (1, 0, 0),
+    "000.S10": (1, 1, 1.0),
+    "000.S11": (24, 6, 12.0),
+    "000.S12": (2, 0, 0),
+    "000.S19a": (3, 3, 3.0),
+    "000.S19b": (2, 1, 1.0),
+    "000.S19c": (1, 0, 0),
+    "000.S21": (1, 0, 0),
+    "000.N": (4, 0, 0),
+    "001.M": (7, 7, 48234660.3),
+    "001.T1": (16, 0, 0),
+    "001.T2": (16, 0, 0),
+    "001.F1": (1, 0, 0),
+    "001.C1": (4, 4, 332.0),
+    "001.C2": (1, 0, 0),
+    "001.C3": (4, 1, 90.0),
+    "001.C4": (20, 2, 2.0),
+    "001.C5": (21, 0, 0),
+    "001.S4": (1, 1, 1.0),
+    "001.S17a": (1, 1, 1.0),
+    "001.S17b": (1, 0, 0),
+    "001.S18a": (3, 0, 0),
+    "001.S18b": (1, 0, 0),
+    "001.N": (1, 0, 0),
+    "002.T1": (11, 11, 643250.0),
+    "002.T2": (10, 10, 647636.0),
+    "002.F1": (30, 3, 106.0),
+    "002.F2": (30, 3, 103.5),
+    "002.T3": (6, 6, 913.309),
+    "002.T4": (6, 6, 13288.998),
+    "002.F3": (10, 0, 0),
+    "002.F4": (1, 0, 0),
+    "002.F5": (1, 0, 0),
+    "002.F6": (1, 0, 0),
+    "002.T5": (28, 28, 17683868.0),
+    "002.T6": (27, 27, 199031.705),
+    "002.F7": (1, 0, 0),
+    "002.F8": (1, 0, 0),
+    "002.F9": (1, 0, 0),
+    "002.T7": (35, 35, 3751.933),
+    "002.T8": (13, 13, 113693.0),
+    "002.F10": (1, 0, 0),
+    "002.F11": (1, 0, 0),
+    "002.F12": (1, 0, 0),
+    "002.F13": (1, 0, 0),
+    "002.F14": (1, 0, 0),
+    "002.F15": (2, 0, 0),
+    "002.F16": (2, 0, 0),
+    "002.F17": (5, 0, 0),
+    "002.F18": (6, 3, 3.0),
+    "002.N": (1, 0, 0),
+    "002.S23": (1, 0, 0),
+    "003.F1": (35, 35, 90.26),
+    "003.F2": (1, 1, 1.0),
+    "003.F3": (6, 0, 0),
+    "003.F4": (1, 1, 1.0),
+    "003.F5": (1, 0, 0),
+    "003.F6": (1, 0, 0),
+    "003.F7": (2, 2, 1.0),
+    "003.F8": (1, 0, 0),
+    "003.F9": (1, 0, 0),
+    "003.S3": (8, 8, 8.0),
+    "003.S20": (1, 1, 1.0),
+    "003.S25": (1, 0, 0),
+    "003.S28a": (1, 1, 0.0),
+    "003.S28b": (1, 1, 1.0),
+    "003.S28c": (1, 1, 1.0),
+    "003.S28d": (1, 0, 0),
+    "003.S28e": (1, 0, 0),
+    "003.S41": (2, 1, 1.0),
+    "004.T1": (72, 72, 14217.09),
+    "004.F1": (7, 7, 143170.0),
+    "004.F2": (1, 0, 0),
+    "004.F3": (1, 0, 0),
+    "004.S1": (4, 4, 4.499),
+    "004.F4": (6, 6, 1716.62),
+    "004.D": (9, 4, 4.0),
+}
+"""Of each table with figures: rows, published figures, and their sum."""
+
+
+def figures() -> dict[tuple[str, str], float]:
+    """Return every published figure by table and row."""
+    return {(row.table, row.row): row.published for row in read_published() if row.published is not None}
+
+
+def test_each_published_figure_is_that_of_the_list() -> None:
+    """Rows, figures and their sum by table are those that were copied from the documents."""
+    found: dict[str, list[Published]] = defaultdict(list)
+    for row in read_published():
+        found[row.table].append(row)
+    tables = {table: [row.published for row in rows if row.published is not None] for table, rows in found.items()}
+    assert {
+        table: (len(found[table]), len(numbers), round(sum(numbers), 3)) for table, numbers in tables.items()
+    } == GOLDEN
+
+
+def test_rows_are_whole() -> None:
+    """A row is there once; its words are known; one that is never measured says why."""
+    rows = read_published()
+    assert len({(row.table, row.row) for row in rows}) == len(rows)
+    assert {row.source for row in rows} <= {"P", "F", "R", "O", "D", "X", ""}
+    assert {row.op for row in rows} <= {"", "=", "~", "<", "<=", ">", ">="}
+    assert {row.comparable for row in rows} <= {"yes", "partly", ""}
+    assert all((row.published is None) == (row.source in {"X", ""}) for row in rows)
+    assert all((row.op == "") == (row.published is None) for row in rows)
+    assert all(row.reason for row in rows if row.state in {"gpu", "no"})
+    assert {row.state for row in rows} == {"cpu", "gpu", "no"}
+
+
+@pytest.mark.parametrize("frames", [50, 500, 1000, 2000, 5000])
+def test_the_law_of_distributed_noscope_is_that_of_its_table(frames: int) -> None:
+    """The fit of Table 1 gives the derived columns, and the exact solutions are the text's."""
+    published = figures()
+    table = {servers: published["004.T1", f"N_F={frames} N_S={servers}"] for servers in (1, 2, 4, 8)}
+    requests = {50: 22, 500: 49, 1000: 117, 2000: 170, 5000: 569}[frames]
+    fit = fit_latency(list(table), list(table.values()))
+    assert fit.fixed_s == pytest.approx(published["004.T1", f"N_F={frames} A"], abs=0.6)
+    assert fit.divided_s / requests == pytest.approx(published["004.T1", f"N_F={frames} T_sc"], abs=0.006)
+    assert fit.fixed_s / requests == pytest.approx(published["004.T1", f"N_F={frames} A/N_R"], abs=0.02)
+    assert table[1] / table[8] == pytest.approx(published["004.T1", f"N_F={frames} 8 against 1"], abs=0.006)
+    if frames in {500, 1000}:
+        exact = fit_latency([1, 8], [table[1], table[8]])
+        assert exact.fixed_s == pytest.approx(published["004.T1", f"N_F={frames} T_n + T_c.q"], abs=1.2)
+        assert exact.divided_s == pytest.approx(published["004.T1", f"N_F={frames} T_s.q + T_s.c"], abs=1.2)
+
+
+def test_formulas_give_the_published_numbers() -> None:
+    """Parameters, input sizes, readings of 83 %, speed-ups and thresholds are the documents'."""
+    published = figures()
+    for latent, name in ((8, "total"), (12, "total, latent 12"), (6, "total, latent 6")):
+        assert vae_parameters(latent) == (published["002.T1", name], published["002.T2", name])
+    assert event_bytes(150_000, graph=False) / 1e6 == published["002.T3", "input"]
+    assert event_bytes(80_000, graph=True) / 1e6 == published["002.T4", "input"]
+    assert event_bytes(128, graph=False) / 1024 == published["002.T6", "bytes of a batch of 128"]
+    assert time_saved(1, 1 / 5.88) == pytest.approx(0.83, abs=0.001)
+    assert rate_gained(1.83, 1) == pytest.approx(0.83)
+    assert [random_server_speed_up(2, servers) for servers in (2, 4, 8)] == pytest.approx([1.33, 1.6, 1.78], abs=0.01)
+    assert threshold_255(0.000244) == pytest.approx(15.9, abs=0.05)
+    assert published["004.F4", "one machine"] / published["004.F4", "distributed"] == pytest.approx(5.52, abs=0.005)
+
+
+def test_a_bound_gets_a_verdict_and_no_ratio() -> None:
+    """A ratio is for figures that can be compared; bounds are kept, broken or not run; extra rows stand behind."""
+    rows = [row for row in read_published() if row.table in {"002.F1", "002.T1"}]
+    measured = [
+        of_rounds("002.T1", "conv2d", [160, 161, 160], samples=9),
+        of_rounds("002.F1", "ONNX Runtime batch 64", [6.0, 4.0, 5.5]),
+        of_rounds("002.F1", "batch 64 twice", [1.0], unit="ms"),
+    ]
+    joined = {row.published.row: row for row in join(rows, measured, {"002.F1": "interrupted"})}
+    assert (joined["conv2d"].ratio, joined["conv2d"].verdict) == (1.0, "")
+    bound = joined["ONNX Runtime batch 64"]
+    assert (bound.ratio, bound.verdict, bound.measured) == (
+        None,
+        "broken",
+        Measured("002.F1", "ONNX Runtime batch 64", 5.5, 4.0, 6.0, 3),
+    )
+    assert joined["one event of 9 jets"].verdict == "not run"
+    assert joined["TensorFlow batch 1"].reason == "interrupted"
+    assert joined["batch 64 twice"].published.source == ""
+
+
+def failing(_: Bench) -> Iterator[Measured]:
+    """Yield one row, and fail."""
+    yield of_rounds("002.T1", "conv2d", [160])
+    raise ModelFailed("no such engine")
+
+
+def test_an_experiment_that_fails_keeps_its_rows_and_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The rows that it yielded stand, those that are lacking have its error, and the folder is written."""
+    monkeypatch.setattr(experiments, "EXPERIMENTS", {"002.T1": failing})
+    output = tmp_path / "out"
+    shown = CliRunner().invoke(app, ["seeds", "002", "--table", "002.T1", "--output", str(output)])
+    assert shown.exit_code == 0, shown.output
+    assert "no such engine" in shown.output
+    lines = (output / "seeds.csv").read_text().splitlines()
+    assert lines[0] == ",".join(COLUMNS)
+    assert lines[1].startswith("002,002.T1,conv2d,")
+    assert len(lines) == 1 + sum(row.table == "002.T1" for row in read_published())
+
+
+def test_a_broken_bound_fails_a_strict_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without --strict the exit code is 0."""
+    slow = of_rounds("002.F1", "ONNX Runtime batch 64", [50.0])
+    monkeypatch.setattr(experiments, "EXPERIMENTS", {"002.F1": lambda _: iter([slow])})
+    command = ["seeds", "--table", "002.F1"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert CliRunner().invoke(app, [*command, "--strict"]).exit_code == 1
+
+
+def test_an_unknown_table_is_refused() -> None:
+    """The error names those that there are."""
+    refused = CliRunner().invoke(app, ["seeds", "005"])
+    assert refused.exit_code != 0
+    assert "004.T1" in str(refused.exception)
+
+
+def test_plots_are_lines_over_the_batch_and_bars(tmp_path: Path) -> None:
+    """A table's rows by batch size are lines, and its other figures of a unit bars."""
+    rows = [row for row in read_published() if row.table == "002.F1"]
+    names = [(f"{engine} batch {size}", size) for engine in ("TensorFlow", "OpenVINO") for size in (1, 64)]
+    measured = [of_rounds("002.F1", name, [size]) for name, size in names]
+    measured += [of_rounds("002.F1", f"gain of ONNX Runtime, batch {size}", [size]) for size in (1, 64)]
+    found = Comparison({"processor": "some"}, join(rows, measured, {}))
+    assert as_table(found).headings == COLUMNS
+    written = {path.name for path in write_folder(found, tmp_path)}
+    assert {"seeds.csv", "seeds.json", "seeds.md", "002.F1-lines-ms.png", "002.F1-lines-ms.svg"} <= written
