@@ -9,7 +9,13 @@ from typing import Annotated
 
 import typer
 
+from mqinfer.bench.seeds.experiment import Bench
+from mqinfer.bench.seeds.experiments import run_experiments
+from mqinfer.bench.seeds.report import Comparison, as_grids, as_whole, write_folder
+from mqinfer.bench.seeds.rows import Measured, join, read_published
 from mqinfer.cli.options import AsJson, plain_console, table_console
+from mqinfer.lab.machine import describe_machine
+from mqinfer.lab.reports import check_plots, print_grid
 from mqinfer.protocol.errors import ConfigError
 
 _PACKAGES = ("mqinfer", "numpy", "tensorflow-cpu", "onnxruntime", "openvino", "grpcio", "paho-mqtt")
@@ -42,40 +48,37 @@ def seeds(
     A row that is not measured is printed with the reason. Ratios that compare systems and those that only compare
     machines have columns of their own.
     """
-    from mqinfer.bench.seeds.experiment import Bench
-    from mqinfer.bench.seeds.experiments import run_experiments
-    from mqinfer.bench.seeds.report import Comparison, as_grids, as_whole, write_folder
-    from mqinfer.bench.seeds.rows import Measured, join, read_published
-    from mqinfer.lab.machine import describe_machine
-    from mqinfer.lab.reports import check_plots, print_grid
-
     published = read_published()
     tables = _chosen([row.table for row in published], documents or (), table or ())
     if output:
         check_plots()
+    bench = Bench(repository, full, source, tables, plain_console(stderr=True).print)
     machine, found, reasons = describe_machine(_PACKAGES), list[Measured](), dict[str, str]()
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     try:
-        run_experiments(Bench(repository, full, source, tables, plain_console(stderr=True).print), found, reasons)
+        run_experiments(bench, found, reasons)
     finally:  # what was measured is kept, also after Ctrl-C
-        machine |= {"memory": f"{memory:.1f} GiB", "load after the run": f"{os.getloadavg()[0]:.2f}"}
+        machine["load after the run"] = f"{os.getloadavg()[0]:.2f}"
         rows = join((row for row in published if row.table in tables), found, reasons)
         comparison = Comparison(machine, rows)
-        if json:
-            typer.echo(as_whole(comparison), nl=False)
-        else:
-            for grid in as_grids(comparison):
-                print_grid(grid, table_console())
-        for path in write_folder(comparison, output) if output else ():
-            typer.echo(f"wrote {path}", err=json)
+        _show(comparison, output, as_json=json)
     if strict and comparison.has_broken:
         raise typer.Exit(1)
+
+
+def _show(comparison: Comparison, output: Path | None, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(as_whole(comparison), nl=False)
+    else:
+        for grid in as_grids(comparison):
+            print_grid(grid, table_console())
+    for path in write_folder(comparison, output) if output else ():
+        typer.echo(f"wrote {path}", err=as_json)
 
 
 def _chosen(known: Sequence[str], documents: Sequence[str], tables: Sequence[str]) -> frozenset[str]:
     names = dict.fromkeys((*(table[:3] for table in known), *known))
     if unknown := [name for name in (*documents, *tables) if name not in names]:
         raise ConfigError(f"no document or table {unknown[0]!r}; expected some of {', '.join(names)}")
-    return frozenset(
-        table for table in known if (table in tables if tables else True) and (not documents or table[:3] in documents)
-    )
+    wanted = set(tables or known)
+    chosen = set(documents or names)
+    return frozenset(table for table in known if table in wanted and table[:3] in chosen)

@@ -15,7 +15,7 @@ _FLAGS = ("amx_bf16", "amx_int8", "avx512_bf16", "avx512_vnni")
 
 
 def describe_machine(packages: Sequence[str] = _PATH) -> dict[str, str]:
-    """Return the processor, its low-precision units, usable cores, the load before the run, and versions.
+    """Return the processor, its low-precision units, usable cores, memory, load before the run, and versions.
 
     Args:
         packages: Those whose versions matter.
@@ -26,6 +26,7 @@ def describe_machine(packages: Sequence[str] = _PATH) -> dict[str, str]:
         "processor": lines.get("model name", platform.machine()),
         "units": " ".join(flag for flag in _FLAGS if flag in flags) or "none for low precision",
         "cores": str(len(os.sched_getaffinity(0))),
+        "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB",
         "load before the run": f"{os.getloadavg()[0]:.2f}",
         "system": f"{platform.system()} {platform.release()}",
         "python": describe_interpreter(),

@@ -1,10 +1,10 @@
 """How well a model's outputs agree with the truth, or with another model's.
 
-Of boxes it is the mean average precision, as COCO computes it, or the pairs that two models have in common; of masks
-the intersection over union. The rules for boxes are those of `COCOeval` in pycocotools 2.0
-(https://github.com/cocodataset/cocoapi, cocoeval.py): in each frame and class the boxes are taken by falling score,
-each finds the free true box with the largest overlap that is at least the threshold, and the precision is averaged over
-101 recalls. Areas, crowds and ignored boxes are left out.
+Of anomaly scores it is the receiver operating characteristic; of boxes the mean average precision, as COCO computes it,
+or the pairs that two models have in common; of masks the intersection over union. The rules for boxes are those of
+`COCOeval` in pycocotools 2.0 (https://github.com/cocodataset/cocoapi, cocoeval.py): in each frame and class the boxes
+are taken by falling score, each finds the free true box with the largest overlap that is at least the threshold, and
+the precision is averaged over 101 recalls. Areas, crowds and ignored boxes are left out.
 """
 
 from __future__ import annotations
@@ -188,3 +188,30 @@ def mean_iou(
         InvalidRequest: As in `confusion`.
     """
     return segmentation_score(confusion(prediction, truth, len(classes)), classes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RocCurve:
+    """The receiver operating characteristic of a score that is larger for a signal.
+
+    Attributes:
+        false: Share of the background at or above each threshold, rising from 0 to 1.
+        true: Share of the signal there.
+        area: Area under the curve: 0.5 for a score that separates nothing.
+    """
+
+    false: Floats
+    true: Floats
+    area: float
+
+
+def roc(signal: npt.ArrayLike, background: npt.ArrayLike) -> RocCurve:
+    """Return the curve of two samples of a score, one point for each different score."""
+    ones, others = np.asarray(signal, np.float64), np.asarray(background, np.float64)
+    thresholds = np.unique(np.concatenate([ones, others]))[::-1]
+    false, true = _shares_above(others, thresholds), _shares_above(ones, thresholds)
+    return RocCurve(false, true, float(np.trapezoid(true, false)))
+
+
+def _shares_above(scores: Floats, thresholds: Floats) -> Floats:
+    return np.concatenate([[0.0], 1 - np.searchsorted(np.sort(scores), thresholds) / len(scores)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mqinfer.bench.seeds.experiment import Bench, Experiment
+from mqinfer.bench.seeds.jet_scores import losses, memory_by_events, memory_of_the_call, scores
 from mqinfer.bench.seeds.jets import latency_by_batch, parameters
 from mqinfer.bench.seeds.rows import Measured
 from mqinfer.protocol.errors import MqinferError
@@ -15,6 +16,13 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "002.F1": latency_by_batch,
     "002.F2": latency_by_batch,
     "002.T7": latency_by_batch,
+    "002.T3": memory_of_the_call,
+    "002.T4": memory_of_the_call,
+    "002.F3": memory_by_events,
+    "002.F15": scores,
+    "002.F16": scores,
+    "002.F17": scores,
+    "002.F18": losses,
 }
 """Experiment of each table; one that stands for several runs once and yields the rows of all."""
 _INTERRUPTED = "interrupted before it was measured"

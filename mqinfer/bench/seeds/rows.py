@@ -115,7 +115,7 @@ class Joined:
 
     @property
     def verdict(self) -> str:
-        """Of a published bound: kept, broken or not run; empty for other rows."""
+        """Verdict on a published bound: kept, broken or not run; empty for other rows."""
         of = self.published
         if of.op not in _BOUNDS or of.published is None:
             return ""

@@ -10,11 +10,15 @@ from pathlib import Path
 
 from mqinfer.lab.zoo.catalogue import CATALOGUE, TrainedWeights, ZooModel
 from mqinfer.lab.zoo.classes import class_tables
+from mqinfer.lab.zoo.export import Network
+from mqinfer.lab.zoo.onnx_graph import OnnxGraph
 from mqinfer.lab.zoo.training import Lessons, TrainingPlan, train
 from mqinfer.protocol.errors import ConfigError
 
 _PLAN = TrainingPlan()
 _KEY_FILE = "zoo.key"
+LOSSES = "losses.csv"
+"""File beside a trained model with the loss of each step of its training."""
 _SHIPPED = Path(__file__).parent / "shipped"
 """What `mqinfer models build --train` made from the seeds in `.training`: the weights, and an ONNX file of them, which
 can be served without TensorFlow; and the smallest model, for whom the onnx package would be much."""
@@ -87,10 +91,18 @@ def _build_one(
     if not again and product.is_file():
         shutil.copy(product, version / "model.onnx")
     else:
-        entry.make(trained).write(version / entry.file)
+        network = entry.make(trained)
+        network.write(version / entry.file)
+        _keep_losses(network, folder)
     (folder / "model.toml").write_text(_config(entry, needed))
     key_file.write_text(key)  # written last, so that an interrupted build is repeated
     return BuiltModel(name, folder, fresh=True)
+
+
+def _keep_losses(network: Network | OnnxGraph, folder: Path) -> None:
+    if isinstance(network, Network) and network.losses:
+        steps = (f"{step},{loss:.6g}\n" for step, loss in enumerate(network.losses, 1))
+        (folder / LOSSES).write_text("step,loss\n" + "".join(steps))
 
 
 def _trained(directory: Path, lessons: Lessons, progress: Callable[[str], None], *, again: bool) -> TrainedWeights:

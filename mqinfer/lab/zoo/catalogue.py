@@ -112,6 +112,15 @@ CATALOGUE: Mapping[str, ZooModel] = {
         conv_vae_network,
         _JETS,
     ),
+    **{
+        f"conv_vae_{latent}": ZooModel(
+            f"Conv-VAE with {latent} latent variables, trained for seconds on synthetic jets, frozen graph",
+            GRAPH,
+            lambda _, latent=latent: conv_vae_network(latent),  # type: ignore[misc] # the default binds the number
+            config=_JETS,
+        )
+        for latent in (6, 12)
+    },
     **_each_format(
         "graph_vae",
         "graph Conv-VAE of 100 particles and their neighbours with anomaly scores, trained for seconds on jets",

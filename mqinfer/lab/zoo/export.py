@@ -45,12 +45,14 @@ class Network:
         inputs: Inputs of the function.
         outputs: Names of the outputs.
         variables: Variables that it uses.
+        losses: Loss of each step of its training; empty for one that is not trained.
     """
 
     infer: Callable[..., Mapping[str, Any]]
     inputs: tuple[Input, ...]
     outputs: tuple[str, ...]
     variables: Sequence[Any] = ()
+    losses: Sequence[float] = ()
 
     def write(self, path: Path) -> None:
         """Write the network in the format of the file's suffix: `.pb`, `.savedmodel` or `.onnx`."""
