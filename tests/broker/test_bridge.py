@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 from benchmarks.faults import EchoTraffic, Workers
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.bridge import Bridge
+from mqinfer.broker.bridge.lost_models import LostModels
 from mqinfer.broker.connect import make_link
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
 from mqinfer.broker.mosquitto.configuration import render
@@ -136,6 +138,53 @@ def test_a_worker_that_is_lost(brokers: tuple[str, str], sides: tuple[Link, Link
         keep(far, topics.worker_state("gpu-1"), state("gpu-1"))
         wait_until(lambda: one.workers == other.workers == 1)
         assert 1 <= sum(b'"lost"' in bytes(each.payload) for each in states.items) <= 4
+
+
+def test_models_of_workers_that_are_lost(
+    brokers: tuple[str, str], sides: tuple[Link, Link], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their channels are taken for a while, for a worker that serves and can't be stated yet; then no longer."""
+    topics, (near, far) = Topics(), sides
+    taken = hear(far, topics.channel.filter(model="m"))
+    serving = WorkerState("gpu-0", WorkerStatus.READY, 1, (ServedModel("m"),))
+    with make_bridge(*brokers, topics) as bridge:
+
+        def lose() -> None:
+            keep(far, topics.worker_state("gpu-0"), serving.to_json())
+            wait_until(lambda: bridge.workers == 1)
+            keep(far, topics.worker_state("gpu-0"), state("gpu-0", WorkerStatus.LOST))
+            wait_until(lambda: bridge.workers == 0)
+
+        lose()
+        assert ask_model(near, topics) == ReasonCode.SUCCESS
+        taken.wait_for(1)
+        monkeypatch.setattr("mqinfer.broker.bridge.lost_models.RETURN_S", 0.1)
+        lose()
+        wait_until(lambda: ask_model(near, topics) == ReasonCode.NO_MATCHING_SUBSCRIBERS)
+
+
+def ask_model(link: Link, topics: Topics) -> int:
+    """Ask a model something, and return the broker's reason code."""
+    codes = Heard[int]()
+    link.publish(Message(topics.infer("m", "car-1"), b"x"), codes)
+    return codes.wait_for(1)[0]
+
+
+def test_how_long_models_are_taken_for_lost() -> None:
+    """Each for 15 s from its last loss, and 1000 at most."""
+    now = 100.0
+    lost = LostModels(lambda: now)
+    assert (lost.names(), lost.ends_at) == (set(), math.inf)
+    lost.add(["a", "b"])
+    now += 10
+    lost.add(["b"])
+    assert (lost.names(), lost.ends_at) == ({"a", "b"}, 115.0)
+    now += 5
+    assert (lost.names(), lost.ends_at) == ({"b"}, 125.0)
+    lost.add(f"m-{number}" for number in range(2000))
+    assert len(lost.names()) == 1000
+    now += 15
+    assert lost.names() == set()
 
 
 def test_metrics(brokers: tuple[str, str]) -> None:

@@ -245,17 +245,17 @@ class Bridge:
     def _run(self) -> None:
         renew_at = time.monotonic() + _RENEW_S
         while not self._stopping.is_set():
-            wait = renew_at - time.monotonic()
-            if wait <= 0:
+            if time.monotonic() >= renew_at:
                 renew_at += _RENEW_S
                 for own in self._own:
                     own.renew()
             try:
                 self._settle()
+                until = min(renew_at, self._workers.changes_at)
             except MqinferError as error:
                 _log.warning("bridge of %s: %s; it tries again", self._site, error)
-                wait = _RETRY_S
-            self._wake.wait(wait)
+                until = time.monotonic() + _RETRY_S
+            self._wake.wait(max(0.0, until - time.monotonic()))
             self._wake.clear()
 
     def _settle(self) -> None:
@@ -294,7 +294,7 @@ class Bridge:
 
     def _wanted(self) -> dict[str, tuple[MessageHandler, str]]:
         topics, wanted = self._topics, dict[str, tuple[MessageHandler, str]]()
-        for model in self._workers.models():
+        for model in self._workers.models() if self._far.connected else ():
             for kind in (topics.channel, topics.version_channel):
                 wanted[kind.filter(model=model)] = self._request, self._group
         servers = {EVERY_SERVER}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from mqinfer.broker.bridge.carrier import MARK
+from mqinfer.broker.bridge.lost_models import LostModels
 from mqinfer.broker.link import ConnectionHandler, Link, Message, MessageHandler
 from mqinfer.protocol.errors import LimitExceeded, LinkError, NotConnected
 from mqinfer.protocol.states import AT_WORK, WorkerState, WorkerStatus
@@ -39,6 +41,7 @@ class FarWorkers:
         self.carried: dict[str, _CarriedWorker] = {}
         self._topics, self._site, self._make_link, self._take, self._is_free = topics, site, make_link, take, is_free
         self._lock = threading.Lock()
+        self._lost = LostModels(time.monotonic)
         self._known: dict[str, WorkerState] = {}
         self._changed: set[str] = set()
 
@@ -57,6 +60,8 @@ class FarWorkers:
                 raise LimitExceeded(f"worker {name}: a bridge carries {_MOST_WORKERS} workers at most")
             if state and known and state.incarnation < known.incarnation:
                 state = known  # the late will of an earlier start
+            if state and known and state.status is WorkerStatus.LOST:
+                self._lost.add(_ready_models(known))
             if state:
                 self._known[name] = state
             self._changed.add(name)
@@ -70,8 +75,10 @@ class FarWorkers:
     def lose(self) -> None:
         """Forget what the far broker knows: the connection to it is lost, and the next one brings it again."""
         with self._lock:
+            for state in self._known.values():
+                self._lost.add(_ready_models(state))
+            self._changed.update(self._known)
             self._known.clear()
-            self._changed.update(self.carried)
 
     def settle(self, near: Link) -> None:
         """Bring the site up to date; LinkError where its broker does not answer."""
@@ -89,9 +96,16 @@ class FarWorkers:
                 raise
 
     def models(self) -> set[str]:
-        """Return the names of the models that ready ones serve."""
-        states = [each.state for each in self.carried.values() if each.state.status is WorkerStatus.READY]
-        return {model.name for state in states for model in state.models}
+        """Return the names of the models that ready ones serve, or served until they were lost a short while ago."""
+        served = {model for each in self.carried.values() for model in _ready_models(each.state)}
+        with self._lock:
+            return served | self._lost.names()
+
+    @property
+    def changes_at(self) -> float:
+        """When `models` returns less, unless something happens before; infinite for never."""
+        with self._lock:
+            return self._lost.ends_at
 
     def close(self) -> None:
         """Take them from the site, or leave them to another bridge."""
@@ -163,6 +177,10 @@ class _CarriedWorker:
     def _on_connection(self, connected: bool) -> None:  # noqa: FBT001 - the shape of a ConnectionHandler
         if connected and self._takes:
             self.follow(self.state)
+
+
+def _ready_models(state: WorkerState) -> set[str]:
+    return {model.name for model in state.models} if state.status is WorkerStatus.READY else set()
 
 
 def _message(topics: Topics, site: str, state: WorkerState) -> Message:
