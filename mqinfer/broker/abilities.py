@@ -21,6 +21,7 @@ _PATIENCE_S = 2.0
 _FRAME = 1 << 20
 _FRAMES = 8
 _SHARED = 16
+_ORDERED = 64
 _EXPIRY_S = 1
 _WILL_S = 0.3
 """How long the will of a connection that has ended may take."""
@@ -99,11 +100,15 @@ class Abilities:
             ("no matching subscribers (0x10)", self._unmatched, "requests to absent workers wait for their deadline"),
             ("retained, by wildcard", self._retained, "cards and states: late clients find no model and no worker"),
             ("message expiry", self._expires, "requests whose deadline has passed are served for nobody"),
+            ("order", self._ordered, "the last state of a process may not be the one that counts"),
             ("shared group", self._shared, "requests reach no worker, or several work on each"),
             ("will", self._will, "a worker that is gone is noticed only by its silence"),
+            ("retained will", self._will_stays, "late clients take a worker that is gone for one that serves"),
             # The last one: the guard of `mqinfer broker` takes a login's rights away for so large a state.
-            ("large packets", self._frames, "frames above the size that passes"),
+            ("large packets", self._frames, "frames above the size that passes in time"),
         ]
+        if self._address.transport == "nats":  # a link keeps its will there, and takes it back when it returns
+            tries = [each for each in tries if each[0] != "retained will"]
         self._link.open()
         with closing(self._link):
             with self._listening(self._topic) as inbox:
@@ -168,17 +173,26 @@ class Abilities:
         return not lacking, f"{', '.join(lacking)} did not arrive" if lacking else f"{1000 * took:.1f} ms"
 
     def _frames(self) -> tuple[bool, str]:
-        with self._listening(self._topic) as inbox:
+        """Send frames to another link, which need not read what is still on its way when it leaves."""
+        with closing(self._make()) as reader:
+            reader.open()
+            inbox = _Inbox()
+            reader.subscribe(self._topic, inbox)
             start = time.monotonic()
             try:
                 for _ in range(_FRAMES):
                     self._link.publish(Message(self._topic, bytes(_FRAME)))
             except MessageTooLarge as error:
                 return False, str(error)
-            got = inbox.wait(_FRAMES)
+            self._link.publish(Message(self._topic, b"last"))
+            got = inbox.until(b"last")
             took = time.monotonic() - start
-        if len(got) < _FRAMES:
-            return False, f"{len(got)} of {_FRAMES} messages of 1 MiB arrived, and the broker did not say that it drops"
+        count = sum(len(each) == _FRAME for each in got)
+        came = f"{count} of {_FRAMES} messages of 1 MiB arrived"
+        if b"last" not in got:
+            return False, f"too slow: {came} in {took:.0f} s, and then nothing for {_PATIENCE_S:g} s"
+        if count < _FRAMES:
+            return False, f"{came}, and the broker did not say that it drops"
         size = self._link.max_packet_size
         return True, f"{_FRAMES / took:.0f} MiB/s there and back, Maximum Packet Size {size or 'not stated'}"
 
@@ -240,17 +254,39 @@ class Abilities:
         holds = sorted(got) == sorted(b"%d" % number for number in range(_SHARED))
         return holds, f"two members got {parts} of {_SHARED}"
 
+    def _ordered(self) -> tuple[bool, str]:
+        sent = [b"o%d" % number for number in range(_ORDERED)]
+        with self._listening(self._topic) as inbox:
+            for each in sent:
+                self._link.publish(Message(self._topic, each))
+            got = [each for each in inbox.until(sent[-1]) if each in sent]
+        return got == sent, f"{len(got)} of {_ORDERED} messages came{'' if got == sent else ', and not in their order'}"
+
     def _will(self) -> tuple[bool, str]:
-        leaving = self._make(Message(self._topic, b"will"))
-        leaving.open()
-        with closing(leaving), self._listening(self._topic) as inbox:
-            start = time.monotonic()
-            leaving.cut()
-            came = bool(inbox.wait(1))
+        start = time.monotonic()
+        came = self._comes(Message(self._topic, b"will"))
         words = f"after {1000 * (time.monotonic() - start):.0f} ms"
         if not came or not self._leaves_quietly():
             return False, "published for a link that has disconnected, too" if came else "did not arrive"
         return True, words
+
+    def _will_stays(self) -> tuple[bool, str]:
+        try:
+            if not self._comes(Message(self._topic, b"stays", retain=True)):
+                return False, "did not arrive"
+            with self._listening(self._topic) as inbox:
+                self._link.publish(Message(self._topic, b"last"))  # comes behind what is retained
+                stays = b"stays" in inbox.until(b"last")
+        finally:
+            self._publish(Message(self._topic, b"", retain=True))
+        return stays, "late subscribers get it" if stays else "late subscribers do not get it"
+
+    def _comes(self, will: Message) -> bool:
+        """Return whether a will comes when its link loses the connection."""
+        with closing(self._make(will)) as leaving, self._listening(self._topic) as inbox:
+            leaving.open()
+            leaving.cut()
+            return bytes(will.payload) in inbox.until(bytes(will.payload))
 
     def _leaves_quietly(self) -> bool:
         """Return whether no will comes of a link that disconnects."""

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from typer.testing import CliRunner
@@ -175,13 +176,39 @@ def unparting(head: int, body: bytes) -> tuple[int, bytes] | None:
     return None if head >> 4 == DISCONNECT else (head, body)
 
 
+def swapped(head: int, body: bytes) -> tuple[int, bytes]:
+    """Exchange two messages."""
+    fifth, sixth = b"\0o5", b"\0o6"
+    other = {fifth: sixth, sixth: fifth}.get(body[-3:]) if head >> 4 == PUBLISH else None
+    return head, body[:-3] + other if other else body
+
+
+def passing(head: int, body: bytes) -> tuple[int, bytes]:
+    """Publish each will, and retain none."""
+    return head, body[:7] + bytes([body[7] & ~0x20]) + body[8:] if head >> 4 == CONNECT else body
+
+
+def stalling() -> Lie:
+    """Deliver nothing any more once a large message is due."""
+    stalled = threading.Event()
+
+    def lose(_: int, body: bytes) -> bool:
+        if len(body) > 1 << 19:
+            stalled.set()
+        return stalled.is_set()
+
+    return without(lose)
+
+
 LIES: dict[str, tuple[Lie, Lie]] = {
     "large packets": (honest, without(lambda _, body: len(body) > 1 << 19)),
     "no matching subscribers (0x10)": (honest, success),
-    "retained, by wildcard": (honest, without(lambda head, _: bool(head & 1))),
+    "retained, by wildcard": (honest, without(lambda head, body: bool(head & 1) and body.endswith(b"kept"))),
     "message expiry": (everlasting, honest),
     "shared group": (honest, without(lambda _, body: body.endswith((b"\x007", b"\x0011")))),
+    "order": (honest, swapped),
     "will": (honest, without(lambda _, body: body.endswith(b"will"))),
+    "retained will": (passing, honest),
 }
 
 
@@ -191,6 +218,8 @@ WORDS: list[tuple[str, str, tuple[Lie, Lie]]] = [
     ("round trip", "correlation_data did not arrive", (honest, bare(b"\x09\0\2id"))),
     ("round trip", "response_topic did not arrive", (honest, bare(b"\x08\0\1r"))),
     ("large packets", "500000", (honest, small)),
+    ("large packets", "did not say that it drops", LIES["large packets"]),
+    ("large packets", "too slow: 0 of 8", (honest, stalling())),
     ("retained, by wildcard", "did not clear", (remembering, honest)),
     ("will", "has disconnected", (unparting, honest)),
     ("shared group", "16 and 16 of 16", (unshared, honest)),
@@ -207,6 +236,20 @@ def faults(url: str | BrokerAddress, name: str) -> list[Ability]:
 def test_mosquitto(broker_url: str, unique: Unique) -> None:
     """It does all of it."""
     assert faults(broker_url, unique("c")) == []
+
+
+def test_each_ability_has_its_lie(broker_url: str, unique: Unique) -> None:
+    """Nothing is tried of which no test shows that it can fail."""
+    tried = {each.what for each in Abilities(BrokerAddress.parse(broker_url), Topics(), unique("c")).run()}
+    assert tried == {"MQTT 5", *LIES, *(what for what, *_ in WORDS)}
+
+
+def test_mosquitto_over_websockets(secured: Any) -> None:
+    """A slow connection (Mosquitto 2.0 sends 40 kB/s to a browser) is called slow, and nothing else is wrong."""
+    password = quote(secured.logins["pass-car"].password, safe="")
+    url = f"wss://pass-car:{password}@127.0.0.1:{secured.websockets_port}"
+    found = faults(BrokerAddress.parse(url, ca_file=secured.logins["pass-car"].ca_file), "pass-car")
+    assert [(each.what, each.words.partition(":")[0]) for each in found] in ([], [("large packets", "too slow")])
 
 
 def test_mosquitto_with_rules(secured: Any) -> None:
