@@ -28,9 +28,9 @@ _KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOt
 def gs(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A bucket of a server of Google's interface."""
     gcsfs = pytest.importorskip("gcsfs")
-    port = free_port()
-    server = pytest.importorskip("gcp_storage_emulator.server").create_server("127.0.0.1", port, in_memory=True)
+    server = pytest.importorskip("gcp_storage_emulator.server").create_server("127.0.0.1", 0, in_memory=True)
     server.start()
+    port = server._api._httpd.server_port  # the one that was free
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
     gcsfs.GCSFileSystem(token="anon").mkdir("bucket")  # noqa: S106 - a word of gcsfs
     yield "gs://bucket/site"

@@ -58,13 +58,17 @@ class FarWorkers:
             known = self._known.pop(name, None)
             if len(self._known) >= _MOST_WORKERS:
                 raise LimitExceeded(f"worker {name}: a bridge carries {_MOST_WORKERS} workers at most")
-            if state and known and state.incarnation < known.incarnation:
-                state = known  # the late will of an earlier start
-            if state and known and state.status is WorkerStatus.LOST:
-                self._lost.add(_ready_models(known))
             if state:
-                self._known[name] = state
+                self._known[name] = self._later(known, state) if known else state
             self._changed.add(name)
+
+    def _later(self, known: WorkerState, state: WorkerState) -> WorkerState:
+        """Return which state of a worker counts."""
+        if state.incarnation < known.incarnation:
+            return known  # it is the late will of an earlier start
+        if state.status is WorkerStatus.LOST:
+            self._lost.add(_ready_models(known))
+        return state
 
     def check(self, name: str) -> None:
         """Have a far worker at work stated again: a worker of the site, or another bridge, has stated its name."""
