@@ -19,7 +19,6 @@ from benchmarks.faults import as_markdown as faults_as_markdown
 from benchmarks.faults.soak import SoakOptions
 from benchmarks.faults.soak import soak as run_soak
 from benchmarks.golden import differences, figures_of, read_golden, write_golden
-from benchmarks.noscope import NoScopeOptions, run_noscope
 from benchmarks.path import PathOptions, measure_path
 from benchmarks.relay import measure_relay
 from benchmarks.report import print_report, write_report
@@ -29,7 +28,6 @@ from mqinfer.cli.bench import ReportFiles
 from mqinfer.cli.exit_codes import exit_code, print_error
 from mqinfer.cli.options import plain_console, table_console, with_group
 from mqinfer.edge_agent.output_files import set_aside, writing
-from mqinfer.lab.cascade.calibration import Goal
 from mqinfer.lab.reports import as_json, as_markdown, print_grid, write_files
 from mqinfer.lab.zoo import build
 from mqinfer.protocol.errors import ConfigError, MqinferError
@@ -40,7 +38,6 @@ _BATCHING = BatchingOptions()
 _PATH = PathOptions()
 _SCALE = ScaleOptions()
 _SOAK = SoakOptions()
-_NOSCOPE = NoScopeOptions()
 
 Output = Annotated[Path | None, typer.Option(help="Folder for the figures as JSON and the tables as Markdown.")]
 Models = Annotated[
@@ -49,7 +46,7 @@ Models = Annotated[
 
 app = typer.Typer(
     name="python -m benchmarks",
-    help="Measure mqinfer itself: the path, calls, batching, scaling, faults, the dashboard's relay and a cascade.",
+    help="Measure mqinfer itself: the path, calls, batching, scaling, faults and the dashboard's relay.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -184,34 +181,6 @@ def soak(
             output.write_text(table, encoding="utf-8")
     if any(figure.passed is False for figure in figures):
         raise typer.Exit(1)
-
-
-@app.command()
-def noscope(
-    frames: Annotated[int, typer.Option(help="Frames that each setting gets.", min=1)] = _NOSCOPE.frames,
-    training: Annotated[
-        int, typer.Option(help="Frames before them to train the small model with.", min=20)
-    ] = _NOSCOPE.training,
-    calibration: Annotated[
-        int, typer.Option(help="Frames between these to choose the thresholds with.", min=40)
-    ] = _NOSCOPE.calibration,
-    side: Annotated[int, typer.Option(help="Side of the pictures, in pixels; a multiple of 32.")] = _NOSCOPE.side,
-    rate: Annotated[float, typer.Option(help="Frames a second of the camera.", min=0.1)] = _NOSCOPE.rate,
-    seed: Annotated[int, typer.Option(help="Seed of the street.", min=0)] = _NOSCOPE.seed,
-    confidence: Annotated[
-        float, typer.Option(help="Confidence in the thresholds' accuracy; 0.5 for thresholds that promise nothing.")
-    ] = _NOSCOPE.goal.confidence,
-    repository: Annotated[
-        Path | None, typer.Option(help="Model repository whose model 'reference' is used; one is made by default.")
-    ] = None,
-    output: Output = None,
-) -> None:
-    """Measure NoScope's experiment: a cascade on an edge with one core, YOLOv2 in the cloud, cars in a street.
-
-    It takes the reference's time for about six times the frames, and for those of training and calibration.
-    """
-    options = NoScopeOptions(frames, training, calibration, side, rate, seed, Goal(confidence=confidence))
-    run_noscope(options, repository=repository, output=output, console=table_console())
 
 
 def main() -> None:

@@ -40,6 +40,15 @@ def seeds(
     output: Annotated[
         Path | None, typer.Option(help="Folder for the table (CSV, JSON, Markdown) and the plots.")
     ] = None,
+    replicas: Annotated[
+        str, typer.Option(help="Numbers of reference servers in document 004, separated by commas.")
+    ] = "1,2,4,8",
+    frames: Annotated[
+        str | None, typer.Option(help="Numbers of frames of table 004.T1, separated by commas; 50,500 by default.")
+    ] = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="NoScope's file of labels of the recording in --source (frame, object_name).")
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a bound of a document is broken.")] = False,
     json: AsJson = False,
 ) -> None:
@@ -52,7 +61,8 @@ def seeds(
     tables = _chosen([row.table for row in published], documents or (), table or ())
     if output:
         check_plots()
-    bench = Bench(repository, full, source, tables, plain_console(stderr=True).print)
+    of_004 = _counts("--replicas", replicas, 64), _counts("--frames", frames, 5000) if frames else (), labels
+    bench = Bench(repository, full, source, tables, plain_console(stderr=True).print, *of_004)
     machine, found, reasons = describe_machine(_PACKAGES), list[Measured](), dict[str, str]()
     try:
         run_experiments(bench, found, reasons)
@@ -73,6 +83,13 @@ def _show(comparison: Comparison, output: Path | None, *, as_json: bool) -> None
             print_grid(grid, table_console())
     for path in write_folder(comparison, output) if output else ():
         typer.echo(f"wrote {path}", err=as_json)
+
+
+def _counts(option: str, text: str, most: int) -> tuple[int, ...]:
+    counts = sorted({int(each) if each.strip().isdecimal() else 0 for each in text.split(",")})
+    if not 0 < counts[0] <= counts[-1] <= most:
+        raise ConfigError(f"{option} {text!r}: expected whole numbers from 1 to {most}, separated by commas")
+    return tuple(counts)
 
 
 def _chosen(known: Sequence[str], documents: Sequence[str], tables: Sequence[str]) -> frozenset[str]:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.noscope.street import StreetCamera
 from mqinfer.cli.app import app
 from mqinfer.judging.settings import read_settings
 from mqinfer.lab.cascade import training
+from mqinfer.lab.drives.street import StreetCamera
 from mqinfer.protocol.errors import MqinferError
 from tests.lab.watchers import SIDE, write_frames, write_watcher
 

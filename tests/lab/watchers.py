@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 from onnx import TensorProto, helper
 
-from benchmarks.noscope.street import StreetCamera
+from mqinfer.lab.drives.street import StreetCamera
 from tests.onnx_files import save_onnx
 
 SIDE = 96

@@ -23,6 +23,9 @@ class Bench:
         source: Recording with the frames; None for a synthetic drive.
         tables: Tables that are asked for; an experiment may yield rows of others, which are dropped.
         progress: Called with a line about each step.
+        replicas: Numbers of reference servers of document 004.
+        frames: Numbers of frames of document 004's Table 1; empty for two of its own, or all of them.
+        labels: NoScope's file of labels of the recording: which frames have a car; None to ask a reference model.
     """
 
     repository: Path
@@ -30,6 +33,9 @@ class Bench:
     source: str | None
     tables: frozenset[str]
     progress: Callable[[str], None]
+    replicas: tuple[int, ...] = (1, 2, 4, 8)
+    frames: tuple[int, ...] = ()
+    labels: Path | None = None
 
     def model(self, name: str) -> ModelVersion:
         """Return a network of the zoo from the repository, and build it there if there is none of its name.

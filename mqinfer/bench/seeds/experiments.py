@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from mqinfer.bench.seeds.experiment import Bench, Experiment
 from mqinfer.bench.seeds.jet_scores import losses, memory_by_events, memory_of_the_call, scores
 from mqinfer.bench.seeds.jets import latency_by_batch, parameters
+from mqinfer.bench.seeds.noscope.headline import figure_4
+from mqinfer.bench.seeds.noscope.one_request import one_request
+from mqinfer.bench.seeds.noscope.table_1 import table_1
 from mqinfer.bench.seeds.rows import Measured
 from mqinfer.protocol.errors import MqinferError
 
@@ -23,6 +26,11 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "002.F16": scores,
     "002.F17": scores,
     "002.F18": losses,
+    "004.S1": one_request,
+    "004.F1": one_request,
+    "004.T1": table_1,
+    "004.F4": figure_4,
+    "004.D": figure_4,
 }
 """Experiment of each table; one that stands for several runs once and yields the rows of all."""
 _INTERRUPTED = "interrupted before it was measured"

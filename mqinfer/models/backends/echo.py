@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +19,11 @@ from mqinfer.protocol.types import Count, TensorSpec
 
 
 class EchoBackend:
-    """A back end that returns every input under its own name.
+    """A back end that returns every input, or some of them, under its own name.
 
     Args:
         inputs: Names, datatypes and shapes.
+        output: Names of the inputs that it returns; empty for all.
         delay_s: Duration of a run, in seconds; `close` ends it early.
         fail_every: Every n-th run raises ModelFailed; 0: none.
         die_on: A run whose first input begins with this value kills the process, like a crash of an engine; 0: none.
@@ -36,10 +37,16 @@ class EchoBackend:
     has_independent_rows = True
 
     def __init__(
-        self, inputs: Sequence[TensorSpec], *, delay_s: float = 0.0, fail_every: int = 0, die_on: int = 0
+        self,
+        inputs: Sequence[TensorSpec],
+        output: Collection[str] = (),
+        *,
+        delay_s: float = 0.0,
+        fail_every: int = 0,
+        die_on: int = 0,
     ) -> None:
         self.inputs = tuple(inputs)
-        self.outputs = self.inputs
+        self.outputs = tuple(spec for spec in self.inputs if not output or spec.name in output)
         self._delay_s = delay_s
         self._fail_every = fail_every
         self._die_on = die_on
@@ -77,6 +84,7 @@ def _first(inputs: Mapping[str, Array]) -> object:
 @dataclass(frozen=True, slots=True)
 class _EchoFile:
     input: tuple[TensorSpec, ...] = ()
+    output: tuple[str, ...] = ()
     delay_ms: float = 0.0
     fail_every: Count = 0
     die_on: Count = 0
@@ -89,7 +97,7 @@ def load(path: Path, options: LoadOptions) -> Backend:  # noqa: ARG001 - every l
     """Load a `model.echo` file.
 
     It is TOML: a `[[input]]` table (`name`, `datatype`, `shape` with its batch axis) for every input, and
-    optionally `delay_ms`, `fail_every` and `die_on`.
+    optionally `output` (names of the inputs that it returns), `delay_ms`, `fail_every` and `die_on`.
 
     Raises:
         ModelNotLoadable: The file is no TOML or has other keys.
@@ -100,4 +108,8 @@ def load(path: Path, options: LoadOptions) -> Backend:  # noqa: ARG001 - every l
         raise ModelNotLoadable(str(error)) from error
     if not file.input:
         raise ModelNotLoadable(f"{path}: no input; expected at least one [[input]] table")
-    return EchoBackend(file.input, delay_s=file.delay_ms / 1000, fail_every=file.fail_every, die_on=file.die_on)
+    if unknown := set(file.output) - {spec.name for spec in file.input}:
+        raise ModelNotLoadable(f"{path}: output {', '.join(sorted(unknown))} is none of its inputs")
+    return EchoBackend(
+        file.input, file.output, delay_s=file.delay_ms / 1000, fail_every=file.fail_every, die_on=file.die_on
+    )

@@ -11,38 +11,26 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from mqinfer.bench.processes import worker_processes
 from mqinfer.bench.processor_time import seconds_of
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.broker.private import PrivateBroker
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
-from mqinfer.judging.settings import CascadeSettings, RunsAt, write_settings
+from mqinfer.judging.settings import CascadeSettings, write_settings
 from mqinfer.lab.profiling.memory import peak_bytes
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ModelFailed
 from mqinfer.protocol.types import Stage
 
-__all__ = [
-    "REFERENCE",
-    "SMALL",
-    "Component",
-    "Setting",
-    "SettingResult",
-    "measure",
-    "reference_only",
-    "serving",
-    "settings_of",
-]
-
 REFERENCE, SMALL = "reference", "small"
-_WINDOW = 8
 _TIMEOUT_S = 1800
 _SAMPLE_S = 0.1
 _CORE = 0
@@ -65,7 +53,7 @@ class Setting:
     cascade: CascadeSettings
     references: int = 0
     smalls: int = 0
-    window: int = _WINDOW
+    window: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +81,8 @@ class SettingResult:
         setting: It.
         seconds: From the first frame's reading to the last one's result.
         answers: Of each frame, whether the target is there.
-        stages: How many frames each stage answered.
-        latency_ms: Median time of a frame from reading to result.
+        stages: Of each frame, what answered it.
+        spent_s: Seconds of all frames by stage of the way, such as `edge_small` and `inference`.
         sent_mb: What the client sent, in megabytes.
         components: What ran.
     """
@@ -102,49 +90,10 @@ class SettingResult:
     setting: Setting
     seconds: float
     answers: tuple[bool, ...]
-    stages: Mapping[str, int]
-    latency_ms: float
+    stages: tuple[Stage, ...]
+    spent_s: Mapping[str, float]
     sent_mb: float
     components: tuple[Component, ...]
-
-
-def reference_only(cascade: CascadeSettings) -> CascadeSettings:
-    """Return the same without its other stages: each frame goes to the reference."""
-    return replace(cascade, difference=None, small=None)
-
-
-def settings_of(cascade: CascadeSettings, replicas: Sequence[int] = (1, 2)) -> list[Setting]:
-    """Return the settings of the experiment, the baseline first.
-
-    Args:
-        cascade: As it was calibrated.
-        replicas: Numbers of workers of each model in the grid.
-    """
-    bare, most = reference_only(cascade), max(replicas)
-    found = [Setting("reference in the client", bare), Setting("cascade in the client", cascade)]
-    found += [Setting(f"reference, {_workers(count)}", bare, count) for count in replicas]
-    for count in replicas:
-        found.append(Setting(f"cascade, small on the edge, {_workers(count)}", cascade, count))
-        found += [
-            Setting(f"cascade, {_workers(smalls)} of small, {_workers(count)}", _in_cloud(cascade), count, smalls)
-            for smalls in replicas
-            if cascade.small is not None
-        ]
-    if cascade.difference is not None:
-        found.append(Setting("without difference detector", replace(cascade, difference=None), most))
-    if cascade.small is not None:
-        found.append(Setting("without small model", replace(cascade, small=None), most))
-    found.append(Setting("one request at a time", cascade, most, window=1))
-    return found
-
-
-def _workers(count: int) -> str:
-    return f"{count} worker{'s' * (count > 1)}"
-
-
-def _in_cloud(cascade: CascadeSettings) -> CascadeSettings:
-    small = None if cascade.small is None else replace(cascade.small, placement=RunsAt.CLOUD)
-    return replace(cascade, small=small)
 
 
 def measure(setting: Setting, repository: Path, frames: Path, folder: Path) -> SettingResult:
@@ -167,11 +116,11 @@ def measure(setting: Setting, repository: Path, frames: Path, folder: Path) -> S
         *("--window", str(setting.window), "--timeout", str(_TIMEOUT_S), "--log-level", "warning"),
     ]
     if not setting.references:
-        return _turn(setting, folder, _run([*command, "--local", "--repository", str(repository)], folder), ())
-    with MosquittoServer() as broker, serving(setting, repository, broker.url) as pids:
+        return _turn(setting, folder, run_pinned([*command, "--local", "--repository", str(repository)], folder), ())
+    with PrivateBroker() as broker, serving(setting, repository, broker.url) as pids:
         roles = {"broker": [broker.pid], **pids}
         before = {role: sum(map(seconds_of, each)) for role, each in roles.items()}
-        client = _run([*command, "--broker", broker.url], folder)
+        client = run_pinned([*command, "--broker", broker.url], folder)
         others = tuple(
             Component(role, len(each), sum(map(seconds_of, each)) - before[role], sum(map(peak_bytes, each)) / 1e6)
             for role, each in roles.items()
@@ -197,7 +146,7 @@ def serving(setting: Setting, repository: Path, url: str) -> Iterator[Mapping[st
         }
 
 
-def _run(command: Sequence[str], folder: Path) -> Component:
+def run_pinned(command: Sequence[str], folder: Path) -> Component:
     """Run a command on one core to its end; return what it took.
 
     Raises:
@@ -229,8 +178,11 @@ def _turn(setting: Setting, folder: Path, client: Component, others: tuple[Compo
     if failed:
         raise ModelFailed(f"{setting.name}: {len(failed)} of {len(lines)} frames failed: {failed[0]['error']}")
     answers = tuple(bool(line["outputs"]["present"]["values"][0]) for line in lines)
-    stages = {stage.value: sum(line["stage"] == stage.value for line in lines) for stage in Stage}
-    latency = summary["latency_ms"]["p50"] or 0.0
+    spent: Counter[str] = Counter()
+    for line in (folder / "times.jsonl").read_text(encoding="utf-8").splitlines():
+        spent.update(json.loads(line)["times"]["stages"])
+    in_seconds = {stage: nanoseconds / 1e9 for stage, nanoseconds in spent.items()}
+    stages = tuple(Stage(line["stage"]) for line in lines)
     return SettingResult(
-        setting, summary["seconds"], answers, stages, latency, summary["bytes_sent"] / 1e6, (client, *others)
+        setting, summary["seconds"], answers, stages, in_seconds, summary["bytes_sent"] / 1e6, (client, *others)
     )

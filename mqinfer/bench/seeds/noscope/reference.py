@@ -15,12 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.noscope.street import StreetCamera
+from mqinfer.lab.drives.street import StreetCamera
 from mqinfer.lab.zoo.classes import COCO
 from mqinfer.lab.zoo.layers import keras
 from mqinfer.lab.zoo.networks.yolo_v2 import ANCHORS, yolo_network, yolo_v2
-
-__all__ = ["TARGET", "write_reference"]
 
 Floats = npt.NDArray[np.float64]
 TARGET = "car"

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.noscope.street import StreetCamera
 from mqinfer.lab.drives.labels import Label
+from mqinfer.lab.drives.street import StreetCamera
 from mqinfer.protocol.errors import ConfigError
 
 

@@ -16,8 +16,6 @@ from mqinfer.lab.drives.labels import Label
 from mqinfer.lab.drives.light import HOURS, clouds
 from mqinfer.lab.drives.synthetic import Scene, check_drive
 
-__all__ = ["StreetCamera"]
-
 _SLOT_S = 6.0
 """At most one car a lane starts in each slot of time; all its figures follow from the slot's number."""
 _CAR_SHARE = 0.3

@@ -1,0 +1,107 @@
+"""Document 004's section 4.4.1: what one request costs in each part of the cascade, and on its way to the reference."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+
+import numpy as np
+
+from mqinfer.bench.seeds.experiment import Bench
+from mqinfer.bench.seeds.noscope.scene import read_scene
+from mqinfer.bench.seeds.noscope.table_1 import over_json, over_mqtt, timed_servers
+from mqinfer.bench.seeds.rows import Measured, of_rounds
+from mqinfer.images.picture import CompressedImage
+from mqinfer.judging.thumbnail import difference, thumbnail
+from mqinfer.lab.zoo.networks.yolo_v2 import yolo_network, yolo_v2
+from mqinfer.models.loading import load_model
+from mqinfer.models.repository import ModelVersion, Repository
+
+_Input = TypeVar("_Input")
+_FRAMES, _RUNS = 100, 10
+_SIDE, _SMALL_SIDE = 608, 320
+_BATCH = 8
+_ENCODINGS = ("raw", "lz4", "jpeg:90")
+
+
+def one_request(bench: Bench) -> Iterator[Measured]:
+    """Measure the parts one at a time, then a request's way by REST with JSON and by MQTT."""
+    scene = read_scene(bench.source, _FRAMES, _SIDE, bench.progress)
+    seen = [thumbnail(each) for each in scene]
+    compared = _milliseconds(lambda frame: difference(seen[0], thumbnail(frame)), scene)
+    yield from _part("detector", "detector", compared, "the comparison, and reading a JPEG of 608x608 as 50x50")
+    with closing(load_model(bench.model("noscope_50_onnx")).backend) as small:
+        one = _milliseconds(small.infer, [{small.inputs[0].name: each[None]} for each in seen])
+    yield from _part("specialised network", "specialised network", one, "noscope_50, ONNX Runtime, batch 1")
+    with TemporaryDirectory(prefix="mqinfer-bench-") as folder:
+        yield from _reference(bench, Path(folder))
+        yield from _transmission(Path(folder), scene[:_RUNS])
+
+
+def _milliseconds(work: Callable[[_Input], object], inputs: Sequence[_Input]) -> list[float]:
+    """Return the time of a call with each input, after one that does not count."""
+    found = []
+    for each in (inputs[0], *inputs):
+        began = time.perf_counter()
+        work(each)
+        found.append((time.perf_counter() - began) * 1000)
+    return found[1:]
+
+
+def _part(part: str, rate: str, found: list[float], setting: str) -> Iterator[Measured]:
+    seconds = [each / 1000 for each in found]
+    yield of_rounds("004.S1", part, [median(seconds)], samples=len(found), setting=setting)
+    yield of_rounds("004.F1", rate, [1 / median(seconds)], samples=len(found), setting=setting)
+
+
+def _reference(bench: Bench, folder: Path) -> Iterator[Measured]:
+    """Yield the time of YOLOv2 alone, in a batch, and with smaller pictures, on TensorFlow as in the document."""
+    whole = _yolo_ms(bench.model("yolo_v2_608"), _SIDE, 1)
+    yield from _part("reference", "reference, least", whole, "YOLOv2, frozen graph on TensorFlow, batch 1")
+    version = folder / "yolo" / "1"
+    version.mkdir(parents=True)
+    yolo_network(yolo_v2(_SMALL_SIDE)).write(version / "model.pb")
+    smaller = Repository(folder).find("yolo", None)
+    one, several = (_yolo_ms(smaller, _SMALL_SIDE, batch) for batch in (1, _BATCH))
+    ratios = {
+        f"resolution {_SMALL_SIDE} against {_SIDE}: time of the reference": median(one) / median(whole),
+        f"batch {_BATCH} against 1: time a frame": median(several) / _BATCH / median(one),
+    }
+    for row, ratio in ratios.items():
+        bench.progress(f"  {row}: {ratio:.2f}")
+        yield of_rounds("004.D", row, [ratio], samples=_RUNS, setting="YOLOv2, frozen graph on TensorFlow")
+
+
+def _yolo_ms(model: ModelVersion, side: int, batch: int) -> list[float]:
+    pictures = np.random.default_rng(7).integers(0, 256, (batch, side, side, 3)).astype(np.uint8)
+    with closing(load_model(model).backend) as backend:
+        return _milliseconds(backend.infer, [{backend.inputs[0].name: pictures}] * max(_RUNS // batch, 3))
+
+
+def _transmission(folder: Path, scene: Sequence[CompressedImage]) -> Iterator[Measured]:
+    """Yield the time of a request to a reference that takes none, with what the client does for it."""
+    count = len(scene)
+    with timed_servers(folder / "models", _SIDE, 0.0, (1,)) as (client, port):
+        by_json = median(_milliseconds(over_json(port, 1), scene)) / 1000
+        setting = "JSON floats over TensorFlow Serving's REST API, a reference that takes no time"
+        yield of_rounds("004.S1", "transmission, JSON", [by_json], samples=count, setting=setting, unit="s")
+        spent = {}
+        for encoding in _ENCODINGS:
+            found = list(map(over_mqtt(client, 1, encoding), scene))
+            ways = [
+                each.encode_s + (each.timings.client_queue + each.timings.transmission) / 1e9
+                for each in found
+                if each.timings
+            ]
+            spent[encoding] = median(ways)
+            sent = sum(each.sent for each in found) / count / 1e6
+            name = "transmission" if encoding == "jpeg:90" else f"transmission, {encoding}"
+            setting = f"{encoding} over MQTT, {sent:.2f} MB a frame; T_c.q and T_n, with encoding"
+            yield of_rounds("004.S1", name, [spent[encoding]], samples=count, setting=setting, unit="s")
+    row, setting = "payload compression: jpeg:90 against raw, T_c.q + T_n", "on one machine, without a thin link"
+    yield of_rounds("004.D", row, [spent["jpeg:90"] / spent["raw"]], samples=count, setting=setting)

@@ -1,0 +1,342 @@
+"""Document 004's Table 1: seconds until N_F frames have their answers, of which N_R are from N_S reference servers.
+
+Which frames go to the reference is drawn with a seed, so that the law of the queue is measured and not the luck of a
+cascade. The reference sleeps, a tenth of the document's time, and pictures have a tenth of its pixels: all that a frame
+costs, by JSON too, is a tenth then.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from http.client import HTTPConnection
+from itertools import product
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from mqinfer.bags.frame import Frame
+from mqinfer.bench.processes import Program
+from mqinfer.bench.seeds.experiment import Bench
+from mqinfer.bench.seeds.formulas import fit_latency
+from mqinfer.bench.seeds.noscope.closed_loop import closed_loop_s
+from mqinfer.bench.seeds.noscope.scene import read_scene
+from mqinfer.bench.seeds.noscope.timed import ANSWER, drawn, serve_rest, serve_timed, shared, write_timed
+from mqinfer.bench.seeds.rows import Measured, of_rounds
+from mqinfer.broker.private import PrivateBroker
+from mqinfer.client.client import Client
+from mqinfer.client.options import ClientOptions
+from mqinfer.edge_agent.preparing.preparer import Preparer
+from mqinfer.images.decode import as_image, to_rgb
+from mqinfer.images.picture import CompressedImage
+from mqinfer.judging.detector import Detector
+from mqinfer.judging.settings import DifferenceDetector
+from mqinfer.judging.thumbnail import thumbnail
+from mqinfer.models.loading import load_model
+from mqinfer.protocol.errors import ConfigError, ModelFailed
+from mqinfer.protocol.types import Timings
+
+SHARES: Mapping[int, int] = {50: 22, 500: 49, 1000: 117, 2000: 170, 5000: 569}
+"""N_R of Table 1 by N_F."""
+_USUAL = (50, 500)
+_SIDE, _DELAY_MS = 192, 300.0
+"""A tenth of 608 x 608 pixels, and of the 3.0 s that a request takes with one server in Table 1."""
+_T_DIFF = 15.9
+"""The document's 0.000244 of pixels from 0 to 1."""
+_LARGE = 500
+_WINDOW = 2
+_TIMEOUT_S = 600.0
+_SEED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request to the reference.
+
+    Attributes:
+        sent: Bytes of it.
+        encode_s: Time of the client to make it, in seconds.
+        timings: Where the rest went; None where the transport does not report it.
+    """
+
+    sent: int
+    encode_s: float
+    timings: Timings | None = None
+
+
+Ask = Callable[[CompressedImage], Asked]
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """A way to ask the reference.
+
+    Attributes:
+        name: In the rows; empty for the one of the document.
+        window: Returns the requests in flight at most, for a number of servers.
+        asker: Returns what asks, for a number of servers.
+        setting: In the rows.
+    """
+
+    name: str
+    window: Callable[[int], int]
+    asker: Callable[[int], Ask]
+    setting: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell of the table.
+
+    Attributes:
+        seconds: From the first comparison to the last answer.
+        cpu_s: Processor time of the client, in seconds.
+        asked: The requests.
+    """
+
+    seconds: float
+    cpu_s: float
+    asked: tuple[Asked, ...]
+
+    def __str__(self) -> str:
+        sent = sum(each.sent for each in self.asked) / 1e6
+        text = f"client {self.cpu_s:.1f} CPU s, sent {sent:.1f} MB"
+        known = [each.timings for each in self.asked if each.timings]
+        encode = _mean_ms(each.encode_s * 1e9 for each in self.asked)
+        if not known:
+            return f"{text}; a request: {encode:.0f} ms to write it"
+        parts = {
+            "T_n": _mean_ms(each.transmission for each in known),
+            "T_c.q": encode + _mean_ms(each.client_queue for each in known),
+            "T_s.q": _mean_ms(each.server_queue for each in known),
+            "T_s.c": _mean_ms(each.server - each.server_queue for each in known),
+        }
+        return f"{text}; a request: " + ", ".join(f"{name} {value:.0f} ms" for name, value in parts.items())
+
+
+def _mean_ms(nanoseconds: Iterator[float]) -> float:
+    return float(np.mean(list(nanoseconds))) / 1e6
+
+
+def prescribed(frames: int, share: int) -> frozenset[int]:
+    """Return the numbers of the frames that go to the reference: `share` of them, drawn with a seed."""
+    return frozenset(Random(_SEED).sample(range(frames), share))  # noqa: S311 - no secret
+
+
+def answer_all(
+    frames: Sequence[CompressedImage],
+    asked: frozenset[int],
+    window: int,
+    small: Callable[[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]], object],
+    ask: Ask,
+) -> Cell:
+    """Answer frames as the document's client does: `window` callers, each with one frame at a time.
+
+    Args:
+        frames: In order.
+        asked: Numbers of those that go to the reference.
+        window: Callers.
+        small: The specialised network.
+        ask: Asks the reference.
+    """
+    detector: Detector[int] = Detector()
+    lock, settings = threading.Lock(), DifferenceDetector(_T_DIFF)
+
+    def answer(number: int) -> Asked | None:
+        seen = thumbnail(frames[number])
+        with lock:
+            detector.leader(settings, seen, number)
+        small(seen)
+        return ask(frames[number]) if number in asked else None
+
+    with ThreadPoolExecutor(window, "mqinfer-bench-caller") as callers:
+        cpu, began = time.process_time(), time.perf_counter()
+        found = [each for each in callers.map(answer, range(len(frames))) if each]
+        return Cell(time.perf_counter() - began, time.process_time() - cpu, tuple(found))
+
+
+def table_1(bench: Bench) -> Iterator[Measured]:
+    """Measure Table 1: seconds by frames and servers, the document's law fitted, and what a closed loop predicts."""
+    counts = bench.frames or (tuple(SHARES) if bench.full else _USUAL)
+    if unknown := set(counts) - set(SHARES):
+        raise ConfigError(f"Table 1 has no {min(unknown)} frames; expected some of {', '.join(map(str, SHARES))}")
+    network = load_model(bench.model("noscope_50_onnx")).backend
+    with TemporaryDirectory(prefix="mqinfer-bench-") as folder, closing(network):
+        scene = read_scene(bench.source, max(counts), _SIDE, bench.progress)
+        name = network.inputs[0].name
+        seconds: dict[int, dict[str, dict[int, float]]] = {}
+        with _askers(Path(folder) / "models", bench.replicas) as askers:
+            for count in counts:
+                taken = seconds[count] = {each.name: {} for each in askers}
+                asked = prescribed(count, SHARES[count])
+                for servers, each in product(bench.replicas, askers):
+                    cell = answer_all(
+                        scene[:count],
+                        asked,
+                        each.window(servers),
+                        lambda seen: network.infer({name: seen[None]}),
+                        each.asker(servers),
+                    )
+                    taken[each.name][servers] = cell.seconds
+                    bench.progress(f"  N_F={count} N_S={servers} {each.name or 'as then'}: {cell.seconds:.1f} s")
+                    yield _row(count, f"N_S={servers}", each, cell.seconds, "s", str(cell))
+                for each in askers:
+                    yield from law_rows(count, each, taken[each.name])
+    yield from _means({count: taken[""] for count, taken in seconds.items()})
+    yield from _simulated(bench.replicas)
+
+
+def _row(  # noqa: PLR0913, PLR0917 - what a row has
+    count: int, row: str, by: Asker, figure: float, unit: str, comment: str = ""
+) -> Measured:
+    suffix = f", {by.name}" if by.name else ""
+    return of_rounds(
+        "004.T1", f"N_F={count} {row}{suffix}", [figure], samples=count, comment=comment, setting=by.setting, unit=unit
+    )
+
+
+def law_rows(count: int, by: Asker, seconds: Mapping[int, float]) -> Iterator[Measured]:
+    """Yield the fit of L = A + X / N_S, and how well it holds."""
+    asked, servers = SHARES[count], sorted(seconds)
+    if len(servers) < 2:
+        return
+    fit = fit_latency(servers, [seconds[each] for each in servers])
+    few, many = servers[0], servers[-1]
+    ends = fit_latency([few, many], [seconds[few], seconds[many]])
+    off = max(abs(fit.latency_s(each) / seconds[each] - 1) for each in servers)
+    figures = {
+        f"{many} against {few}": (seconds[few] / seconds[many], "x"),
+        "A": (fit.fixed_s, "s"),
+        "T_sc": (fit.divided_s / asked, "s"),
+        "A/N_R": (fit.fixed_s / asked, "s"),
+        "T_n + T_c.q": (ends.fixed_s, "s"),
+        "T_s.q + T_s.c": (ends.divided_s, "s"),
+        f"L/N_R at N_S={few}": (seconds[few] / asked, "s"),
+        "largest error of L = A + X/N_S": (100 * off, "%"),
+    }
+    for row, (figure, unit) in figures.items():
+        yield _row(count, row, by, figure, unit)
+    for each in servers[1:]:
+        yield _row(count, f"speed-up at N_S={each}", by, seconds[few] / seconds[each], "x")
+
+
+def _means(seconds: Mapping[int, Mapping[int, float]]) -> Iterator[Measured]:
+    """Yield the shares, and the means over the numbers of frames from 500 on, as the document's client does it."""
+    for count in seconds:
+        share = 100 * SHARES[count] / count
+        yield of_rounds("004.T1", f"N_F={count} share of the reference", [share], samples=count, comment="prescribed")
+    large = {count: each for count, each in seconds.items() if count >= _LARGE and 1 in each}
+    for servers in next(iter(large.values()), {}):
+        ratios = [each[1] / each[servers] for each in large.values()]
+        yield of_rounds("004.T1", f"mean speed-up, N_S={servers}", [float(np.mean(ratios))], samples=len(ratios))
+    if {500, 1000} <= large.keys():
+        asked = SHARES[1000] / SHARES[500]
+        yield of_rounds("004.T1", "N_R of 1000 against 500", [asked], samples=2, comment="prescribed")
+
+
+def _simulated(replicas: Sequence[int]) -> Iterator[Measured]:
+    """Yield the speed-ups of two requests in flight, in simulated time: the reading that needs no slow client."""
+    services = [1.0] * 4000
+    alone = closed_loop_s(services, 1, _WINDOW)
+    for servers in replicas:
+        at_random = alone / closed_loop_s(services, servers, _WINDOW, draw=Random(_SEED))  # noqa: S311 - no secret
+        comment = "simulated, not measured: constant time of service, two in flight"
+        yield of_rounds(
+            "004.T1", f"N_S={servers}, server at random", [at_random], samples=4000, comment=comment, unit="x"
+        )
+        freest = alone / closed_loop_s(services, servers, _WINDOW)
+        yield of_rounds("004.T1", f"N_S={servers}, freest server", [freest], samples=4000, comment=comment, unit="x")
+
+
+@contextmanager
+def _askers(repository: Path, replicas: Sequence[int]) -> Iterator[tuple[Asker, ...]]:
+    """Run broker, servers and gateway; yield the ways to ask them."""
+    with timed_servers(repository, _SIDE, _DELAY_MS, replicas) as (client, port):
+        of_server, of_all = partial(over_mqtt, client, at_random=True), partial(over_mqtt, client)
+        sleeps = f"timed reference of {_DELAY_MS:g} ms, pictures {_SIDE}x{_SIDE}"
+        yield (
+            Asker("", _two, partial(over_json, port), f"window 2, JSON floats, server at random; {sleeps}"),
+            Asker("as then, jpeg:90", _two, of_server, f"window 2, server at random; {sleeps}"),
+            Asker("mqinfer", _twice, of_all, f"window 2 N_S, jpeg:90, expected finish; {sleeps}"),
+            Asker("mqinfer, server at random", _twice, of_server, f"window 2 N_S, jpeg:90; {sleeps}"),
+        )
+
+
+@contextmanager
+def timed_servers(
+    repository: Path, side: int, delay_ms: float, replicas: Sequence[int]
+) -> Iterator[tuple[Client, int]]:
+    """Run a broker, timed references and a gateway; yield a client, and the port of TensorFlow Serving's REST API.
+
+    Args:
+        repository: Folder for the models.
+        side: Of the pictures, in pixels.
+        delay_ms: Time of each request.
+        replicas: Numbers of servers.
+    """
+    write_timed(repository, side, delay_ms, replicas)
+    with ExitStack() as stack:
+        broker = stack.enter_context(PrivateBroker())
+        stack.enter_context(closing(Program(serve_timed, broker.url, repository, *replicas)))
+        gateway = stack.enter_context(closing(Program(serve_rest, broker.url)))
+        room = ClientOptions(window=2 * max(replicas))
+        client = stack.enter_context(Client(broker.url, options=room))
+        yield client, int(gateway.first_line)
+
+
+def _two(_: int) -> int:
+    return _WINDOW
+
+
+def _twice(servers: int) -> int:
+    return 2 * servers
+
+
+def over_json(port: int, servers: int) -> Ask:
+    """Return what asks TensorFlow Serving's REST API with a frame as numbers of text, as the document's client did."""
+    draw = Random(_SEED)  # noqa: S311 - no secret
+
+    def ask(image: CompressedImage) -> Asked:
+        began = time.perf_counter()
+        pixels = to_rgb(image).astype(np.float32) / np.float32(255)
+        body = json.dumps({"inputs": {"image": pixels[None].tolist(), ANSWER: [[1.0]]}})
+        encode_s = time.perf_counter() - began
+        with closing(HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)) as connection:
+            connection.request("POST", f"/v1/models/{drawn(draw.randrange(servers))}:predict", body)
+            response = connection.getresponse()
+            reply = response.read()
+        if response.status != 200:
+            raise ModelFailed(f"the gateway answered {response.status}: {reply[:500].decode(errors='replace')}")
+        json.loads(reply)
+        return Asked(len(body), encode_s)
+
+    return ask
+
+
+def over_mqtt(client: Client, servers: int, encoding: str = "jpeg:90", *, at_random: bool = False) -> Ask:
+    """Return what asks over MQTT with an encoded frame; the client chooses the worker, or the worker is drawn."""
+    draw = Random(_SEED)  # noqa: S311 - no secret
+    contract = client.card(shared(servers)).image
+    if contract is None:
+        raise ModelFailed(f"model {shared(servers)} takes no pictures")
+    preparer, answer = Preparer(contract, encoding), np.ones((1, 1), np.float32)
+
+    def ask(image: CompressedImage) -> Asked:
+        began = time.perf_counter()
+        # Decoded as a frame of a video is: a JPEG as such would travel untouched.
+        raw = Frame("", 0, 0, 0, "", as_image(to_rgb(image), "rgb8"))
+        tensor = preparer.prepare(raw, lambda _, __: None).tensors[0]
+        encode_s = time.perf_counter() - began
+        model = drawn(draw.randrange(servers)) if at_random else shared(servers)
+        result = client.infer(model, {tensor.name: tensor, ANSWER: answer}, timeout=_TIMEOUT_S, outputs=[ANSWER])
+        return Asked(result.bytes_sent, encode_s, result.timings)
+
+    return ask
