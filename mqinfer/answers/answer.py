@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mqinfer.answers.depth import Depth, find_depth
-from mqinfer.answers.outputs import DetectedBox, Mask, placed_boxes, placed_mask
+from mqinfer.answers.outputs import DetectedBox, Mask, TopClass, class_shares, find_top, placed_boxes, placed_mask
 from mqinfer.codecs.opencv import opencv
 from mqinfer.images.placement import UNKNOWN, Placement
+from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array
 
 MOST_POINTS = 64
@@ -26,15 +27,22 @@ class PictureAnswer:
     Attributes:
         outputs: Decoded arrays by name.
         placement: Where the picture lies in what the model saw.
+        classes: Of the model's card.
     """
 
     outputs: Mapping[str, Array]
     placement: Placement
+    classes: Sequence[ClassInfo] = ()
 
     @cached_property
     def boxes(self) -> tuple[DetectedBox, ...]:
-        """The boxes, in pixels of the picture, the best first."""
-        return placed_boxes(self.outputs, self.placement)
+        """The boxes, in pixels of the picture, with the names of their classes, the best first."""
+        return placed_boxes(self.outputs, self.placement, self.classes)
+
+    @cached_property
+    def top(self) -> tuple[TopClass, ...]:
+        """The best classes of a classifier."""
+        return find_top(self.outputs, self.classes)
 
     @cached_property
     def mask(self) -> Mask | None:
@@ -48,6 +56,11 @@ class PictureAnswer:
     def seen(self) -> npt.NDArray[np.bool_] | None:
         """Which pixels the mask has a class for; None if all of them, or without a mask."""
         return None if self.mask is None or self.placement.is_whole else self.mask != UNKNOWN
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """The share of each class in the pixels of the mask, 0 to 1; empty without a mask."""
+        return {} if self.mask is None else class_shares(self.mask, self.classes, self.seen)
 
     @cached_property
     def depth(self) -> Depth | None:

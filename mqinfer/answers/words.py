@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from xxhash import xxh3_128_hexdigest
 
 from mqinfer.answers.answer import PictureAnswer
@@ -22,22 +21,18 @@ from mqinfer.answers.outputs import (
     MOST_BOXES,
     SMALL_OUTPUT,
     DetectedBox,
-    Mask,
     TopClass,
     class_name,
     class_shares,
     extremes,
     find_mask,
-    find_top,
     strings_of,
 )
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array, datatype_of
 
 
-def describe_answer(
-    answer: PictureAnswer, classes: Sequence[ClassInfo], *, min_score: float = 0.0, most: int = MOST_BOXES
-) -> dict[str, object]:
+def describe_answer(answer: PictureAnswer, *, min_score: float = 0.0, most: int = MOST_BOXES) -> dict[str, object]:
     """Describe what was found in a picture: only what there is, in the picture's pixels.
 
     - `detections`, the best first, and `counts` of them by class, which is there, and empty, where none were found;
@@ -47,7 +42,6 @@ def describe_answer(
 
     Args:
         answer: The outputs, and where the picture lies.
-        classes: Of the model's card.
         min_score: Objects of a lower score are left out.
         most: Objects that are described, the best first.
 
@@ -55,15 +49,15 @@ def describe_answer(
         MissingExtra: OpenCV is not installed, and objects have masks.
     """
     boxes = [box for box in answer.boxes if box.score >= min_score][:most]
-    found = describe_boxes(boxes, classes)
+    found = describe_boxes(boxes, answer.classes)
     for box, each in zip(boxes, found.get("detections", ()), strict=True):
         if outline := answer.outline(box):
             each["outline"] = outline
     if "boxes" in answer.outputs:
         found["counts"] = dict(Counter(each["class"] or "" for each in found.get("detections", ())))
-    found |= describe_top(find_top(answer.outputs, classes))
+    found |= describe_top(answer.top)
     if answer.mask is not None:
-        found["class_shares"] = class_shares(answer.mask, classes, answer.seen)
+        found["class_shares"] = answer.shares
     if answer.depth is not None:
         depth = answer.depth
         found["depth"] = {"output": depth.name, "least": depth.least, "greatest": depth.greatest}
@@ -73,8 +67,7 @@ def describe_answer(
 def describe_outputs(
     outputs: Mapping[str, Array],
     classes: Sequence[ClassInfo],
-    mask: Mask | None = None,
-    seen: npt.NDArray[np.bool_] | None = None,
+    shares: Mapping[str, float] | None = None,
     picture: tuple[int, int] | None = None,
 ) -> dict[str, dict[str, object]]:
     """Describe outputs for JSON: shape, datatype, hash, `class_shares` of a mask, `values` of anything small.
@@ -84,8 +77,7 @@ def describe_outputs(
     Args:
         outputs: Decoded arrays by name.
         classes: Of the model's card.
-        mask: The class mask among them in the frame's size, whose pixels are counted; None to count the output's own.
-        seen: Which of its pixels have a class; None if all have one.
+        shares: Of the classes in the pixels of the frame; empty or None to count those of the mask itself.
         picture: As in `find_mask`.
     """
     found = find_mask(outputs, picture)
@@ -97,7 +89,7 @@ def describe_outputs(
             "hash": f"xxh3:{_hash(output)}",
         }
         if found and found[0] == name:
-            entry["class_shares"] = class_shares(found[1] if mask is None else mask, classes, seen)
+            entry["class_shares"] = shares or class_shares(found[1], classes)
         elif output.size <= SMALL_OUTPUT:
             entry["values"] = [_plain(value) for value in output.ravel().tolist()]
         elif (ends := extremes(output)) is not None:

@@ -91,7 +91,7 @@ def infer(
             set_aside(output)
         write_npz(output, result.outputs)
     if picture and view:
-        _draw(picture, view, result, card)
+        _draw(picture, view, result)
     if top:
         table_console().print(_table(result))
     else:
@@ -139,13 +139,13 @@ def _view(inputs: Mapping[str, Input], card: ModelCard) -> FrameView | None:
         return None
     pixels = to_rgb(CompressedImage("16UC1; png" if contract.colour is ColourOrder.DEPTH else "", picture.data))
     height, width = pixels.shape[:2]
-    return FrameView(pixels, Placement.in_model(contract, width, height))
+    return FrameView(pixels, Placement.in_model(contract, width, height), classes=card.classes)
 
 
-def _draw(path: Path, view: FrameView, result: InferResult, card: ModelCard) -> None:
+def _draw(path: Path, view: FrameView, result: InferResult) -> None:
     suffix = ".jpg" if path.suffix.lower() in {".jpg", ".jpeg"} else ".png"
     line = f"{result.model_name} {result.model_version} | {result.timings.total / 1e6:.1f} ms"
-    data = encode_picture(draw_answer(view, card.classes, line), suffix)
+    data = encode_picture(draw_answer(view, line), suffix)
     with writing(path):
         set_aside(path)
         path.write_bytes(data)
@@ -210,7 +210,6 @@ def _describe(
     result: InferResult, view: FrameView | None, card: ModelCard, written: Sequence[Path | None]
 ) -> dict[str, Any]:
     milliseconds = {stage: round(getattr(result.timings, stage) / 1e6, 3) for stage in result.timings.__struct_fields__}
-    placed = (view.mask, view.seen, view.placement.picture) if view else ()
     files = [str(path) for path in written if path]
     return {
         "model": result.model_name,
@@ -218,7 +217,7 @@ def _describe(
         "model_hash": result.model_hash,
         "worker": result.worker,
         "outcome": result.outcome,
-        "outputs": describe_outputs(result.outputs, card.classes, *placed),
+        "outputs": view.outputs_in_words if view else describe_outputs(result.outputs, card.classes),
         **(describe_boxes(view.boxes, card.classes) if view else {}),
         **describe_top(find_top(result.outputs, card.classes)),
         "timings_ms": milliseconds,

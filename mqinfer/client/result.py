@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqinfer.answers.answer import PictureAnswer
-from mqinfer.answers.outputs import DetectedBox, Mask, TopClass, class_shares, find_top, placed_boxes
+from mqinfer.answers.outputs import DetectedBox, Mask, TopClass
 from mqinfer.broker.link import Message
 from mqinfer.images.placement import Placement
 from mqinfer.protocol.card import ClassInfo
@@ -95,27 +95,27 @@ class PictureResult:
     @cached_property
     def answer(self) -> PictureAnswer:
         """What the outputs mean, in pixels of the picture."""
-        return PictureAnswer(self.result.outputs, self.placement)
+        return PictureAnswer(self.result.outputs, self.placement, self.classes)
 
-    @cached_property
+    @property
     def detections(self) -> tuple[DetectedBox, ...]:
         """The boxes, the best first, with the names of their classes."""
-        return placed_boxes(self.result.outputs, self.placement, self.classes)
+        return self.answer.boxes
 
     @property
     def mask(self) -> Mask | None:
         """The class number of each pixel, `[height, width]`, 255 where the model did not see it; None without."""
         return self.answer.mask
 
-    @cached_property
+    @property
     def shares(self) -> dict[str, float]:
         """The share of each class in the pixels of the mask, 0 to 1; empty without a mask."""
-        return {} if self.mask is None else class_shares(self.mask, self.classes, self.answer.seen)
+        return self.answer.shares
 
-    @cached_property
+    @property
     def top(self) -> tuple[TopClass, ...]:
         """The best classes of a classifier, each with name, number and score."""
-        return find_top(self.result.outputs, self.classes)
+        return self.answer.top
 
     @cached_property
     def depth(self) -> npt.NDArray[np.float64] | None:

@@ -206,6 +206,7 @@ class ModelRun:
             pacer=site.pacer,
             cascade=self._make_cascade(card, preparer),
             previews=self._previews,
+            classes=card.classes,
         )
         self._card = card
 
@@ -216,9 +217,8 @@ class ModelRun:
         presence = ModelPresence(watched, card.classes, target) if watched else None
         shown = None
         if presence and "homeassistant" in kinds:
-            own = site.requester.topics, card.classes, presence
-            shown = HomeAssistant(*own, has_all="mqtt" in kinds, is_stopped=site.stop.is_set)
-        what = site.requester, self.settings.options.model, card.classes
+            shown = HomeAssistant(site.requester.topics, presence, has_all="mqtt" in kinds, is_stopped=site.stop.is_set)
+        what = site.requester, self.settings.options.model
         return MqttSink(*what, retain=outputs.retain, presence=presence, homeassistant=shown)
 
     def _make_cascade(self, card: ModelCard, preparer: Preparer) -> Cascade | None:

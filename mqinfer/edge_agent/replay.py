@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -33,6 +33,7 @@ from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.edge_agent.spooling.backlog import Backlog
 from mqinfer.edge_agent.spooling.spool import Spool
+from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import ConfigError, MqinferError
 from mqinfer.telemetry.around import Around
 
@@ -148,6 +149,7 @@ class Replay:
         pacer: Pacer | None = None,
         cascade: Cascade | None = None,
         previews: Previews | None = None,
+        classes: Sequence[ClassInfo] = (),
     ) -> None:
         """Prepare.
 
@@ -162,6 +164,7 @@ class Replay:
             pacer: Holds the frames back until they are due, which is no part of reading; None where nothing does.
             cascade: Answers frames on the edge where it can; None to send all of them.
             previews: Publishes small pictures of the frames that are sent; None for none.
+            classes: Of the model's card.
         """
         self.clocks = Clocks()
         """The workers' clocks against this one."""
@@ -176,7 +179,7 @@ class Replay:
         in_memory = 2 * options.window + PREPARERS
         self._room = max(in_memory, _LATEST_IN_MEMORY) if options.policy is Policy.LATEST else in_memory
         self._first = FirstResults(streams)
-        self._results = Results(sink, Engines(requester.registry.served), self._on_written)
+        self._results = Results(sink, Engines(requester.registry.served), self._on_written, classes)
         self._stages = self._chain(preparer, previews or Previews(requester, options.model, None), spool, cascade)
         self._stage = self._stages[-1]
 

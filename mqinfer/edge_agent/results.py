@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 
@@ -15,6 +15,7 @@ from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.table import FinishedFrame, ReadingOrder
 from mqinfer.edge_agent.frames.view import NO_VIEW, FrameView
 from mqinfer.edge_agent.sinks.sink import Sink
+from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import (
     BadEncoding,
     BadImage,
@@ -116,17 +117,25 @@ def _unsuitable(error: MqinferError) -> ConfigError:
 class Results:
     """Writes finished frames to the sink, in the order of reading, on a thread of its own. Thread-safe."""
 
-    def __init__(self, sink: Sink | None, engines: Engines, on_written: Callable[[FinishedFrame], None]) -> None:
+    def __init__(
+        self,
+        sink: Sink | None,
+        engines: Engines,
+        on_written: Callable[[FinishedFrame], None],
+        classes: Sequence[ClassInfo] = (),
+    ) -> None:
         """Prepare; `start` starts the thread.
 
         Args:
             sink: Receives every frame with its outcome; None to drop them.
             engines: Looks up what computed a result.
             on_written: Called after each frame that the sink has received.
+            classes: Of the model's card.
         """
         self._sink = sink
         self._engines = engines
         self._on_written = on_written
+        self._classes = tuple(classes)
         self._queue: SimpleQueue[FinishedFrame | None] = SimpleQueue()  # bounded by the frames that the replay reads
         self._thread = threading.Thread(target=self._write_all, name="mqinfer-replay-sinks")
         self._large_at: float | None = None  # when the last large result was written
@@ -173,7 +182,7 @@ class Results:
             return  # the run ends with the first error; later ones would only repeat it
         frame = finished.pending.frame
         try:
-            view = _view(finished, self._engines.of(finished.result))
+            view = _view(finished, self._engines.of(finished.result), self._classes)
             self._sink.write(frame, view, finished.result)
         except MqinferError as error:
             self.error = error
@@ -182,14 +191,14 @@ class Results:
             self.error = MqinferError(f"a sink failed: {error!r}")
 
 
-def _view(finished: FinishedFrame, served: ServedModel | None) -> FrameView:
+def _view(finished: FinishedFrame, served: ServedModel | None, classes: Sequence[ClassInfo]) -> FrameView:
     prepared, result = finished.prepared, finished.result
     if prepared is None:
-        return replace(NO_VIEW, times=finished.times, served=served)
+        return replace(NO_VIEW, times=finished.times, served=served, classes=classes)
     try:
         pixels = prepared.picture()
     except (BadImage, BadEncoding):  # a JPEG that passed untouched; its outcome is the same error
         pixels = NO_VIEW.pixels
     outputs = result.outputs if result.outcome is Outcome.OK else {}
     sent = prepared.tensors[0] if prepared.tensors else None  # a cascade answers without sending anything
-    return FrameView(pixels, prepared.placement, outputs, sent, finished.times, served)
+    return FrameView(pixels, prepared.placement, outputs, sent, finished.times, served, classes)

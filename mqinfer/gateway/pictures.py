@@ -226,6 +226,6 @@ def _placement(tensor: EncodedTensor, contract: ImageContract) -> Placement:
 def _describe(found: PictureResult) -> dict[str, object]:
     width, height = found.placement.frame
     try:
-        return {"width": width, "height": height, **describe_answer(found.answer, found.classes)}
+        return {"width": width, "height": height, **describe_answer(found.answer)}
     except MissingExtra as error:
         raise Unsupported(f"{ANSWERS}: the gateway can't follow the masks of objects: {error}") from error

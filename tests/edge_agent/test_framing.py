@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mqinfer.answers.words import describe_outputs
 from mqinfer.bags.frame import Frame, StreamInfo
 from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.edge_agent.frames.table import PreparedFrame
@@ -167,7 +166,7 @@ def test_sinks_leave_out_what_the_model_did_not_see() -> None:
     """Overlays keep its colours, counts have its share, masks are transparent there; other masks are as they were."""
     left, top, width, height = REGION
     found = prepared(Framing(others=REGION))
-    view = FrameView(found.picture(), found.placement, {"mask": np.ones((1, 48, 48), np.uint8)})
+    view = FrameView(found.picture(), found.placement, {"mask": np.ones((1, 48, 48), np.uint8)}, classes=CLASSES)
     assert view.mask is not None
     assert view.seen is not None
     inside = np.zeros((HEIGHT, WIDTH), bool)
@@ -177,7 +176,7 @@ def test_sinks_leave_out_what_the_model_did_not_see() -> None:
     drawn = draw_overlay(view.pixels, view.mask, CLASSES, seen=view.seen)
     np.testing.assert_array_equal(drawn[~inside], PIXELS[~inside])
     assert (drawn[inside] != PIXELS[inside]).any(axis=-1).all()
-    shares = describe_outputs(view.outputs, CLASSES, view.mask, view.seen)["mask"]["class_shares"]
+    shares = view.outputs_in_words["mask"]["class_shares"]
     share = round(inside.mean(), 6)
     assert shares == {"road": 0.0, "sky": share, "unknown": pytest.approx(1 - share, abs=1e-6)}
     png = cv2.imdecode(np.frombuffer(encode_mask(view.mask, CLASSES, is_partial=True), np.uint8), cv2.IMREAD_UNCHANGED)

@@ -76,7 +76,7 @@ def view_of(score: float | None = None, precision: str = "fp32") -> FrameView:
     place = Placement.of((WIDTH, HEIGHT), (WIDTH, HEIGHT))
     times = FrameTimes(21_000_000, {"edge_encode": 1_000_000, "inference": 20_000_000})
     pixels = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
-    return FrameView(pixels, place, {} if score is None else boxes, times=times, served=served)
+    return FrameView(pixels, place, {} if score is None else boxes, times=times, served=served, classes=CLASSES)
 
 
 class Page(HTMLParser):
@@ -157,9 +157,9 @@ def test_the_report_names_who_answered_in_which_precision(tmp_path: Path) -> Non
 HOSTILE = (ClassInfo(NASTY, (1, 2, 3)), ClassInfo("</title></svg><img src=x onerror=alert(1)>", (4, 5, 6)))
 
 
-def answer_of(**outputs: object) -> FrameView:
+def answer_of(known: Sequence[ClassInfo] = CLASSES, /, **outputs: object) -> FrameView:
     """Show a frame with these outputs."""
-    return replace(view_of(), outputs={name: np.asarray(each) for name, each in outputs.items()})
+    return replace(view_of(), outputs={name: np.asarray(each) for name, each in outputs.items()}, classes=known)
 
 
 def test_the_report_says_what_the_model_answered(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_classes_have_the_colours_of_the_card(tmp_path: Path) -> None:
     classes = (ClassInfo("plain", (0, 0, 0)), *CLASSES)
     mask = np.arange(HEIGHT * WIDTH, dtype=np.uint8).reshape(1, HEIGHT, WIDTH) % 3
     recorder = RunRecorder(classes)
-    recorder.write(frame_of(0), answer_of(mask=mask), result_of())
+    recorder.write(frame_of(0), answer_of(classes, mask=mask), result_of())
     report(tmp_path / "report.html", recorder)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     entries = re.findall(r'<path (\S+) d="M0 0h1v1h-1z"/></svg>(\S+) <b>', page)
@@ -207,11 +207,14 @@ def test_classes_have_the_colours_of_the_card(tmp_path: Path) -> None:
 
 def test_answers_of_hostile_classes_are_text_and_bounded(tmp_path: Path) -> None:
     """No name of a class is markup, in a legend, a table or a tip; what does not fit is counted together."""
-    recorder = RunRecorder((*HOSTILE, *(ClassInfo(f"class-{number}", (0, 0, 0)) for number in range(1000))))
+    classes = (*HOSTILE, *(ClassInfo(f"class-{number}", (0, 0, 0)) for number in range(1000)))
+    recorder = RunRecorder(classes)
     for number in range(1002):
         scores = np.zeros((1, 1002))
         scores[0, number] = 1e300 if number % 2 else 0.5
-        recorder.write(frame_of(number), answer_of(y=scores, **{f"{NASTY}{number}": [number] * 2}), result_of())
+        recorder.write(
+            frame_of(number), answer_of(classes, y=scores, **{f"{NASTY}{number}": [number] * 2}), result_of()
+        )
     page = report(tmp_path / "report.html", recorder)
     assert set(page.tags) <= set(TAGS.split())
     assert page.tags["title"] == 2 + page.tags["rect"] - 1
@@ -282,7 +285,7 @@ def test_spans_lose_nothing_when_they_grow() -> None:
 
 def test_the_worst_frames_are_the_worst() -> None:
     """The slowest and the least sure of all, in that order; of failures the first two of each code."""
-    worst = WorstFrames(CLASSES)
+    worst = WorstFrames()
     for number in range(100):
         slow, score = (number * 37) % 100, (number * 61 % 100) / 100
         worst.add(frame_of(number), view_of(score), result_of(slow))

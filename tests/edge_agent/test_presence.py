@@ -177,10 +177,10 @@ def test_states_beside_the_answers() -> None:
     """They are in each message by the schema, kept by the broker, sent again only where they change, and cleared."""
     client = Client()
     classes = [ClassInfo(each, (0, 0, 0)) for each in ("traffic light", "traffic_light")]
-    sink = opened(client, classes=classes, presence=ModelPresence(QUICK, classes))
+    sink = opened(client, presence=ModelPresence(QUICK, classes))
     sink.write(frame(), NO_VIEW, result({}, Outcome.EXPIRED))
     assert not states(client), "nothing is known before the first answer"
-    sink.write(frame(1), view(BOXES), result(BOXES))
+    sink.write(frame(1), view(BOXES, classes), result(BOXES))
     assert states(client) == {
         "frame/traffic_light": "ON",
         "frame/traffic_light-2": "OFF",
@@ -191,7 +191,7 @@ def test_states_beside_the_answers() -> None:
     }
     client.acknowledge()
     sent = len(client.sent)
-    sink.write(frame(2), view(BOXES), result(BOXES))
+    sink.write(frame(2), view(BOXES, classes), result(BOXES))
     sink.write(frame(3), NO_VIEW, result({}, Outcome.EXPIRED))
     assert len(client.sent) == sent + 2
     client.sent = [pair for pair in client.sent if "answers" in pair[0].topic]

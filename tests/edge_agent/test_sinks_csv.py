@@ -6,6 +6,7 @@ import csv
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +71,13 @@ def result_of(
     return InferResult("1", outcome, "net", "3", "sha256:a", outputs, error, worker, "worker", timings, attempts=1)
 
 
-def view_of(outputs: dict[str, Array], size: tuple[int, int] = (16, 8)) -> FrameView:
+def view_of(
+    outputs: dict[str, Array], size: tuple[int, int] = (16, 8), classes: Sequence[ClassInfo] = CLASSES
+) -> FrameView:
     """Show outputs of a frame that the model sees as it is."""
     served = ServedModel("net", "3", precision="int8", backend="openvino 2026", device="cpu")
-    return FrameView(
-        np.zeros((size[1], size[0], 3), np.uint8), Placement.of(size, size), outputs, served=served, times=TIMES
-    )
+    pixels, placement = np.zeros((size[1], size[0], 3), np.uint8), Placement.of(size, size)
+    return FrameView(pixels, placement, outputs, served=served, times=TIMES, classes=classes)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -89,7 +91,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def test_each_frame_and_each_box_is_a_row(tmp_path: Path) -> None:
     """Integers exactly, also beyond a float64; boxes in the frame's pixels; the engine of the worker."""
-    sink = CsvSink(tmp_path, CLASSES)
+    sink = CsvSink(tmp_path)
     sink.write(frame_of(0), view_of(BOXES), result_of(BOXES))
     sink.write(frame_of(1), view_of({}), result_of({}, Outcome.EXPIRED))
     paths = sink.close()
@@ -109,7 +111,7 @@ def test_each_frame_and_each_box_is_a_row(tmp_path: Path) -> None:
 
 def test_classes_have_a_table_of_their_own(tmp_path: Path) -> None:
     """The share of each class of a mask; the score of the best of a classifier."""
-    sink = CsvSink(tmp_path, CLASSES)
+    sink = CsvSink(tmp_path)
     sink.write(frame_of(0), view_of(MASK, (4, 2)), result_of(MASK))
     scores: dict[str, Array] = {"scores": np.array([[-3.5, 1.25]], np.float32)}
     sink.write(frame_of(1), view_of(scores), result_of(scores))
@@ -126,13 +128,14 @@ def test_classes_have_a_table_of_their_own(tmp_path: Path) -> None:
 
 def test_hostile_texts_are_texts(tmp_path: Path) -> None:
     """In names of classes, sources, frames and workers and in messages: no formula, no control character."""
-    sink = CsvSink(tmp_path, [ClassInfo(name, (0, 0, 0)) for name in NASTY])
+    sink = CsvSink(tmp_path)
     outputs: dict[str, Array] = {
         "boxes": np.zeros((len(NASTY), 4)),
         "scores": np.linspace(1, 0, len(NASTY)),
         "classes": np.arange(len(NASTY)),
     }
-    sink.write(frame_of(0), view_of(outputs), result_of(outputs))
+    classes = [ClassInfo(name, (0, 0, 0)) for name in NASTY]
+    sink.write(frame_of(0), view_of(outputs, classes=classes), result_of(outputs))
     for name in NASTY:
         sink.write(frame_of(1, name, name), view_of({}), result_of({}, Outcome.ERROR, name, name))
     frames, boxes = map(read, sink.close())
@@ -143,7 +146,7 @@ def test_hostile_texts_are_texts(tmp_path: Path) -> None:
 
 def test_the_tables_say_what_the_json_lines_say(tmp_path: Path) -> None:
     """Same frames, same figures: one of the two files is enough."""
-    sinks = SinkSet([CsvSink(tmp_path, CLASSES), JsonlSink(tmp_path, CLASSES)])
+    sinks = SinkSet([CsvSink(tmp_path), JsonlSink(tmp_path)])
     sinks.write(frame_of(0), view_of(BOXES), result_of(BOXES))
     sinks.close()
     (row,) = read(tmp_path / "results.csv")
@@ -156,7 +159,7 @@ def test_the_tables_say_what_the_json_lines_say(tmp_path: Path) -> None:
 def test_the_tables_of_an_earlier_run_are_kept(tmp_path: Path) -> None:
     """Also one that this run does not write."""
     for outputs in (BOXES, MASK):
-        sink = CsvSink(tmp_path, CLASSES)
+        sink = CsvSink(tmp_path)
         sink.write(frame_of(0), view_of(outputs, (4, 2)), result_of(outputs))
         sink.close()
     names = {path.name for path in tmp_path.iterdir()}
@@ -167,7 +170,7 @@ KILLED = """
 import os
 import sys
 from tests.edge_agent.test_sinks_csv import *
-sink = CsvSink(Path(sys.argv[1]), CLASSES)
+sink = CsvSink(Path(sys.argv[1]))
 for number in range(5):
     sink.write(frame_of(number), view_of(BOXES), result_of(BOXES))
 os.kill(os.getpid(), 9)
@@ -186,7 +189,7 @@ def test_a_full_disk_is_reported_by_the_files_name(tmp_path: Path) -> None:
     """The other kinds of files go on."""
     (tmp_path / "csv").mkdir()
     (tmp_path / "csv" / "detections.csv").symlink_to("/dev/full")
-    sinks = SinkSet([CsvSink(tmp_path / "csv", CLASSES), JsonlSink(tmp_path, CLASSES)])
+    sinks = SinkSet([CsvSink(tmp_path / "csv"), JsonlSink(tmp_path)])
     for number in range(3):
         sinks.write(frame_of(number), view_of(BOXES), result_of(BOXES))
     sinks.close()

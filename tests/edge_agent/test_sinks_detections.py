@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from mqinfer.answers.outputs import MOST_BOXES, DetectedBox, find_boxes, label
-from mqinfer.answers.words import describe_outputs
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.sinks.drawing.overlay import draw_boxes, draw_instances
 from mqinfer.images.placement import Placement, Resize
@@ -62,7 +61,7 @@ def test_boxes_are_brought_back_to_the_recorded_frame() -> None:
     """Each axis by its own factor, and without the margins of a letterbox."""
     pixels = np.zeros((80, 240, 3), np.uint8)
     stretched = FrameView(pixels, Placement.of((240, 80), (60, 40)), OUTPUTS)
-    assert stretched.boxes[0] == DetectedBox((16, 8, 32, 16), float(np.float32(0.9)), 1)
+    assert stretched.boxes[0] == DetectedBox((16, 8, 32, 16), float(np.float32(0.9)), 1, "1")
     letterbox = FrameView(pixels, Placement.of((240, 80), (60, 40), Resize.LETTERBOX), OUTPUTS)
     assert list(letterbox.boxes[1].box) == [4, 0, 44, 8]
     assert len(FrameView(pixels, Placement.of((240, 80), (60, 40))).boxes) == 0
@@ -94,8 +93,7 @@ def test_masks_of_pictures_that_are_one_pixel_wide(shape: tuple[int, ...]) -> No
         view = FrameView(np.zeros((*picture[::-1], 3), np.uint8), Placement.of(picture, picture), {"mask": mask})
         assert view.mask is not None
         assert np.array_equal(view.mask, mask.reshape(picture[::-1]))
-        described = describe_outputs(view.outputs, (), view.mask, None, picture)["mask"]
-        assert "class_shares" in described
+        assert "class_shares" in view.outputs_in_words["mask"]
         if length > 1:
             wider = replace(view, placement=Placement.of((8, 2), (8, 2)))
             assert wider.mask is None
@@ -115,8 +113,8 @@ def test_no_class_of_a_detector_is_black() -> None:
         "classes": np.array([0], np.int32),
         "masks": np.ones((1, 200, 700), np.uint8),
     }
-    view = FrameView(picture, Placement.of((700, 200), (700, 200)), outputs)
-    assert draw_instances(picture, view, classes)[5, 5].max() > 100
+    view = FrameView(picture, Placement.of((700, 200), (700, 200)), outputs, classes=classes)
+    assert draw_instances(picture, view)[5, 5].max() > 100
 
 
 def test_labels_name_class_and_score() -> None:

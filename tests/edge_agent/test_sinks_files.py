@@ -74,9 +74,8 @@ def result_of(frame: Frame, outcome: Outcome = Outcome.OK, **outputs: np.ndarray
 def view_of(frame: Frame, result: InferResult, picture: Picture | None = None) -> FrameView:
     """Show a frame that the model sees as it is."""
     size = (WIDTH, HEIGHT)
-    return FrameView(
-        picture_of(frame.sequence) if picture is None else picture, Placement.of(size, size), result.outputs
-    )
+    pixels = picture_of(frame.sequence) if picture is None else picture
+    return FrameView(pixels, Placement.of(size, size), result.outputs, classes=CLASSES)
 
 
 def write(sink: Sink, frame: Frame, result: InferResult, picture: Picture | None = None) -> None:
@@ -149,7 +148,7 @@ def test_mcap_names_the_model(tmp_path: Path) -> None:
 
 def test_video_opens_and_holds_every_frame(tmp_path: Path) -> None:
     """One file a stream at the log times' rate; unanswered frames and one of another size are there too."""
-    sink = VideoSink(tmp_path, CLASSES)
+    sink = VideoSink(tmp_path)
     for number in range(7):
         frame = frame_of(number)
         outcome = Outcome.SUPERSEDED if number == 3 else Outcome.OK
@@ -188,7 +187,7 @@ def frames_in(path: Path) -> int:
 
 def test_a_video_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     """OpenCV would keep silent; the message names the file."""
-    sink = VideoSink(tmp_path / "missing", CLASSES)
+    sink = VideoSink(tmp_path / "missing")
     write(sink, frame_of(0), result_of(frame_of(0)))
     with pytest.raises(ConfigError, match=r"cannot write .*overlay-camera-front\.mp4"):
         sink.close()
@@ -196,7 +195,7 @@ def test_a_video_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 
 def test_pictures_of_the_first_and_every_nth_answered_frame(tmp_path: Path) -> None:
     """Frames without an answer don't count, and the pixels are those that were drawn."""
-    sink = PictureSink(tmp_path, CLASSES, every=2)
+    sink = PictureSink(tmp_path, every=2)
     for number in range(6):
         frame = frame_of(number)
         outcome = Outcome.EXPIRED if number == 0 else Outcome.OK
@@ -205,7 +204,7 @@ def test_pictures_of_the_first_and_every_nth_answered_frame(tmp_path: Path) -> N
     assert [path.name for path in paths] == [f"overlay-camera-front-{number:06d}.png" for number in (1, 3, 5)]
     frame = frame_of(3)
     result = result_of(frame, output=mask_of(3))
-    drawn = draw_result(frame, view_of(frame, result), result, CLASSES)
+    drawn = draw_result(frame, view_of(frame, result), result)
     stored = cv2.imread(str(paths[1]))
     assert stored is not None
     assert np.array_equal(stored[:, :, ::-1], drawn)
@@ -213,7 +212,7 @@ def test_pictures_of_the_first_and_every_nth_answered_frame(tmp_path: Path) -> N
 
 def test_json_lines_tell_everything_of_each_frame(tmp_path: Path) -> None:
     """One line a frame, whatever its outcome; stamps are whole nanoseconds."""
-    sink = JsonlSink(tmp_path, CLASSES)
+    sink = JsonlSink(tmp_path)
     first, second = frame_of(0), frame_of(1)
     write(sink, first, result_of(first, output=mask_of(45)))
     write(sink, second, result_of(second, Outcome.REJECTED))
@@ -283,7 +282,7 @@ def test_streams_never_share_a_file_name() -> None:
 
 def test_a_video_can_be_read_while_it_grows(tmp_path: Path) -> None:
     """All frames but those of the last second decode; closed, it is one plain MP4, which seeks."""
-    sink = VideoSink(tmp_path, CLASSES)
+    sink = VideoSink(tmp_path)
     path = tmp_path / "overlay-camera-front.mp4"
     for number in range(70):
         frame = frame_of(number)

@@ -70,7 +70,9 @@ def kept(
     prepared = Preparer(ImageContract("x", *size), encoding).prepare(frame, ignore)
     sink = McapSink(folder, CARD)
     sink.write(
-        frame, FrameView(prepared.picture(), prepared.placement, outputs, prepared.tensors[0]), result_of(outputs)
+        frame,
+        FrameView(prepared.picture(), prepared.placement, outputs, prepared.tensors[0], classes=CARD.classes),
+        result_of(outputs),
     )
     sink.close()
     return {topic.rsplit("/", 1)[1]: body for topic, _, body in messages_in(folder / "results.mcap")}
@@ -110,7 +112,7 @@ def test_each_message_keeps_to_the_published_schemas(
     """Of a segmenter, a detector and a classifier, with every outcome: viewers stop at a field that is missing."""
     sink = McapSink(tmp_path, CARD)
     answered = outputs if outcome is Outcome.OK else {}
-    view = FrameView(PIXELS, Placement.of((WIDTH, HEIGHT), (32, 24)), answered)
+    view = FrameView(PIXELS, Placement.of((WIDTH, HEIGHT), (32, 24)), answered, classes=CARD.classes)
     sink.write(frame_of(), view, result_of(answered, outcome))
     sink.close()
     found = {topic.rsplit("/", 1)[1]: body for topic, _, body in messages_in(tmp_path / "results.mcap")}
@@ -203,7 +205,8 @@ def test_the_margins_of_a_letterbox_count_for_nothing(tmp_path: Path) -> None:
     mask = np.ones((1, 32, 32), np.uint8)
     mask[:, 8:24] = 0  # the frame; above and below are the margins
     outputs: dict[str, Array] = {"mask": mask}
-    view = FrameView(np.zeros((50, 100, 3), np.uint8), Placement.of((100, 50), (32, 32), Resize.LETTERBOX), outputs)
+    placement = Placement.of((100, 50), (32, 32), Resize.LETTERBOX)
+    view = FrameView(np.zeros((50, 100, 3), np.uint8), placement, outputs, classes=CARD.classes)
     sink = McapSink(tmp_path, CARD)
     sink.write(frame_of(), view, result_of(outputs))
     sink.close()

@@ -19,7 +19,7 @@ from tests.edge_agent.test_sinks_mqtt import CLASSES, FINDINGS, Client, frame, o
 def introduced(client: Client, clock: list[float], **options: Any) -> MqttSink:
     """Open a sink for Home Assistant, whose clock shows the last number of a list."""
     presence = ModelPresence(PresenceSettings(frames=1, of=1), CLASSES)
-    shown = HomeAssistant(Topics(), CLASSES, presence, clock=lambda: clock[-1], **options)
+    shown = HomeAssistant(Topics(), presence, clock=lambda: clock[-1], **options)
     return opened(client, presence=presence, homeassistant=shown)
 
 

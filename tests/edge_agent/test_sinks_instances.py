@@ -49,7 +49,7 @@ def result(outputs: dict[str, Array]) -> InferResult:
 
 def test_each_instance_has_the_colour_of_its_class() -> None:
     """On the recorded frame, without the margins; the better one is on top."""
-    drawn = draw_instances(PIXELS, FrameView(PIXELS, PLACEMENT, instances()), (RED, GREEN))
+    drawn = draw_instances(PIXELS, FrameView(PIXELS, PLACEMENT, instances(), classes=(RED, GREEN)))
     row = drawn[20].tolist()
     assert row[0] == row[39] == [50, 150, 50]
     assert row[40] == row[59] == [150, 50, 50]
@@ -63,7 +63,7 @@ def test_instances_are_laid_over_the_picture_in_mcap(tmp_path: Path) -> None:
     boxes = {name: output for name, output in instances().items() if name != "masks"}
     for name, outputs, kinds in (("with", instances(), 5), ("without", boxes, 3)):
         sinks = open_sinks(tmp_path / name, card, ("mcap",))
-        sinks.write(FRAME, FrameView(PIXELS, PLACEMENT, outputs), result(outputs))
+        sinks.write(FRAME, FrameView(PIXELS, PLACEMENT, outputs, classes=(RED, GREEN)), result(outputs))
         sinks.close()
         topics = [topic for topic, _, _, _ in messages(tmp_path / name / "results.mcap")]
         assert len(topics) == kinds
@@ -75,13 +75,13 @@ def test_instances_are_no_class_mask() -> None:
     """Also a single one, whose shape is that of a mask; without masks the picture stays as it is."""
     assert find_mask(instances(1)) is None
     view = FrameView(PIXELS, PLACEMENT, {"boxes": np.zeros((1, 4)), "scores": np.zeros(1)})
-    assert draw_instances(PIXELS, view, ()) is PIXELS
+    assert draw_instances(PIXELS, view) is PIXELS
 
 
 def test_the_best_classes_are_written_on_the_picture() -> None:
     """In its corner; a legend of a thousand classes is left out."""
-    plain = draw_result(FRAME, FrameView(PIXELS, PLACEMENT), result({}), CATS)
-    drawn = draw_result(FRAME, FrameView(PIXELS, PLACEMENT, SCORES), result(SCORES), CATS)
+    plain = draw_result(FRAME, FrameView(PIXELS, PLACEMENT, classes=CATS), result({}))
+    drawn = draw_result(FRAME, FrameView(PIXELS, PLACEMENT, SCORES, classes=CATS), result(SCORES))
     assert drawn.shape == plain.shape
     assert drawn.shape[0] < 100
     assert (drawn[8:28, 8:70] != 100).any()
@@ -92,7 +92,7 @@ def test_top_classes_in_every_file(tmp_path: Path) -> None:
     """JSON lines have them with their labels, MCAP as lines of text above the caption's corner."""
     card = ModelCard(name="m", versions=("1",), platform="p", parameters=CardParameters(classes=CATS))
     sinks = open_sinks(tmp_path, card, ("jsonl", "mcap"))
-    sinks.write(FRAME, FrameView(PIXELS, PLACEMENT, SCORES), result(SCORES))
+    sinks.write(FRAME, FrameView(PIXELS, PLACEMENT, SCORES, classes=CATS), result(SCORES))
     sinks.close()
     (line,) = (tmp_path / "results.jsonl").read_text().splitlines()
     top: list[dict[str, Any]] = json.loads(line)["top"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import Any
 
@@ -110,17 +110,16 @@ def result(outputs: dict[str, Array], outcome: Outcome = Outcome.OK) -> InferRes
     return InferResult("1", outcome, "net", "3", "sha256:a", outputs, error, "gpu.0", "worker", attempts=1)
 
 
-def view(outputs: dict[str, Array]) -> FrameView:
+def view(outputs: dict[str, Array], classes: Sequence[ClassInfo] = CLASSES) -> FrameView:
     """Show outputs of a letterboxed frame of 80 by 40 pixels."""
-    return FrameView(
-        np.zeros((40, 80, 3), np.uint8), Placement.of((80, 40), (20, 20), Resize.LETTERBOX), outputs, None, TIMES
-    )
+    placement = Placement.of((80, 40), (20, 20), Resize.LETTERBOX)
+    return FrameView(np.zeros((40, 80, 3), np.uint8), placement, outputs, times=TIMES, classes=classes)
 
 
 def opened(client: Client, **options: Any) -> MqttSink:
     """Open a sink; this client is all that it needs of one."""
     made: Any = MqttSink
-    sink: MqttSink = made(client, "net", **{"classes": CLASSES, **options})
+    sink: MqttSink = made(client, "net", **options)
     return sink
 
 
@@ -130,7 +129,7 @@ def test_what_each_kind_of_model_answers(kind: str) -> None:
     client, outputs = Client(), FINDINGS[kind]
     opened(client).write(frame(), view(outputs), result(outputs))
     (found,) = client.documents
-    line = json.loads(json.dumps(describe_result(frame(), view(outputs), result(outputs), CLASSES)))
+    line = json.loads(json.dumps(describe_result(frame(), view(outputs), result(outputs))))
     for each in found.get("detections", ()):
         each.pop("outline", None)
     assert {key: found[key] for key in line} == line

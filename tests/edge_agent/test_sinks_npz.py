@@ -137,11 +137,11 @@ def test_they_are_drawn_as_colours_with_their_scale() -> None:
     levels = view.depth_levels
     assert levels is not None
     assert levels[0, [0, 299, 300]].tolist() == [0, 254, 255]
-    drawn = draw_result(frame(0), view, result(view.outputs), ())  # type: ignore[arg-type]
+    drawn = draw_result(frame(0), view, result(view.outputs))  # type: ignore[arg-type]
     red, _, blue = drawn[0, 290].tolist()
     assert red > blue
     assert drawn[0, 310].tolist() == [100, 100, 100]
-    plain = draw_result(frame(0), FrameView(PIXELS, PLACEMENT), result({}), ())
+    plain = draw_result(frame(0), FrameView(PIXELS, PLACEMENT), result({}))
     assert plain.shape == drawn.shape
     assert not np.array_equal(plain[60:70, 10:50], drawn[60:70, 10:50])
 

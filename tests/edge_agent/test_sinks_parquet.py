@@ -15,7 +15,6 @@ import jsonschema
 import numpy as np
 import pytest
 
-from mqinfer.answers.words import describe_answer
 from mqinfer.edge_agent.frames.view import NO_VIEW
 from mqinfer.edge_agent.sinks import parquet_sink
 from mqinfer.edge_agent.sinks.factory import SinkSet, open_sinks
@@ -26,7 +25,7 @@ from mqinfer.protocol.card import ClassInfo, ModelCard
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Outcome
-from tests.edge_agent.test_sinks_mqtt import CLASSES, FINDINGS, frame, result, view
+from tests.edge_agent.test_sinks_mqtt import FINDINGS, frame, result, view
 
 parquet: Any = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow, of the extra parquet")
 SCHEMA = json.loads(resources.files("mqinfer.answers").joinpath("answer.schema.json").read_text())
@@ -72,7 +71,7 @@ def without_nulls(value: Any) -> Any:
 
 def test_a_row_has_all_that_a_message_has(tmp_path: Path) -> None:
     """Of what each kind of model answers, and of a frame without an answer; as a message again, it fits the schema."""
-    sink = ParquetSink(tmp_path, CLASSES)
+    sink = ParquetSink(tmp_path)
     written = [(frame(number), view(outputs), result(outputs)) for number, outputs in enumerate(FINDINGS.values())]
     written.append((frame(99), NO_VIEW, result({}, Outcome.EXPIRED)))
     for each in written:
@@ -83,7 +82,7 @@ def test_a_row_has_all_that_a_message_has(tmp_path: Path) -> None:
     assert table.schema.metadata[b"mqinfer.schema"] == b"1"
     assert table.schema.field("worker").metadata[b"description"].startswith(b"Who answered")
     for row, each in zip(table.to_pylist(), written, strict=True):
-        described = describe_settled(*each, CLASSES, describe_answer(each[1].answer, CLASSES))
+        described = describe_settled(*each, each[1].words)
         found = document(row, SCHEMA)
         assert found == without_nulls(json.loads(json.dumps(described)))
         jsonschema.Draft202012Validator(SCHEMA).validate({"schema": 1, "error": None, **found})
@@ -94,7 +93,7 @@ def test_pandas_and_duckdb_read_the_folder(tmp_path: Path) -> None:
     pandas, duckdb = (
         pytest.importorskip(name, reason=f"needs {name}, of the extra dev") for name in ("pandas", "duckdb")
     )
-    sink = ParquetSink(tmp_path, CLASSES)
+    sink = ParquetSink(tmp_path)
     write(sink, 0, 1)
     write(sink, 2, outputs=FINDINGS["mask"])
     (folder,) = sink.close()
@@ -124,9 +123,9 @@ def test_what_no_column_takes_costs_no_row(tmp_path: Path) -> None:
         "ids": np.array([1e30]),
         "large": np.full(100, (1 << 63) - 1, np.int64),
     }
-    sink = ParquetSink(tmp_path, [ClassInfo("\udc80", (0, 0, 0))])
+    sink = ParquetSink(tmp_path)
     odd = frame(1, "\udc80\0")
-    sink.write(odd, view(outputs), result(outputs))
+    sink.write(odd, view(outputs, [ClassInfo("\udc80", (0, 0, 0))]), result(outputs))
     sink.write(frame(2**64), view({}), result({}))
     first, second = parquet.read_table(sink.close()[0]).to_pylist()
     assert (first["source"], first["detections"][0]["id"], second["sequence"]) == ("?\0", None, None)
@@ -139,7 +138,7 @@ def test_parts_are_bounded_by_rows_bytes_and_time(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(parquet_sink, "_BATCH", 4)
     monkeypatch.setattr(parquet_sink, "_PART_ROWS", 8)
-    sink = ParquetSink(tmp_path, CLASSES)
+    sink = ParquetSink(tmp_path)
     write(sink, *range(10))
     assert files(tmp_path) == ["part-000000000000.parquet"]
     clock[0] = 61.0
@@ -157,7 +156,7 @@ KILLED = """
 import os
 import sys
 from tests.edge_agent.test_sinks_parquet import *
-sink = ParquetSink(Path(sys.argv[1]), CLASSES)
+sink = ParquetSink(Path(sys.argv[1]))
 parquet_sink._PART_ROWS = 64
 write(sink, *range(150))
 sink._parquet.write_table = lambda table, path, **_: (path.write_bytes(b"PAR1"), os.kill(os.getpid(), 9))
@@ -183,7 +182,7 @@ def test_a_killed_run_leaves_whole_parts_and_the_next_goes_on(tmp_path: Path) ->
 def test_another_run_sets_the_folder_aside(tmp_path: Path) -> None:
     """As every other kind of files; a part that can't be read is named where a run is to go on."""
     for _ in range(2):
-        sink = ParquetSink(tmp_path, CLASSES)
+        sink = ParquetSink(tmp_path)
         write(sink, 0)
         sink.close()
     assert {path.name for path in tmp_path.iterdir()} == {"results.parquet", "results.1.parquet"}
@@ -199,7 +198,7 @@ def test_another_run_sets_the_folder_aside(tmp_path: Path) -> None:
 
 def test_a_full_disk_and_a_lack_of_memory_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the part's name; the other kinds of files go on, and no half of a part is left."""
-    sink = ParquetSink(tmp_path, CLASSES)
+    sink = ParquetSink(tmp_path)
     (tmp_path / "results.parquet" / ".part-000000000000.parquet.new").symlink_to("/dev/full")
     sinks = SinkSet([sink])
     write(sink, 0)
@@ -207,7 +206,7 @@ def test_a_full_disk_and_a_lack_of_memory_are_reported(tmp_path: Path, monkeypat
     assert isinstance(sinks.failure, ConfigError)
     assert "part-000000000000.parquet: " in str(sinks.failure)
     assert files(tmp_path) == []
-    sink = ParquetSink(tmp_path, CLASSES)
+    sink = ParquetSink(tmp_path)
 
     class Full:
         @staticmethod

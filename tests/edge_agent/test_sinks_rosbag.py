@@ -61,7 +61,7 @@ def result_of(outputs: Mapping[str, Array], outcome: Outcome = Outcome.OK, messa
 def view_of(outputs: Mapping[str, Array]) -> FrameView:
     """Show outputs in a letterbox."""
     served = ServedModel("net", "3", precision="int8", backend="openvino 2026", device="cpu")
-    return FrameView(np.zeros((HEIGHT, WIDTH, 3), np.uint8), PLACEMENT, outputs, served=served)
+    return FrameView(np.zeros((HEIGHT, WIDTH, 3), np.uint8), PLACEMENT, outputs, served=served, classes=CARD.classes)
 
 
 def read(path: Path) -> list[Message]:

@@ -54,6 +54,8 @@ class Stand:
         with closing(connect(self.url, "edge", options=STEADY)) as requester:
             link = requester.link
             assert isinstance(link, MemoryLink)
+            # A request to all workers of a model, while none is known, may reach one that lacks the pictures before it.
+            wait_until(lambda: len(requester.registry.models.ready_workers("echo")) == len(self.workers))
 
             def frames() -> Iterator[Frame]:
                 for number in range(FRAMES):

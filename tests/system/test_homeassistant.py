@@ -161,16 +161,14 @@ def edge(url: str, topics: Topics, *, is_stopped: bool) -> Iterator[Callable[[di
     announcer.streams = lambda: (StreamState("/camera/image", "net", rate=12.5),)
     with closing(connect(url, "car-1.front", topics, announcer=announcer)) as requester:
         presence = ModelPresence(WATCHED, CLASSES)
-        shown = HomeAssistant(
-            topics, CLASSES, presence, is_stopped=lambda: is_stopped, clock=iter(range(10**6)).__next__
-        )
-        sink = MqttSink(requester, "net", CLASSES, presence=presence, homeassistant=shown)
+        shown = HomeAssistant(topics, presence, is_stopped=lambda: is_stopped, clock=iter(range(10**6)).__next__)
+        sink = MqttSink(requester, "net", presence=presence, homeassistant=shown)
 
         def answer(outputs: dict[str, Array]) -> None:
             placement = Placement.of((80, 40), (20, 20), Resize.LETTERBOX)
             sink.write(
                 frame(time.time_ns()),
-                FrameView(np.full((40, 80, 3), 90, np.uint8), placement, outputs),
+                FrameView(np.full((40, 80, 3), 90, np.uint8), placement, outputs, classes=CLASSES),
                 result(outputs),
             )
 

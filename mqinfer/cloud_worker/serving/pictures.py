@@ -99,10 +99,10 @@ def write_words(
     }
     if arrays and card.image is not None:
         height, width = request.inputs[0].shape[1:3]
-        answer = PictureAnswer(arrays, Placement.in_model(card.image, width, height))
+        answer = PictureAnswer(arrays, Placement.in_model(card.image, width, height), card.classes)
         picture = answer.placement.picture
         described |= {"width": width, "height": height}
         least, most = wanted
-        described |= describe_answer(answer, card.classes, min_score=least, most=most)
-        described["outputs"] = describe_outputs(arrays, card.classes, answer.mask, answer.seen, picture)
+        described |= describe_answer(answer, min_score=least, most=most)
+        described["outputs"] = describe_outputs(arrays, card.classes, answer.shares, picture)
     return document(described)[0]

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mqinfer.answers.answer import PictureAnswer
 from mqinfer.answers.depth import Depth
-from mqinfer.answers.outputs import DetectedBox, Mask, Picture
+from mqinfer.answers.outputs import DetectedBox, Mask, Picture, TopClass
+from mqinfer.answers.words import describe_answer, describe_outputs
 from mqinfer.codecs import probe_image
 from mqinfer.edge_agent.frames.times import NO_TIMES, FrameTimes
 from mqinfer.images.compressed import parse_format
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.images.placement import Placement
+from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import BadEncoding
 from mqinfer.protocol.states import ServedModel
@@ -37,6 +40,7 @@ class FrameView:
         sent: What was sent of the frame, its main picture; None if nothing was.
         times: Where its time went.
         served: What the worker that replied serves, with precision, engine and device; None where that is not known.
+        classes: Names and colours from the model's card.
     """
 
     pixels: Picture
@@ -45,11 +49,12 @@ class FrameView:
     sent: EncodedTensor | None = None
     times: FrameTimes = NO_TIMES
     served: ServedModel | None = None
+    classes: Sequence[ClassInfo] = ()
 
     @cached_property
     def answer(self) -> PictureAnswer:
         """What the outputs mean, in pixels of the frame."""
-        return PictureAnswer(self.outputs, self.placement)
+        return PictureAnswer(self.outputs, self.placement, self.classes)
 
     @property
     def boxes(self) -> tuple[DetectedBox, ...]:
@@ -67,6 +72,11 @@ class FrameView:
         return self.answer.seen
 
     @property
+    def top(self) -> tuple[TopClass, ...]:
+        """Its best classes, of a classifier."""
+        return self.answer.top
+
+    @property
     def depth(self) -> Depth | None:
         """Its output with a number for each pixel."""
         return self.answer.depth
@@ -75,6 +85,16 @@ class FrameView:
     def depth_levels(self) -> Mask | None:
         """Its numbers as levels in the frame's size, as `Depth.levels` returns them; None if there is none."""
         return None if self.depth is None else self.depth.levels(self.placement)
+
+    @cached_property
+    def words(self) -> Mapping[str, Any]:
+        """The answer as `describe_answer` returns it."""
+        return describe_answer(self.answer)
+
+    @cached_property
+    def outputs_in_words(self) -> Mapping[str, Mapping[str, Any]]:
+        """The outputs as `describe_outputs` returns them."""
+        return describe_outputs(self.outputs, self.classes, self.answer.shares, self.placement.picture)
 
     @property
     def engine(self) -> dict[str, str | None]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mqinfer.answers.outputs import DetectedBox, TopClass, class_name, class_shares, extremes, find_mask, find_top
+from mqinfer.answers.outputs import DetectedBox, TopClass, extremes, find_mask
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.logs import printable
 from mqinfer.protocol.card import ClassInfo
@@ -56,30 +56,26 @@ class AnswerRecorder:
         colours: Those of the card by name of the class, as `#804080`; black, the default, is none.
 
     Args:
-        classes: Names from the model's card.
+        classes: Of the model's card.
     """
 
     def __init__(self, classes: Sequence[ClassInfo]) -> None:
         self.scores: Counter[float] = Counter()
         self.outputs: dict[str, OutputRange] = {}
-        self._classes = tuple(classes)
         self.colours = {_short(each.name): f"#{bytes(each.colour).hex()}" for each in classes if any(each.colour)}
         self._names: set[str] = set()
 
     def add(self, view: FrameView) -> Mapping[Counted, float]:
         """Take a result, and return what it counts of each class."""
-        mask, top = view.mask, find_top(view.outputs, self._classes)[:1]
+        top = view.top[:1]
         self._note_outputs(view, top)
-        if mask is not None:
-            shares = class_shares(mask, self._classes, view.seen)
-            return self._counted(PIXELS, {name: 100 * share for name, share in shares.items() if share})
+        if view.mask is not None:
+            shares = view.answer.shares.items()
+            return self._counted(PIXELS, {name: 100 * share for name, share in shares if share})
         self._note_scores([*(box.score for box in view.boxes), *(each.score for each in top)])
         if "boxes" in view.outputs:
-            return self._counted(OBJECTS, Counter(self._name(box) for box in view.boxes) or {NOTHING: 0.0})
+            return self._counted(OBJECTS, Counter(map(_name, view.boxes)) or {NOTHING: 0.0})
         return self._counted(BEST, {each.name: 100.0 for each in top})
-
-    def _name(self, box: DetectedBox) -> str:
-        return "without a class" if box.number is None else class_name(box.number, self._classes)
 
     def _counted(self, what: str, counts: Mapping[str, float]) -> dict[Counted, float]:
         found: dict[Counted, float] = {}
@@ -107,6 +103,10 @@ class AnswerRecorder:
             known = self.outputs.setdefault(name, OutputRange(output.shape, 0, *ends))
             known.results += 1
             known.least, known.greatest = min(known.least, ends[0]), max(known.greatest, ends[1])
+
+
+def _name(box: DetectedBox) -> str:
+    return "without a class" if box.number is None else box.name
 
 
 def _short(name: str) -> str:

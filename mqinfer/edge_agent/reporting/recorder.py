@@ -145,7 +145,7 @@ class RunRecorder:
     def __init__(self, classes: Sequence[ClassInfo] = (), clock: Callable[[], float] = time.monotonic) -> None:
         self.series = Series()
         self.answers = AnswerRecorder(classes)
-        self.worst = WorstFrames(classes)
+        self.worst = WorstFrames()
         self.answerers: Counter[Answerer] = Counter()
         self._clock = clock
         self._began = clock()

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mqinfer.answers.outputs import Picture, find_top
+from mqinfer.answers.outputs import Picture
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.codecs.opencv import opencv
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.sinks.drawing.overlay import draw_areas, draw_boxes, encode_picture
-from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.types import Outcome
 
 _MOST = 6
@@ -45,14 +43,9 @@ class KeptFrame:
 
 
 class WorstFrames:
-    """Keeps some of the frames that it is shown, and a small picture of each.
+    """Keeps some of the frames that it is shown, and a small picture of each."""
 
-    Args:
-        classes: Names and colours from the model's card.
-    """
-
-    def __init__(self, classes: Sequence[ClassInfo] = ()) -> None:
-        self._classes = tuple(classes)
+    def __init__(self) -> None:
         self._count = 0
         self._slowest: list[tuple[float, int, KeptFrame]] = []  # heaps: the least of those that are kept is first
         self._unsure: list[tuple[float, int, KeptFrame]] = []
@@ -109,8 +102,7 @@ class WorstFrames:
     def _score(self, view: FrameView) -> float | None:
         if view.boxes:
             return view.boxes[0].score
-        top = find_top(view.outputs, self._classes)
-        return top[0].score if top else None
+        return view.top[0].score if view.top else None
 
     def _keep(self, fact: str, shown: tuple[Frame, FrameView, InferResult]) -> KeptFrame:
         frame, view, result = shown
@@ -119,13 +111,13 @@ class WorstFrames:
 
     def _draw(self, view: FrameView) -> Picture:
         """Draw masks over the frame, make it small, and draw boxes, whose labels stay legible so."""
-        shown = draw_areas(view, self._classes)
+        shown = draw_areas(view)
         height, width = shown.shape[:2]
         factor = min(1.0, _WIDTH / width, _WIDTH / height)
         size = max(1, round(width * factor)), max(1, round(height * factor))
         small: Picture = np.asarray(opencv().resize(shown, size, interpolation=opencv().INTER_AREA))
         boxes = [replace(each, box=tuple(side * factor for side in each.box)) for each in view.boxes]
-        return draw_boxes(small, boxes, self._classes) if boxes else small
+        return draw_boxes(small, boxes, view.classes) if boxes else small
 
 
 def _best_first(heap: list[tuple[float, int, KeptFrame]]) -> list[KeptFrame]:

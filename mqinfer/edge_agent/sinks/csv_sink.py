@@ -16,7 +16,6 @@ from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.edge_agent.sinks.jsonl_sink import describe_result, describe_times
 from mqinfer.logs import printable
-from mqinfer.protocol.card import ClassInfo
 
 _KEY = ("source", "sequence", "capture_time_ns")
 """Identifies a frame in each table."""
@@ -46,14 +45,12 @@ class CsvSink:
 
     Args:
         directory: For the files.
-        classes: Names and colours from the model's card.
 
     Raises:
         ConfigError: A file cannot be created.
     """
 
-    def __init__(self, directory: Path, classes: Sequence[ClassInfo] = ()) -> None:
-        self._classes = tuple(classes)
+    def __init__(self, directory: Path) -> None:
         self._frames = _Table(directory / "results.csv", _FRAME)
         self._boxes = _Table(directory / "detections.csv", _DETECTION)
         self._shares = _Table(directory / "classes.csv", _CLASS)
@@ -65,7 +62,7 @@ class CsvSink:
         Raises:
             ConfigError: A file cannot be written.
         """
-        described: dict[str, Any] = describe_result(frame, view, result, self._classes)
+        described: dict[str, Any] = describe_result(frame, view, result)
         described |= describe_times(frame, view, result)
         boxes, top = described.pop("detections", ()), described.pop("top", ())
         self._frames.add(_frame_row(described, result, len(boxes), top))

@@ -26,18 +26,18 @@ from mqinfer.protocol.errors import ConfigError, MqinferError
 log = logging.getLogger("mqinfer.edge_agent")
 
 _OPENERS: dict[str, Callable[[Path, ModelCard, int, Earlier | None], Sink]] = {
-    "csv": lambda directory, card, *_: CsvSink(directory, card.classes),
-    "jsonl": lambda directory, card, _, done: JsonlSink(
-        directory, card.classes, goes_on_with=None if done is None else done.model_hash
+    "csv": lambda directory, *_: CsvSink(directory),
+    "jsonl": lambda directory, _card, _, done: JsonlSink(
+        directory, goes_on_with=None if done is None else done.model_hash
     ),
     "mcap": lambda directory, card, *_: McapSink(directory, card),
     "npz": lambda directory, _card, _, done: NpzSink(directory, goes_on=done is not None),
-    "parquet": lambda directory, card, _, done: ParquetSink(
-        directory, card.classes, goes_on_at=None if done is None else done.count
+    "parquet": lambda directory, _card, _, done: ParquetSink(
+        directory, goes_on_at=None if done is None else done.count
     ),
-    "pictures": lambda directory, card, every, _: PictureSink(directory, card.classes, every),
+    "pictures": lambda directory, _card, every, _: PictureSink(directory, every),
     "rosbag": lambda directory, card, *_: RosbagSink(directory, card),
-    "video": lambda directory, card, *_: VideoSink(directory, card.classes),
+    "video": lambda directory, *_: VideoSink(directory),
 }
 
 ON_LINK = ("homeassistant", "mqtt")
@@ -144,7 +144,7 @@ def open_sinks(
 
     Args:
         directory: For all files.
-        card: The model's card: its classes and colours, and the name in the MCAP file.
+        card: The model's card: what the MCAP file and the bag say of it.
         kinds: Some of `SINK_KINDS`; repeated names count once, and those of `ON_LINK` not at all.
         picture_every: Write an overlay picture every N frames with a result, for each stream.
         goes_on_with: Go on with the JSON lines, NumPy and Parquet files that are there; files of other kinds are set

@@ -23,7 +23,6 @@ from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.sinks.drawing.overlay import draw_result, encode_picture
 from mqinfer.edge_agent.sinks.presence import FRAME, ModelPresence
 from mqinfer.images.placement import fit
-from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.topics import HOME_ASSISTANT, Topics, entity_topic
 from mqinfer.protocol.types import Outcome
 
@@ -52,24 +51,22 @@ class HomeAssistant:
 
     Args:
         topics: Of the site.
-        classes: Of the model's card.
         presence: What is watched.
         has_all: Whether every answer is published; else one a second is enough.
         is_stopped: Returns whether the run ends by a signal: the streams stay known then, and are unavailable.
         clock: In seconds.
     """
 
-    def __init__(  # noqa: PLR0913 - what it is told of a run
+    def __init__(
         self,
         topics: Topics,
-        classes: Sequence[ClassInfo],
         presence: ModelPresence,
         *,
         has_all: bool = False,
         is_stopped: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._topics, self._classes, self._presence = topics, classes, presence
+        self._topics, self._presence = topics, presence
         self._has_all, self._is_stopped, self._clock = has_all, is_stopped, clock
         self._next_s: dict[str, float] = {}
         self._entities: dict[str, list[Message]] = {}
@@ -93,7 +90,7 @@ class HomeAssistant:
         if source not in self._entities:
             found = discovery(self._topics, own, source, words, self._presence)
             self._entities[source] = [Message(topic, config, retain=True) for topic, config in found]
-        overlay = encode_overlay(draw_result(frame, view, result, self._classes))
+        overlay = encode_overlay(draw_result(frame, view, result))
         return True, [*self._entities[source], Message(self._topics.overlay(*own), overlay)]
 
     def stays(self, state: Message) -> bool:

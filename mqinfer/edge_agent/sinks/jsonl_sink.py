@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TextIO
 
 from msgspec.structs import asdict
 
-from mqinfer.answers.outputs import find_top
-from mqinfer.answers.words import describe_boxes, describe_outputs, describe_top
+from mqinfer.answers.words import describe_boxes, describe_top
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.output_files import set_aside, writing
-from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.header import FALLBACK
 
@@ -33,7 +31,6 @@ class JsonlSink:
 
     Args:
         directory: For the files.
-        classes: Names and colours from the model's card.
         goes_on_with: Go on with the files that are there, with results of the model of this hash alone (empty for any);
             None sets them aside.
 
@@ -41,8 +38,7 @@ class JsonlSink:
         ConfigError: A file cannot be created.
     """
 
-    def __init__(self, directory: Path, classes: Sequence[ClassInfo] = (), *, goes_on_with: str | None = None) -> None:
-        self._classes = tuple(classes)
+    def __init__(self, directory: Path, *, goes_on_with: str | None = None) -> None:
         self._model_hash = goes_on_with
         append = goes_on_with is not None
         with ExitStack() as rollback:
@@ -62,7 +58,7 @@ class JsonlSink:
                 f"{self._files[1].name} goes on with results of the model {self._model_hash}, but {result.model_name} "
                 f"{result.model_version} is now {result.model_hash}; choose another --output"
             )
-        described = describe_times(frame, view, result), describe_result(frame, view, result, self._classes)
+        described = describe_times(frame, view, result), describe_result(frame, view, result)
         for file, each in zip(self._files, described, strict=True):
             with writing(Path(file.name)):
                 file.write(json.dumps(each, allow_nan=False) + "\n")
@@ -110,16 +106,13 @@ def describe_times(frame: Frame, view: FrameView, result: InferResult) -> dict[s
     }
 
 
-def describe_result(
-    frame: Frame, view: FrameView, result: InferResult, classes: Sequence[ClassInfo]
-) -> dict[str, object]:
+def describe_result(frame: Frame, view: FrameView, result: InferResult) -> dict[str, object]:
     """Return what depends on frame, model and settings alone as one JSON object; boxes are in the frame's pixels.
 
     Args:
         frame: As it was read.
         view: Its outputs in pixels of the frame.
         result: The outcome.
-        classes: Of the model's card.
     """
     return {
         "source": frame.source,
@@ -134,15 +127,15 @@ def describe_result(
         "model_hash": result.model_hash,
         "stage": result.stage,
         **({FALLBACK: result.parameters[FALLBACK]} if FALLBACK in result.parameters else {}),
-        "outputs": describe_outputs(result.outputs, classes, view.mask, view.seen, view.placement.picture),
-        **describe_boxes(view.boxes, classes),
-        **describe_top(find_top(view.outputs, classes)),
+        "outputs": view.outputs_in_words,
+        **describe_boxes(view.boxes, view.classes),
+        **describe_top(view.top),
         "error": {"code": result.error.code} if result.error else None,
     }
 
 
 def describe_settled(
-    frame: Frame, view: FrameView, result: InferResult, classes: Sequence[ClassInfo], words: Mapping[str, object]
+    frame: Frame, view: FrameView, result: InferResult, words: Mapping[str, object]
 ) -> dict[str, object]:
     """Return all that became of a frame as one JSON object, by `answer.schema.json`.
 
@@ -150,10 +143,9 @@ def describe_settled(
         frame: As it was read.
         view: Its outputs in pixels of the frame, and what replied.
         result: The outcome.
-        classes: Of the model's card.
-        words: What was found, as `describe_answer` returns it, and what else is to be there.
+        words: What was found, those of the view, and what else is to be there.
     """
-    described, times = describe_result(frame, view, result, classes), describe_times(frame, view, result)
+    described, times = describe_result(frame, view, result), describe_times(frame, view, result)
     width, height = view.placement.frame
     return {
         **described,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from mqinfer.answers.words import describe_answer, document
+from mqinfer.answers.words import document
 from mqinfer.bags.frame import Frame
 from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.client.requester import Requester
@@ -22,7 +21,6 @@ from mqinfer.edge_agent.sinks.homeassistant import HomeAssistant
 from mqinfer.edge_agent.sinks.jsonl_sink import describe_settled
 from mqinfer.edge_agent.sinks.presence import ModelPresence
 from mqinfer.edge_agent.sinks.sink import StreamNames
-from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import MessageTooLarge, NotConnected
 from mqinfer.protocol.oip_json import CONTENT_TYPE
 from mqinfer.protocol.topics import stream_level
@@ -59,18 +57,16 @@ class MqttSink:
     Args:
         requester: Its link publishes, under its name.
         model: Name of the model.
-        classes: Names from the model's card.
         retain: Whether the broker keeps the last message of each stream.
         presence: What is watched for being there, in the messages and as retained states; None for nothing.
         homeassistant: Introduces the streams to Home Assistant, and chooses the answers that are published; None for
             all.
     """
 
-    def __init__(  # noqa: PLR0913 - what is published
+    def __init__(
         self,
         requester: Requester,
         model: str,
-        classes: Sequence[ClassInfo] = (),
         *,
         retain: bool = False,
         presence: ModelPresence | None = None,
@@ -78,7 +74,6 @@ class MqttSink:
     ) -> None:
         self._requester = requester
         self._model = model
-        self._classes = tuple(classes)
         self._retain = retain
         self._presence = presence
         self._homeassistant = homeassistant
@@ -102,9 +97,8 @@ class MqttSink:
     def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
         """Send the message of a frame, and states that differ from those the broker has, or keep them for a while."""
         own = self._model, self._requester.name, self._levels.of(frame.source)
-        words = describe_answer(view.answer, self._classes)
-        held = self._presence.update(frame, view, result, words) if self._presence else {}
-        words = {**words, **held}
+        held = self._presence.update(frame, view, result, view.words) if self._presence else {}
+        words = {**view.words, **held}
         topics = self._requester.topics
         states = self._presence.messages(topics, own, held) if self._presence else []
         is_due = True
@@ -112,7 +106,7 @@ class MqttSink:
             is_due, more = self._homeassistant.messages(own, frame, view, result, words)
             states = [*states, *more]
         if is_due:
-            payload, cut = document(describe_settled(frame, view, result, self._classes, words))
+            payload, cut = document(describe_settled(frame, view, result, words))
             message = Message(topics.answers(*own), payload, retain=self._retain, content_type=CONTENT_TYPE)
         with self._changed:
             if is_due:

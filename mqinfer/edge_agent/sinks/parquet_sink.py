@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from mqinfer.answers.words import SCHEMA, describe_answer
+from mqinfer.answers.words import SCHEMA
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.edge_agent.sinks.jsonl_sink import describe_settled
 from mqinfer.extras import import_extra
-from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import ConfigError
 
 FOLDER = "results.parquet"
@@ -41,7 +40,6 @@ class ParquetSink:
 
     Args:
         directory: For the folder.
-        classes: Names and colours from the model's card.
         goes_on_at: Go on behind so many rows of the folder that is there; None sets it aside.
 
     Raises:
@@ -49,11 +47,10 @@ class ParquetSink:
         MissingExtra: pyarrow is not installed.
     """
 
-    def __init__(self, directory: Path, classes: Sequence[ClassInfo] = (), *, goes_on_at: int | None = None) -> None:
+    def __init__(self, directory: Path, *, goes_on_at: int | None = None) -> None:
         self._parquet = import_extra("pyarrow.parquet", "parquet", "pyarrow")
         self._arrow = import_extra("pyarrow", "parquet")
         self._folder = directory / FOLDER
-        self._classes = tuple(classes)
         text = resources.files("mqinfer.answers").joinpath("answer.schema.json").read_text(encoding="utf-8")
         fields = json.loads(text)["properties"].items()
         row, self._plain = _struct(self._arrow, {name: each for name, each in fields if name not in _NOT_KEPT})
@@ -75,8 +72,7 @@ class ParquetSink:
         Raises:
             ConfigError: A part cannot be written.
         """
-        words = describe_answer(view.answer, self._classes)
-        row = self._plain(describe_settled(frame, view, result, self._classes, words))
+        row = self._plain(describe_settled(frame, view, result, view.words))
         if not self._rows and not self._batches:
             self._due = time.monotonic() + _PART_S
         self._rows.append(row)

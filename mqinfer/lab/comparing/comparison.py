@@ -211,7 +211,7 @@ class _Comparison:
         files = [path for session in sessions for path in session.files]
         if output is not None:
             for other, pair in zip(others, self._pairs, strict=True):
-                files += write_worst(output, pair.worst, (first, other), self._classes[0])
+                files += write_worst(output, pair.worst, (first, other))
             files += [output / _FRAMES_FILE, *write_files(output, {_REPORT_FILE: json.dumps(report, indent=1) + "\n"})]
         return Compared(report, tuple(files), tuple(sessions), refused, error)
 

@@ -21,16 +21,13 @@ _BACKGROUND = 24
 _GAP = 8
 
 
-def write_worst(
-    directory: Path, worst: Sequence[Worst], names: tuple[str, str], classes: Sequence[ClassInfo]
-) -> list[Path]:
+def write_worst(directory: Path, worst: Sequence[Worst], names: tuple[str, str]) -> list[Path]:
     """Write one PNG a frame, `worst-<other model>-<rank>-<stream>-<sequence>.png`; earlier ones are kept under numbers.
 
     Args:
         directory: The folder.
         worst: The frames, the largest disagreement first.
         names: Of the two models.
-        classes: Of the first one's card.
 
     Raises:
         ConfigError: A file can't be written.
@@ -42,14 +39,14 @@ def write_worst(
         path = directory / f"worst-{model}-{rank:02d}-{stream}-{each.frame.sequence:06d}.png"
         with writing(path):
             set_aside(path)
-            path.write_bytes(encode_picture(draw_worst(each, names, classes), ".png"))
+            path.write_bytes(encode_picture(draw_worst(each, names), ".png"))
         written.append(path)
     return written
 
 
-def draw_worst(worst: Worst, names: tuple[str, str], classes: Sequence[ClassInfo]) -> Picture:
+def draw_worst(worst: Worst, names: tuple[str, str]) -> Picture:
     """Return both results and their difference side by side."""
-    panels = [draw_result(worst.frame, each.view, each.result, classes) for each in (worst.one, worst.other)]
+    panels = [draw_result(worst.frame, each.view, each.result) for each in (worst.one, worst.other)]
     panels.append(
         add_strip(_difference(worst, names), f"difference: {worst.found.share:.4f}, {worst.found.kind.meaning}")
     )

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from mqinfer.answers.depth import Depth
-from mqinfer.answers.outputs import MOST_BOXES, PRESENT, DetectedBox, Mask, Picture, find_top, label, top_label
+from mqinfer.answers.outputs import MOST_BOXES, PRESENT, DetectedBox, Mask, Picture, label, top_label
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.codecs.opencv import opencv
@@ -191,22 +191,21 @@ def add_strip(picture: Picture, line: str, classes: Sequence[ClassInfo] = ()) ->
     return canvas
 
 
-def draw_result(frame: Frame, view: FrameView, result: InferResult, classes: Sequence[ClassInfo]) -> Picture:
+def draw_result(frame: Frame, view: FrameView, result: InferResult) -> Picture:
     """Draw a result over the recorded frame, with a caption whatever the outcome."""
-    return draw_answer(view, classes, caption(frame, result))
+    return draw_answer(view, caption(frame, result))
 
 
-def draw_answer(view: FrameView, classes: Sequence[ClassInfo], line: str) -> Picture:
+def draw_answer(view: FrameView, line: str) -> Picture:
     """Draw what a model found over the recorded frame: areas, boxes, best classes; a line and the legend below."""
-    shown = draw_areas(view, classes)
-    shown = draw_boxes(shown, view.boxes, classes) if view.boxes else shown
-    top = find_top(view.outputs, classes)
-    shown = draw_lines(shown, [top_label(each) for each in top]) if top else shown
-    classes = visible(tuple(classes)) if "boxes" in view.outputs else classes
+    shown = draw_areas(view)
+    shown = draw_boxes(shown, view.boxes, view.classes) if view.boxes else shown
+    shown = draw_lines(shown, [top_label(each) for each in view.top]) if view.top else shown
+    classes = visible(tuple(view.classes)) if "boxes" in view.outputs else view.classes
     return add_strip(shown, line, classes if len(classes) <= _LONGEST_LEGEND else ())
 
 
-def draw_areas(view: FrameView, classes: Sequence[ClassInfo]) -> Picture:
+def draw_areas(view: FrameView) -> Picture:
     """Lay over the recorded frame what a result has for each pixel: its mask or else its depth, and masks of objects.
 
     Returns:
@@ -214,10 +213,10 @@ def draw_areas(view: FrameView, classes: Sequence[ClassInfo]) -> Picture:
     """
     shown = view.pixels
     if view.mask is not None:
-        shown = draw_overlay(shown, view.mask, classes, seen=view.seen)
+        shown = draw_overlay(shown, view.mask, view.classes, seen=view.seen)
     elif view.depth is not None and view.depth_levels is not None:
         shown = draw_depth(shown, view.depth_levels, view.depth)
-    return draw_instances(shown, view, classes) if view.boxes else shown
+    return draw_instances(shown, view) if view.boxes else shown
 
 
 def draw_depth(picture: Picture, levels: Mask, depth: Depth, alpha: float = 0.8) -> Picture:
@@ -259,13 +258,12 @@ def _draw_scale(drawn: Picture, least: str, greatest: str) -> Picture:
     return drawn
 
 
-def draw_instances(picture: Picture, view: FrameView, classes: Sequence[ClassInfo], alpha: float = 0.5) -> Picture:
+def draw_instances(picture: Picture, view: FrameView, alpha: float = 0.5) -> Picture:
     """Lay the masks of detected objects over a picture, each in the colour of its class, the best on top.
 
     Args:
         picture: The recorded frame; it stays as it is.
         view: The result, whose `masks` `[n, height, width]` belong to its `boxes`.
-        classes: Names and colours from the model's card.
         alpha: Share of the masks' colour, from 0 to 1.
 
     Returns:
@@ -282,7 +280,7 @@ def draw_instances(picture: Picture, view: FrameView, classes: Sequence[ClassInf
     if numbers is not None and numbers.dtype.kind in "iuf" and np.isfinite(numbers).all():
         known = np.mod(numbers.reshape(-1), 256)
     count = min(len(known), MOST_BOXES)
-    colours[1 : count + 1] = palette(visible(tuple(classes)))[known[:count].astype(np.int64)]
+    colours[1 : count + 1] = palette(visible(tuple(view.classes)))[known[:count].astype(np.int64)]
     placed = view.placement.mask_to_frame(shown, outside=0)
     blended = opencv().addWeighted(picture, 1.0 - alpha, colours[placed], alpha, 0.0)
     drawn: Picture = np.where(placed[:, :, np.newaxis] > 0, blended, picture)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.edge_agent.sinks.drawing.overlay import draw_result, encode_picture
 from mqinfer.edge_agent.sinks.sink import StreamNames
-from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Outcome
 
@@ -25,17 +23,15 @@ class PictureSink:
 
     Args:
         directory: For the files.
-        classes: Names and colours from the model's card.
         every: n; 1 for all results.
 
     Raises:
         MissingExtra: OpenCV is not installed.
     """
 
-    def __init__(self, directory: Path, classes: Sequence[ClassInfo] = (), every: int = 10) -> None:
+    def __init__(self, directory: Path, every: int = 10) -> None:
         opencv()
         self._directory = directory
-        self._classes = tuple(classes)
         self._every = every
         self._names = StreamNames()
         self._answered: Counter[str] = Counter()
@@ -55,7 +51,7 @@ class PictureSink:
         if number % self._every:
             return
         path = self._directory / f"overlay-{self._names.of(frame.source)}-{frame.sequence:06d}.png"
-        drawn = draw_result(frame, view, result, self._classes)
+        drawn = draw_result(frame, view, result)
         unfinished = path.with_suffix(".png.new")  # a picture is complete once it has its name
         try:
             with writing(path):

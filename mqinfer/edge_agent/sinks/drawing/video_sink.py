@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from fractions import Fraction
@@ -20,7 +19,6 @@ from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.edge_agent.sinks.drawing.overlay import draw_result
 from mqinfer.edge_agent.sinks.sink import StreamNames
 from mqinfer.extras import missing_extra
-from mqinfer.protocol.card import ClassInfo
 
 _FALLBACK_RATE = Fraction(10)
 _FRAGMENT_S = 1.0
@@ -43,20 +41,18 @@ class VideoSink:
 
     Args:
         directory: For the files.
-        classes: Names and colours from the model's card.
 
     Raises:
         MissingExtra: PyAV is not installed.
     """
 
-    def __init__(self, directory: Path, classes: Sequence[ClassInfo] = ()) -> None:
+    def __init__(self, directory: Path) -> None:
         try:
             import av
         except ImportError as error:
             raise missing_extra("av", "edge") from error
         self._av = av
         self._directory = directory
-        self._classes = tuple(classes)
         self._names = StreamNames()
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._videos: dict[str, _Video] = {}
@@ -73,7 +69,7 @@ class VideoSink:
             view = replace(view, pixels=np.zeros(self._shapes[frame.source], np.uint8))
         else:
             return
-        drawn = draw_result(frame, view, result, self._classes)
+        drawn = draw_result(frame, view, result)
         if frame.source not in self._videos:
             path = self._directory / f"overlay-{self._names.of(frame.source)}.mp4"
             self._videos[frame.source] = _Video(self._av, path)

@@ -17,7 +17,6 @@ from mqinfer.answers.outputs import (
     Mask,
     Picture,
     find_mask,
-    find_top,
     label,
     top_label,
 )
@@ -116,10 +115,10 @@ class McapSink:
         """
         metadata = {"id": result.id, "outcome": result.outcome.value, "worker": result.worker, "stage": result.stage}
         boxes, width = self._boxes(view.boxes), view.placement.frame[0]
-        lines = [caption(frame, result), *map(top_label, find_top(view.outputs, self._classes))]
+        lines = [caption(frame, result), *map(top_label, view.top)]
         note = foxglove.image_annotations(frame.capture_time_ns, lines, metadata, boxes, width=width)
         error = {"error": asdict(result.error) if result.error else None}
-        described = describe_result(frame, view, result, self._classes) | describe_times(frame, view, result) | error
+        described = describe_result(frame, view, result) | describe_times(frame, view, result) | error
         if view.pixels.size:
             self._add_image(frame, "image", view.jpeg(frame.image) or encode_picture(view.pixels, ".jpg"), "jpeg")
         self._add(frame, "annotations", "foxglove.ImageAnnotations", note)
@@ -190,7 +189,7 @@ class McapSink:
         """Return the frame under its mask, its depth, or the masks of its objects; None if there is none."""
         if not view.pixels.size:
             return None
-        drawn = draw_areas(view, self._classes)
+        drawn = draw_areas(view)
         return None if drawn is view.pixels else drawn
 
     def _add_image(self, frame: Frame, kind: str, data: Buffer, image_format: str) -> None:

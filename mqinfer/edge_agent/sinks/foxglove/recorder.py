@@ -143,10 +143,11 @@ class Recorder:
         pixels = NO_VIEW.pixels if preview is None else self._pixels_of(preview)
         if preview is not None and pixels.size:
             stream.placement = Placement.of((pixels.shape[1], pixels.shape[0]), preview.picture)
-        placement = stream.placement or _placement_of(result, self._find_card(result.model_name))
+        card = self._card_of(seen)
+        placement = stream.placement or _placement_of(result, card)
         data = preview.tensor.data if preview is not None and pixels.size else b""
         frame = _frame_of(stream, seen, CompressedImage("jpeg", data))
-        sink.write(frame, FrameView(pixels, placement, outputs), result)
+        sink.write(frame, FrameView(pixels, placement, outputs, classes=card.classes), result)
         self.results += 1
         self.pictures += bool(pixels.size)
 
@@ -159,8 +160,14 @@ class Recorder:
             directory = self._directory if self._model is not None else self._directory / model
             with writing(directory):
                 directory.mkdir(exist_ok=True)
-            self._sinks[model] = McapSink(directory, self._find_card(model) or _unknown_card(seen))
+            self._sinks[model] = McapSink(directory, self._card_of(seen))
         return self._sinks[model]
+
+    def _card_of(self, seen: SeenResult) -> ModelCard:
+        """Return the model's card, or what a result says of a model without one here."""
+        reply = seen.response
+        known = CardParameters(version=reply.model_version, model_hash=reply.model_hash)
+        return self._find_card(reply.model_name) or ModelCard(name=reply.model_name, platform="", parameters=known)
 
     def _stream_of(self, seen: SeenResult) -> _Stream | None:
         key = seen.client, seen.response.capture.source
@@ -199,21 +206,14 @@ def _frame_of(stream: _Stream, seen: SeenResult, image: CompressedImage) -> Fram
     return Frame(stream.name, sequence, stamp, seen.received_ns, capture.frame_id, image)
 
 
-def _placement_of(result: InferResult, card: ModelCard | None) -> Placement:
+def _placement_of(result: InferResult, card: ModelCard) -> Placement:
     """Return the placement of a stream without previews: everything stays in pixels of the model's picture."""
     mask = find_mask(result.outputs)
     if mask is not None:
         height, width = mask[1].shape
-    elif card is not None and card.image is not None and card.image.width and card.image.height:
+    elif card.image is not None and card.image.width and card.image.height:
         width, height = card.image.width, card.image.height
     else:
         width = height = 1 << 10
     shrunk = max(1.0, (width * height / _MOST_PIXELS) ** 0.5)
     return Placement.of((max(1, int(width / shrunk)), max(1, int(height / shrunk))), (width, height))
-
-
-def _unknown_card(seen: SeenResult) -> ModelCard:
-    """Return what a result says of its model, which has no card here."""
-    reply = seen.response
-    known = CardParameters(version=reply.model_version, model_hash=reply.model_hash)
-    return ModelCard(name=reply.model_name, platform="", parameters=known)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mqinfer.answers.outputs import DetectedBox, Mask, TopClass, class_name, find_top
+from mqinfer.answers.outputs import DetectedBox, Mask, TopClass, class_name
 from mqinfer.bags.frame import Frame
 from mqinfer.bags.writer import BagWriter
 from mqinfer.client.result import InferResult
@@ -123,8 +123,8 @@ class RosbagSink:
             if view.mask is not None:
                 self._label(frame, header)
                 self._add(frame, "classes", self._image(header, view.mask))
-            if top := find_top(view.outputs, self._classes):
-                self._add(frame, "classification", self._classification(header, top))
+            if view.top:
+                self._add(frame, "classification", self._classification(header, view.top))
             if time.monotonic() - self._flushed >= _CHUNK_S:
                 self._bag.flush()
                 self._flushed = time.monotonic()
