@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from mqinfer import logs
+from mqinfer import Client, logs
 from mqinfer.broker import make_link
 from mqinfer.broker.link import ConnectionHandler, Link, Message
 from mqinfer.broker.mosquitto.server import MosquittoServer
@@ -29,6 +29,7 @@ from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
 from mqinfer.models.loading import LoadedModel, load_model
 from mqinfer.models.repository import Repository
+from mqinfer.models.repository.traffic import Shadow
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
@@ -219,6 +220,8 @@ def serve() -> Iterator[Callable[..., Worker]]:
         links: list[Link] | None = None,
         service_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
+        shadow: Shadow | None = None,
+        connect_shadow: Callable[[], Client] | None = None,
         **options: Any,
     ) -> Worker:
         def connect(name: str, will: Message, handler: ConnectionHandler) -> Link:
@@ -227,10 +230,17 @@ def serve() -> Iterator[Callable[..., Worker]]:
                 links.append(link)
             return link
 
-        loaded, is_default = _load(source, model, version) if isinstance(source, Path) else (source, True)
+        loaded, is_default = _load(source, model, version) if isinstance(source, Path) else (source, version is None)
         options.setdefault("name", f"worker-{os.getpid()}-{next(_numbers)}")
         worker = Worker(
-            loaded, connect, WorkerOptions(**options), is_default=is_default, service_s=service_s, clock=clock
+            loaded,
+            connect,
+            WorkerOptions(**options),
+            is_default=is_default,
+            service_s=service_s,
+            clock=clock,
+            shadow=shadow,
+            connect_shadow=connect_shadow,
         )
         worker.start()
         workers.append(worker)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.control import ModelStatistics
+from mqinfer.protocol.shadow import is_of_shadow, read_shadows
 from mqinfer.protocol.types import Outcome, Timings
 
 _STAGES = {
@@ -35,7 +36,7 @@ def add_inference(samples: Samples, models: Mapping[tuple[str, str], ModelStatis
         triton: Whether to add the same under the names of Triton Inference Server.
     """
     for (model, version), found in models.items():
-        for add in (_add_requests, _add_batches, _add_load, *((add_triton,) if triton else ())):
+        for add in (_add_requests, _add_batches, _add_load, _add_shadows, *((add_triton,) if triton else ())):
             add(samples, found, {"model": model, "version": version})
 
 
@@ -76,8 +77,23 @@ def _add_load(samples: Samples, found: ModelStatistics, labels: _Labels) -> None
         if what.startswith(_DROPPED):
             reason = what.removeprefix(_DROPPED)
             samples.count("inference_dropped", "Messages that were dropped.", count, **labels, reason=reason)
-        elif what.removeprefix(_SKIPPED) not in set(Outcome):
+        elif what.removeprefix(_SKIPPED) not in set(Outcome) and not is_of_shadow(what):
             samples.count("inference_events", "What else a worker counts.", count, **labels, event=what)
+
+
+def _add_shadows(samples: Samples, found: ModelStatistics, labels: _Labels) -> None:
+    """Add what became of the copies that shadow versions got of this version's requests."""
+    for shadow, counts in read_shadows(found.counters).items():
+        own = {**labels, "shadow": shadow}
+        outcomes = {"agreed": counts.agreed, "differed": counts.differed, **counts.failed}
+        for outcome, count in outcomes.items():
+            text = "Copies of requests that a shadow version answered or failed."
+            samples.count("shadow_requests", text, count, **own, outcome=outcome)
+        for reason, count in counts.dropped.items():
+            samples.count("shadow_dropped", "Copies that were dropped.", count, **own, reason=reason)
+        for of, ns in (("shadow", counts.own_ns), ("beside", counts.beside_ns)):
+            text = "Time of the answers that were compared, from receipt to reply, of either version."
+            samples.count("shadow_answer_seconds", text, ns / 1e9, **own, of=of)
 
 
 def add_triton(samples: Samples, found: ModelStatistics, labels: _Labels) -> None:

@@ -545,6 +545,24 @@ def test_labels_are_metrics(write_echo: WriteEcho) -> None:
     assert ratios() == {("stable", "1"): 1, ("canary", "2"): 0}
 
 
+@pytest.mark.parametrize(
+    ("parameters", "why"),
+    [
+        ({}, "expected parameters of stable, canary, share, shadow, shadow_share, watch, tolerance"),
+        ({"stables": 1}, "'stables' given"),
+        ({"shadow": "x"}, "shadow = 'x': expected a whole number"),
+        ({"share": True}, "share = 'True': expected a whole number"),
+        ({"tolerance": "1"}, "tolerance = '1': expected a number from 0 to 1"),
+        ({"watch": 1}, "watch = '1': expected true or false"),
+    ],
+)
+def test_parameters_of_traffic(write_echo: WriteEcho, parameters: dict[str, Any], why: str) -> None:
+    """What is unknown or no value of its kind is refused by its name."""
+    management, _ = manage(write_echo("m"))
+    with pytest.raises(InvalidRequest, match=why):
+        management.execute(Call(Operation.TRAFFIC, "m"), CallBody(parameters=parameters))
+
+
 def test_polling_finds_new_labels(write_echo: WriteEcho) -> None:
     """A share that was edited in the file is published, once, and no process is planned anew for it."""
     for version in (1, 2):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from mqinfer.errors import ConfigError, InvalidRequest
 from mqinfer.models.repository import Repository
-from mqinfer.models.repository.traffic import TRAFFIC_FILE, Traffic, read_traffic, write_traffic
+from mqinfer.models.repository.traffic import TRAFFIC_FILE, Shadow, Traffic, read_traffic, write_traffic
 
 WriteEcho = Callable[..., Path]
 
@@ -54,6 +55,59 @@ def test_orders_that_are_refused(order: dict[str, Any], why: str) -> None:
     given: dict[str, Any] = {"stable": None, "canary": None, "share": None} | order
     with pytest.raises(InvalidRequest, match=why):
         Traffic().moved(2, **given)
+
+
+@pytest.mark.parametrize(
+    ("before", "order", "after"),
+    [
+        (Traffic(2), (3, 10, None), Shadow(3, 10)),
+        (Traffic(2), (3, 10, 0.0), Shadow(3, 10, 0.0)),
+        (Traffic(2, shadow=Shadow(3, 10, 0.5)), (None, 20, None), Shadow(3, 20, 0.5)),
+        (Traffic(2, shadow=Shadow(3, 10, 0.5)), (3, None, 0.1), Shadow(3, 10, 0.1)),
+        (Traffic(2, shadow=Shadow(3, 10, 0.5)), (4, 5, None), Shadow(4, 5)),
+        (Traffic(2, shadow=Shadow(3, 10)), (None, 0, None), None),
+        (Traffic(2, shadow=Shadow(3, 10)), (None, None, None), Shadow(3, 10)),
+    ],
+)
+def test_what_an_order_for_a_shadow_means(before: Traffic, order: tuple[Any, Any, Any], after: Shadow | None) -> None:
+    """What is left out stays, of another version nothing does, and a share of 0 ends it."""
+    assert before.shadowed(*order) == replace(before, shadow=after)
+
+
+@pytest.mark.parametrize(
+    ("before", "order", "why"),
+    [
+        (Traffic(2, 3), (2, 10, None), "version 2 is the stable one or the canary"),
+        (Traffic(2, 3), (3, 10, None), "version 3 is the stable one or the canary"),
+        (Traffic(2), (3, None, None), "--shadow-share is missing"),
+        (Traffic(2), (None, 10, None), "--shadow is missing"),
+        (Traffic(2), (None, None, 0.1), "--shadow is missing"),
+        (Traffic(2), (3, 101, None), "expected 1 to 100"),
+        (Traffic(2), (3, 10, float("nan")), "tolerance = nan: expected"),
+    ],
+)
+def test_orders_for_a_shadow_that_are_refused(before: Traffic, order: tuple[Any, Any, Any], why: str) -> None:
+    """It is neither the stable version nor the canary, and needs a version, a share and a tolerance that is one."""
+    with pytest.raises(InvalidRequest, match=why):
+        before.shadowed(*order)
+
+
+def test_a_shadow_beside_other_labels(tmp_path: Path) -> None:
+    """It stays with a new canary and a rollback of that, ends where it becomes stable, and stands in the file."""
+    policy = Traffic(2, 4, 10, shadow=Shadow(3, 5, 0.25))
+    assert policy.labels == {"stable": "2", "canary": "4", "shadow": "3"}
+    assert policy.rolled_back() == Traffic(2, shadow=Shadow(3, 5, 0.25))
+    assert policy.moved(2, stable=3, canary=None, share=None) == Traffic(3, 4, 10, previous=2)
+    assert policy.moved(2, stable=None, canary=3, share=1) == Traffic(2, 3, 1)
+    assert policy.among([2, 4]).shadow is None
+    assert policy.among([2, 3]).shadow == policy.shadow
+    assert (policy.shadow_of(2), policy.shadow_of(4)) == (policy.shadow, None)
+    write_traffic(tmp_path, policy)
+    assert read_traffic(tmp_path) == policy
+    for line in ("shadow = { version = 2, share = 5 }", "shadow = { version = 3, share = 0 }", "shadow = 3"):
+        (tmp_path / TRAFFIC_FILE).write_text(f"stable = 2\n{line}\n")
+        with pytest.raises(ConfigError, match=r"traffic.toml: shadow"):
+            read_traffic(tmp_path)
 
 
 def test_a_rollback_ends_the_canary_first() -> None:

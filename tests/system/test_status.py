@@ -154,6 +154,8 @@ def test_what_goes_on(
     edge = ClientState("car-1", ClientStatus.READY, 1, "/camera", "echo", 8, pending=pending)
     link.publish(Message(server.topics.client_state("car-1"), edge.to_json(), retain=True))
     counters = {"ok": 2, "expired": 1, "dropped_flood": 4, "batches_rerun": 9}
+    shadow = {"agreed": 2, "differed": 1, "failed_expired": 1, "dropped_busy": 2, "own_ns": 6e6, "beside_ns": 3e6}
+    counters |= {f"shadow_2_{what}": int(count) for what, count in shadow.items()}
     lost = WorkerState("gone.0", WorkerStatus.LOST, 1, (ServedModel("echo", "1"),), 8, 3, 1500, counters)
     link.publish(Message(server.topics.worker_state("gone.0"), lost.to_json(), retain=True))
     with Client(broker_url, root=root) as client:
@@ -176,6 +178,7 @@ def test_what_goes_on(
     assert ["car-1", "/camera", "echo", "3", "2", "8"] in [line[:6] for line in lines]
     assert ["dropped", "flood", "gone.0", "4"] in lines
     assert ["expired", "gone.0", "1"] in lines
+    assert ["echo", "2", "echo", "1", "expired", "1", "busy", "2", "4", "2", "1", "2.000", "1.000"] in lines
     assert "\x1b" not in done.stdout
 
 

@@ -101,12 +101,22 @@ def traffic(
     watch: Annotated[
         bool | None, typer.Option(help="Take the canary back when it fails or is slow more often than the stable one.")
     ] = None,
+    shadow: Annotated[
+        int | None, typer.Option(help="Version that gets copies of these requests; nobody gets its answers.", min=0)
+    ] = None,
+    shadow_share: Annotated[
+        int | None, typer.Option(help="Share of them to copy for the shadow, in per cent; 0 ends it.", min=0, max=100)
+    ] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="By how much an answer of the shadow may differ.", min=0, max=1)
+    ] = None,
 ) -> None:
-    """Set which version is stable, which is the canary, and the canary's share; without options print them.
+    """Set which version is stable, the canary or the shadow, and their shares; without options print them.
 
     Labelled versions are served whatever the version policy selects. Each server keeps this in MODEL/traffic.toml.
     """
-    stated = {"stable": stable, "canary": canary, "share": share, "watch": watch}
+    stated: dict[str, float | None] = {"stable": stable, "canary": canary, "share": share, "watch": watch}
+    stated |= {"shadow": shadow, "shadow_share": shadow_share, "tolerance": tolerance}
     given: TrafficOrder = {key: each for key, each in stated.items() if each is not None}  # type: ignore[assignment] # the keys are its own
     if not given:
         with Client(connection.address(), name=connection.name, root=connection.root) as client:
@@ -138,7 +148,9 @@ def rollback(
 
 def _traffic_of(model: str, reply: ControlReply) -> str:
     watched = ", watched" if reply.content.get("watch") else ""
-    return _traffic(model, reply.content["labels"], reply.content["traffic"]) + watched
+    shadow = reply.content.get("shadow")
+    copied = f"; the shadow gets copies of {shadow['share']} %" if shadow else ""
+    return _traffic(model, reply.content["labels"], reply.content["traffic"]) + watched + copied
 
 
 def _traffic(model: str, labels: Mapping[str, str], shares: Mapping[str, int]) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -34,6 +34,7 @@ from mqinfer.cli.watching.overview import observe
 from mqinfer.logs import printable
 from mqinfer.metrics.endpoint import LOOPBACK, serving_metrics
 from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.shadow import read_shadows
 from mqinfer.protocol.states import WorkerStatus
 from mqinfer.protocol.types import Outcome
 
@@ -218,6 +219,7 @@ def _tables(overview: dict[str, Any]) -> list[_Table]:
     tables = (
         _servers(overview),
         *_models(overview),
+        _shadows(overview["processes"]),
         _workers(overview["processes"]),
         _streams(overview["clients"]),
         _dropped(overview),
@@ -333,6 +335,31 @@ def _workers(processes: Sequence[dict[str, Any]]) -> _Table:
     ]
     columns = ("worker", "state", "model", "hash", "device", "precision", "depth", "service ms", *used, "ok", "failed")
     return _Table(columns, 6, rows)
+
+
+def _shadows(processes: Sequence[dict[str, Any]]) -> _Table:
+    """Return how the answers of shadow versions compare to those of the versions beside them."""
+    sums: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for each in processes:
+        sums[each["model"], each["version"]].update(each["counters"])
+    rows = [
+        (
+            f"{model} {shadow}",
+            f"{model} {version}",
+            _by_reason(counts.failed),
+            _by_reason(counts.dropped),
+            *map(str, (counts.requests, counts.agreed, counts.differed)),
+            *(f"{ns / max(1, counts.agreed + counts.differed) / 1e6:.3f}" for ns in (counts.own_ns, counts.beside_ns)),
+        )
+        for (model, version), counters in sorted(sums.items())
+        for shadow, counts in sorted(read_shadows(counters).items())
+    ]
+    columns = ("shadow", "beside", "failed", "dropped", "requests", "agreed", "differed", "mean ms", "beside ms")
+    return _Table(columns, 4, rows)
+
+
+def _by_reason(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items())) or "0"
 
 
 def _reasons(models: Iterable[dict[str, Any]]) -> _Table:

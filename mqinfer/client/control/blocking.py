@@ -40,12 +40,18 @@ class TrafficOrder(TypedDict, total=False):
         canary: The version that gets a share of the requests that name none.
         share: That share, in per cent.
         watch: Whether the canary is taken back by itself when it does worse than the stable version.
+        shadow: The version that gets copies of requests, and whose answers are only compared.
+        shadow_share: The share of the requests without a version that it gets copies of, in per cent; 0 ends it.
+        tolerance: By how much an answer that agrees may differ, 0 to 1.
     """
 
     stable: int
     canary: int
     share: int
     watch: bool
+    shadow: int
+    shadow_share: int
+    tolerance: float
 
 
 class ControlClient(WithBlock):
@@ -266,7 +272,7 @@ class ControlClient(WithBlock):
             model: Its folder in the servers' repositories.
             server: Name of the server; None for all that have the model.
             timeout: In seconds.
-            **order: `stable`, `canary`, `share` and `watch`, see `TrafficOrder`; what is left out stays.
+            **order: `stable`, `canary`, `shadow` and the others of `TrafficOrder`; what is left out stays.
 
         Raises:
             MqinferError: A server failed; its name and the reason are in the message.

@@ -74,10 +74,10 @@ class LoadMeter:
         self._last = 0.0
         self._batches: dict[int, tuple[int, int, int, int]] = {}  # rows: runs, then ns of input, engine, output
 
-    def count(self, what: str) -> None:
-        """Add one to a counter."""
+    def count(self, what: str, by: int = 1) -> None:
+        """Add to a counter."""
         with self._lock:
-            self._counters[what] += 1
+            self._counters[what] += by
 
     def drop(self, reason: str, what: str) -> None:
         """Count a message that is dropped, and log some of them.

@@ -18,6 +18,7 @@ from mqinfer.cloud_worker.serving.load import LoadMeter
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.pictures import write_words
 from mqinfer.cloud_worker.serving.service import Completed, InferenceService, Prepared
+from mqinfer.cloud_worker.serving.shadow import Shadowing
 from mqinfer.protocol import envelope, oip_json
 from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.datatypes import Array
@@ -44,7 +45,11 @@ REPLY_COST = 256
 
 
 class Replies:
-    """Makes and sends the replies of one worker. Thread-safe."""
+    """Makes and sends the replies of one worker. Thread-safe.
+
+    Attributes:
+        shadowing: Copies requests that were replied to for another version; None without one.
+    """
 
     def __init__(  # noqa: PLR0913, PLR0917 - its parts, each made by the worker
         self,
@@ -75,6 +80,7 @@ class Replies:
         self._clock = clock
         self._memory = ReplyMemory(options.memory_bytes)
         self._lock = threading.Lock()
+        self.shadowing: Shadowing | None = None
 
     def is_new(self, incoming: IncomingRequest) -> bool:
         """Return whether a request is to be run; where it was replied to before, send the same reply again."""
@@ -123,7 +129,10 @@ class Replies:
             completed.postprocess_ns + finished - started,
             time.perf_counter_ns() - finished,
         )
-        return self._reply(incoming, self._response(request, error, tensors, timings, replied), arrays)
+        response = self._reply(incoming, self._response(request, error, tensors, timings, replied), arrays)
+        if (shadowing := self.shadowing) is not None:
+            shadowing.offer(incoming, prepared.inputs, response, arrays)
+        return response
 
     def send_error(self, incoming: IncomingRequest, error: MqinferError) -> InferResponse | None:
         """Reply to a request that was not run, and return the reply.

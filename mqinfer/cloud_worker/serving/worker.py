@@ -30,9 +30,11 @@ from mqinfer.cloud_worker.serving.pipeline import Pipeline, RunningRequests
 from mqinfer.cloud_worker.serving.processing import PreparedRequest, Processing
 from mqinfer.cloud_worker.serving.replies import Replies
 from mqinfer.cloud_worker.serving.service import InferenceService
+from mqinfer.cloud_worker.serving.shadow import Shadowing
 from mqinfer.cloud_worker.serving.spans import WorkerSpans
 from mqinfer.models.ensemble.ensemble import step_counts
 from mqinfer.models.loading import LoadedModel
+from mqinfer.models.repository.traffic import Shadow
 from mqinfer.protocol.card import ModelCard, with_parameters
 from mqinfer.protocol.control import Cancellation, ModelStatistics
 from mqinfer.protocol.errors import MqinferError, Rejected
@@ -40,6 +42,7 @@ from mqinfer.protocol.states import WorkerStatus
 from mqinfer.protocol.types import WorkerLoad
 
 if TYPE_CHECKING:
+    from mqinfer.client import Client
     from mqinfer.cloud_worker.serving.remote import RemoteModels
     from mqinfer.telemetry.tracer import Tracer
 
@@ -69,6 +72,8 @@ class Worker:
         running: RunningRequests | None = None,
         tracer: Tracer | None = None,
         remote: RemoteModels | None = None,
+        shadow: Shadow | None = None,
+        connect_shadow: Callable[[], Client] | None = None,
     ) -> None:
         """Set up; `start` connects.
 
@@ -84,6 +89,8 @@ class Worker:
             running: Where the requests are recorded that its threads work on, for its server.
             tracer: Makes spans of the requests; None for none.
             remote: Asks other workers for steps of the model; None where it has none such.
+            shadow: What gets copies of its requests; None for nothing.
+            connect_shadow: Makes the client that sends copies of requests to a shadow version; None where none is sent.
         """
         self._running = running or RunningRequests()
         self._model = model
@@ -95,7 +102,7 @@ class Worker:
         self._service = InferenceService(model, options.limits, self._meter.ran, self._meter.count)
         self._schedule = Schedule(model.config.dynamic_batching, self._service.max_rows)
         self._max_queued = self._schedule.max_queued
-        self._remote = remote
+        self._remote, self._connect_shadow = remote, connect_shadow
         self._inline_s = 0.0 if self._schedule.gathers or remote else options.inline_s
         self._inline = 0  # requests that are being served on the link's thread: 0 or 1
         self._inline_since = math.inf
@@ -103,6 +110,7 @@ class Worker:
         self._admission = Admission(options, self._service.max_rows * model.backend.concurrency)
         self._cancelled = CancelledRequests()
         self._replies = Replies(self._service, options, self._meter, self._load, self._publish, clock)
+        self._shadow(shadow)
         self._processing = Processing(
             self._service,
             self._replies,
@@ -234,6 +242,7 @@ class Worker:
             log.warning("worker %s stops with %d requests unfinished after %g s", self.name, self.depth, timeout)
         why = Rejected(f"worker {self.name} is stopping")
         deliveries, requests = self.pipeline.stop(None if drained else _UNFINISHED_S)
+        self._shadow(None)
         for delivery in deliveries:
             self._reject(delivery, why)
         for request in requests:
@@ -274,11 +283,24 @@ class Worker:
         if connected:
             self._announcer.repeat()
 
-    def assign(self, labels: Mapping[str, str], traffic: Mapping[str, int], share: int) -> None:
-        """Publish card and state with these labels and shares; as in `CardParameters` and `ServedModel`."""
+    def assign(
+        self, labels: Mapping[str, str], traffic: Mapping[str, int], share: int, shadow: Shadow | None = None
+    ) -> None:
+        """Publish labels and shares, as in `CardParameters` and `ServedModel`, and copy requests for a shadow."""
+        self._shadow(shadow)
         card = with_parameters(self.card, labels=labels, traffic=traffic)
         self._model = replace(self._model, card=card)
         self._announcer.assign(card, share)
+
+    def _shadow(self, target: Shadow | None) -> None:
+        before = self._replies.shadowing
+        if target == (before and before.target):
+            return
+        self._replies.shadowing = None
+        if target is not None and self._connect_shadow is not None:
+            self._replies.shadowing = Shadowing(target, self._meter, self._connect_shadow, self._clock)
+        if before is not None:
+            before.close()
 
     def refresh(self, *, repeat: bool = False) -> None:
         """Publish the state again where its figures have changed, and free what streams and requests leave behind.

@@ -46,7 +46,7 @@ from mqinfer.protocol.types import Buffer
 T = TypeVar("T")
 log = logging.getLogger("mqinfer.cloud_worker")
 _ORDERS = frozenset(operation.rpartition("/")[2] for operation in CHANGES)
-_DETAILS = ("versions", "labels", "traffic", "workers", "error")
+_DETAILS = ("versions", "labels", "traffic", "shadow", "workers", "error")
 """Parts of the reply to an order that its line in the log has."""
 LOOK_S = 1.0
 """Seconds between two looks at what waits, and at how a canary does."""

@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import asdict
 from typing import Any
 
 from msgspec import to_builtins
@@ -222,7 +223,7 @@ class Management:
         return specs
 
     def _direct(self, call: Call, body: CallBody) -> Future[Any]:
-        """Label versions and set the canary's share, in the repository and then in the processes.
+        """Label versions and set the shares of canary and shadow, in the repository and then in the processes.
 
         Where that fails, both are as before. An order begins from what is served, not from the file: a server that
         shares the repository may have carried it out there already.
@@ -233,7 +234,7 @@ class Management:
         is_back = call.operation is Operation.ROLLBACK
         if is_back and call.version not in {None, str(before.canary)}:
             raise Rejected(f"version {call.version} of model {model!r} is not the canary any more")
-        after = before.rolled_back() if is_back else before.moved(default.version, **_order(body))
+        after = before.rolled_back() if is_back else _moved(default, body)
         self._check_versions(model, after.versions)
         write_traffic(folder, after)
 
@@ -250,6 +251,8 @@ class Management:
         done.add_done_callback(lambda future: undo() if future.exception() else None)
         reply: dict[str, Any] = {"name": model, "versions": _versions(specs)}
         reply |= {"labels": after.labels, "traffic": after.shares, **({"watch": True} if after.watch else {})}
+        if after.shadow:
+            reply["shadow"] = asdict(after.shadow)
         return _then(done, lambda _: reply)
 
     def _default(self, model: str) -> ModelVersion:
@@ -327,23 +330,37 @@ def _versions(specs: Sequence[ProcessSpec]) -> list[str]:
 _NUMBER = re.compile("[0-9]{1,18}")
 
 
-def _order(body: CallBody) -> dict[str, Any]:
-    """Read the parameters of a `traffic` call.
+def _moved(default: ModelVersion, body: CallBody) -> Traffic:
+    """Return the policy that follows from a `traffic` call.
 
     Raises:
-        InvalidRequest: There is none, one is unknown, or one has no value of its kind.
+        InvalidRequest: There is no parameter, one is unknown, one has no value of its kind, or they contradict.
     """
-    parameters = body.parameters or {}
-    known = ("stable", "canary", "share")
-    if not body.further or (unknown := sorted({*body.further} - {*known, "watch"})):
-        names = f"{', '.join(known)}, watch"
-        raise InvalidRequest(f"traffic: {', '.join(unknown)[:200]!r} given; expected parameters of {names}")
-    given = {name: parameters[name] for name in body.further if name in known}
-    wrong = [name for name, value in given.items() if isinstance(value, bool) or not _NUMBER.fullmatch(str(value))]
-    if wrong:
-        raise InvalidRequest(f"traffic: {wrong[0]} = {str(given[wrong[0]])[:80]!r}: expected a whole number")
-    order: dict[str, Any] = {name: int(given[name]) if name in given else None for name in known}
-    return order | {"watch": _read_flag(parameters.get("watch"))}
+    given = {name: (body.parameters or {})[name] for name in body.further}
+    known = (*_NUMBERS, "watch", "tolerance")
+    if (unknown := sorted(given.keys() - known)) or not given:
+        raise InvalidRequest(f"traffic: {', '.join(unknown)[:200]!r} given; expected parameters of {', '.join(known)}")
+    stable, canary, share, shadow, shadow_share = (_read_number(name, given.get(name)) for name in _NUMBERS)
+    watch = _read_flag(given.get("watch"))
+    moved = default.traffic.moved(default.version, stable=stable, canary=canary, share=share, watch=watch)
+    return moved.shadowed(shadow, shadow_share, _read_part(given.get("tolerance")))
+
+
+_NUMBERS = ("stable", "canary", "share", "shadow", "shadow_share")
+
+
+def _read_number(name: str, value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not _NUMBER.fullmatch(str(value)):
+        raise InvalidRequest(f"traffic: {name} = {str(value)[:80]!r}: expected a whole number")
+    return int(str(value))
+
+
+def _read_part(value: object) -> float | None:
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return value
+    raise InvalidRequest(f"traffic: tolerance = {str(value)[:80]!r}: expected a number from 0 to 1")
 
 
 def _read_flag(watch: object) -> bool | None:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +51,7 @@ from mqinfer.protocol.errors import (
 from mqinfer.telemetry.exporting import make_tracer
 
 if TYPE_CHECKING:
+    from mqinfer.client import Client
     from mqinfer.cloud_worker.serving.remote import RemoteModels
     from mqinfer.telemetry.tracer import Tracer
 
@@ -108,6 +110,8 @@ _FIRST_RETRY_S, _LAST_RETRY_S = 0.1, 5.0
 """Pause before attempt n to reach a broker that is away: `min(_LAST_RETRY_S, 2**n * _FIRST_RETRY_S)`."""
 MODEL_THREAD = "mqinfer-model-"
 """How the names of the threads begin that serve one of several models of a process."""
+_SHADOW_PATIENCE_S, _SHADOW_CONNECTS_S = 0.5, 2.0
+"""How long a copy for a shadow version waits for a worker with room, and the client that sends it for the broker."""
 _ASKED = "it was asked to stop by a signal"
 _DRAIN_S, _NO_DRAIN_S = 30.0, 0.0
 """Time to finish accepted requests; none if the connection has failed, since no reply could be sent."""
@@ -198,6 +202,8 @@ def _load(
             running=running,
             tracer=tracer,
             remote=remote,
+            shadow=version.traffic.shadow_of(version.version),
+            connect_shadow=partial(_shadow_client, spec),
         )
         worker.start()
         log.debug("%s runs on %s with %s", options.name, model.backend.device, model.backend.engine)
@@ -211,6 +217,16 @@ def _remote_models(spec: ProcessSpec) -> RemoteModels:
 
     longest = spec.run_timeout and 0.8 * spec.run_timeout  # it ends as expired before the process counts as hung
     return RemoteModels(spec.broker, spec.options.name, spec.options.topics.root, longest)
+
+
+def _shadow_client(spec: ProcessSpec) -> Client:
+    """Connect what sends copies of requests to a shadow version; it may not wait for one without room."""
+    from mqinfer.client import Client, ClientOptions
+
+    options, timeout = ClientOptions(patience=_SHADOW_PATIENCE_S), _SHADOW_CONNECTS_S
+    return Client(
+        spec.broker, name=spec.options.name, root=spec.options.topics.root, options=options, connect_timeout=timeout
+    )
 
 
 def run_process(
@@ -396,7 +412,9 @@ def _execute(pipe: Connection, worker: Worker, *, draining: bool) -> bool:
     """Execute one command; return whether the process then drains and has not reported that it has drained."""
     match pipe.recv():
         case Traffic() as traffic:
-            worker.assign(traffic.labels, traffic.shares, traffic.share_of(int(worker.card.version)))
+            version = int(worker.card.version)
+            shadow = traffic.shadow_of(version)
+            worker.assign(traffic.labels, traffic.shares, traffic.share_of(version), shadow)
             pipe.send(traffic)
         case Command.STATISTICS:
             pipe.send(worker.statistics(_resident_bytes()))

@@ -1,4 +1,4 @@
-"""Which version of a model is the default one, and which other one gets a share of its requests: `MODEL/traffic.toml`.
+"""Which version of a model is the default one, and which other ones get a share of its requests: `MODEL/traffic.toml`.
 
 Operators set it (`mqinfer models traffic`), and each server writes it, so that it holds beyond a restart. It names
 versions only; nothing of a model comes from it.
@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import re
 import secrets
-from collections.abc import Collection
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -22,6 +22,25 @@ from mqinfer.protocol.types import Count
 
 TRAFFIC_FILE = "traffic.toml"
 _HEAD = "# Written by `mqinfer models traffic` and `rollback`. After an edit: `mqinfer models load`.\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """The version that gets copies of a share of the requests, and whose answers are only compared.
+
+    Attributes:
+        version: The version.
+        share: Per cent of the requests without a version that it gets a copy of.
+        tolerance: By how much an answer that agrees may differ, 0 to 1.
+    """
+
+    version: Count
+    share: int
+    tolerance: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not (0 < self.share <= 100 and 0 <= self.tolerance <= 1):
+            raise ValueError(f"share = {self.share}, tolerance = {self.tolerance}: expected 1 to 100, and 0 to 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +54,7 @@ class Traffic:
         previous: The stable version before this one, for a rollback.
         others: Further labels with their versions, from the file alone.
         watch: Whether the canary is taken back by itself when it does worse than the stable version.
+        shadow: The version labelled `shadow`; None for none.
     """
 
     stable: Count | None = None
@@ -43,6 +63,7 @@ class Traffic:
     previous: Count | None = None
     others: tuple[tuple[str, int], ...] = ()
     watch: bool = False
+    shadow: Shadow | None = None
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -52,7 +73,8 @@ class Traffic:
     @property
     def labels(self) -> dict[str, str]:
         """The versions by label, as a card lists them."""
-        named = {"stable": self.stable, "canary": self.canary, **dict(self.others)}
+        shadow = self.shadow and self.shadow.version
+        named = {"stable": self.stable, "canary": self.canary, "shadow": shadow, **dict(self.others)}
         return {label: str(version) for label, version in named.items() if version is not None}
 
     @property
@@ -66,13 +88,17 @@ class Traffic:
         """Return the share that a version gets as the canary; 0 for any other one."""
         return self.share if version == self.canary and self.stable is not None else 0
 
+    def shadow_of(self, version: int) -> Shadow | None:
+        """Return what gets copies of a version's requests: the shadow of the stable one, nothing of any other."""
+        return self.shadow if version == self.stable else None
+
     def among(self, versions: Collection[int]) -> Traffic:
         """Return the policy without the labels of versions that are not among the given ones."""
-        canary = self.canary if self.canary in versions else None
-        share = 0 if canary is None else self.share
+        stable, canary = (each if each in versions else None for each in (self.stable, self.canary))
+        shadow = self.shadow if self.shadow and self.shadow.version in versions else None
         others = tuple((label, version) for label, version in self.others if version in versions)
-        watch = self.watch and canary is not None
-        return Traffic(self.stable if self.stable in versions else None, canary, share, self.previous, others, watch)
+        share, watch = (0, False) if canary is None else (self.share, self.watch)
+        return Traffic(stable, canary, share, self.previous, others, watch, shadow)
 
     def moved(
         self, current: int, *, stable: int | None, canary: int | None, share: int | None, watch: bool | None = None
@@ -96,7 +122,35 @@ class Traffic:
         if watch and other is None:
             raise InvalidRequest("there is no canary to watch; name one with --canary VERSION")
         watch = self.watch and other is not None and other == self.canary if watch is None else watch
-        return Traffic(chosen, other, self._share_for(other, share), previous, self.others, watch)
+        share, shadow = self._share_for(other, share), self._shadow_beside(chosen, other)
+        return Traffic(chosen, other, share, previous, self.others, watch, shadow)
+
+    def _shadow_beside(self, *labelled: int | None) -> Shadow | None:
+        """Return the shadow, unless it becomes one of these versions."""
+        return None if self.shadow and self.shadow.version in labelled else self.shadow
+
+    def shadowed(
+        self, shadow: int | None = None, shadow_share: int | None = None, tolerance: float | None = None
+    ) -> Traffic:
+        """Return the policy with another shadow; None leaves something as it is.
+
+        Args:
+            shadow: Its version.
+            shadow_share: Its share; 0 ends it.
+            tolerance: By how much its answers may differ.
+
+        Raises:
+            InvalidRequest: The order contradicts itself.
+        """
+        orders = {"version": shadow, "share": shadow_share, "tolerance": tolerance}
+        given: dict[str, Any] = {name: each for name, each in orders.items() if each is not None}
+        if not given:
+            return self
+        if shadow is not None and shadow in {self.stable, self.canary}:
+            raise InvalidRequest(f"version {shadow} is the stable one or the canary; choose another for the shadow")
+        if self.shadow and shadow in {None, self.shadow.version}:
+            given = asdict(self.shadow) | given
+        return replace(self, shadow=_shadow(given))
 
     def _canary_beside(self, stable: int, canary: int | None) -> int | None:
         if canary == stable:
@@ -115,7 +169,7 @@ class Traffic:
         return kept if share is None else share
 
     def rolled_back(self) -> Traffic:
-        """Return the policy without the canary or, where there is none, with the stable version of before.
+        """Return the policy without the canary or, where there is none, with the stable version of before alone.
 
         Raises:
             InvalidRequest: There is neither.
@@ -127,6 +181,17 @@ class Traffic:
         return Traffic(stable=self.previous, others=self.others)
 
 
+def _shadow(given: Mapping[str, Any]) -> Shadow | None:
+    """Return the shadow of an order; None where its share is 0."""
+    missing = [option for name, option in (("version", "--shadow"), ("share", "--shadow-share")) if name not in given]
+    if missing:
+        raise InvalidRequest(f"there is no such shadow so far; {missing[0]} is missing, and each new one needs it")
+    try:
+        return Shadow(**given) if given["share"] else None
+    except ValueError as error:
+        raise InvalidRequest(f"shadow: {error}") from None
+
+
 def _others(value: object, place: Place) -> tuple[tuple[str, int], ...]:
     found: dict[str, int] = mapping(integer(0))(value, place)
     for label in found:
@@ -136,7 +201,7 @@ def _others(value: object, place: Place) -> tuple[tuple[str, int], ...]:
 
 
 _LABEL = re.compile(r"[A-Za-z][\w.-]{0,63}", re.ASCII)
-_OWN = ("stable", "canary")
+_OWN = ("stable", "canary", "shadow")
 _CHECK = table_of(Traffic, others=_others)
 
 
@@ -152,6 +217,9 @@ def read_traffic(folder: Path) -> Traffic:
     found: Traffic = read_toml(path, _CHECK)
     if found.canary is not None and found.canary == found.stable:
         raise ConfigError(f"{path}: canary = {found.canary}: expected another version than the stable one")
+    if found.shadow and found.shadow.version in {found.stable, found.canary}:
+        wrong = f"shadow.version = {found.shadow.version}"
+        raise ConfigError(f"{path}: {wrong}: expected neither the stable version nor the canary")
     return found
 
 
@@ -166,6 +234,8 @@ def write_traffic(folder: Path, traffic: Traffic) -> None:
     values = {each.name: getattr(traffic, each.name) for each in fields(traffic)}
     values["others"] = f"{{ {', '.join([f'{label!r} = {version}' for label, version in traffic.others])} }}"
     values["watch"] = str(traffic.watch).lower()
+    if shadow := traffic.shadow:
+        values["shadow"] = f"{{ version = {shadow.version}, share = {shadow.share}, tolerance = {shadow.tolerance} }}"
     lines = [f"{key} = {each}\n" for key, each in values.items() if getattr(traffic, key) != getattr(Traffic(), key)]
     try:
         if traffic == Traffic():

@@ -113,7 +113,8 @@ class _Folder:
         stable = self.traffic.stable
         if stable is not None and stable in versions:
             return stable
-        return max([version for version in versions if version != self.traffic.canary] or versions)
+        tried = {self.traffic.canary, self.traffic.shadow and self.traffic.shadow.version}
+        return max([version for version in versions if version not in tried] or versions)
 
     def missing(self) -> str:
         """Return what is wrong with the labels: a version that has one is not there; empty otherwise."""
