@@ -11,7 +11,7 @@ import typer
 
 from mqinfer.bench.seeds.experiment import Bench
 from mqinfer.bench.seeds.experiments import run_experiments
-from mqinfer.bench.seeds.report import Comparison, as_grids, as_whole, write_folder
+from mqinfer.bench.seeds.report import SeedFigures, as_grids, as_whole, write_folder
 from mqinfer.bench.seeds.rows import Measured, join, read_published
 from mqinfer.cli.options import AsJson, plain_console, table_console
 from mqinfer.lab.machine import describe_machine
@@ -69,19 +69,19 @@ def seeds(
     finally:  # what was measured is kept, also after Ctrl-C
         machine["load after the run"] = f"{os.getloadavg()[0]:.2f}"
         rows = join((row for row in published if row.table in tables), found, reasons)
-        comparison = Comparison(machine, rows)
-        _show(comparison, output, as_json=json)
-    if strict and comparison.has_broken:
+        figures = SeedFigures(machine, rows)
+        _show(figures, output, as_json=json)
+    if strict and figures.has_broken:
         raise typer.Exit(1)
 
 
-def _show(comparison: Comparison, output: Path | None, *, as_json: bool) -> None:
+def _show(figures: SeedFigures, output: Path | None, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(as_whole(comparison), nl=False)
+        typer.echo(as_whole(figures), nl=False)
     else:
-        for grid in as_grids(comparison):
+        for grid in as_grids(figures):
             print_grid(grid, table_console())
-    for path in write_folder(comparison, output) if output else ():
+    for path in write_folder(figures, output) if output else ():
         typer.echo(f"wrote {path}", err=as_json)
 
 

@@ -4,10 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mqinfer.bench.seeds import experiments
+from mqinfer.bench.seeds import experiments, messages, pictures
 from mqinfer.bench.seeds.experiment import Bench
 from mqinfer.bench.seeds.formulas import (
     event_bytes,
@@ -18,9 +19,14 @@ from mqinfer.bench.seeds.formulas import (
     time_saved,
     vae_parameters,
 )
-from mqinfer.bench.seeds.report import COLUMNS, Comparison, as_table, write_folder
+from mqinfer.bench.seeds.report import COLUMNS, SeedFigures, as_table, write_folder
 from mqinfer.bench.seeds.rows import Measured, Published, join, of_rounds, read_published
 from mqinfer.cli.bench import app
+from mqinfer.lab.model_process import in_process
+from mqinfer.lab.profiling.arrays import call_memory, run_rows
+from mqinfer.lab.scores import roc
+from mqinfer.lab.zoo.small_models import small_16
+from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ModelFailed
 
 GOLDEN = {
@@ -193,6 +199,47 @@ def test_a_bound_gets_a_verdict_and_no_ratio() -> None:
     assert joined["batch 64 twice"].published.source == ""
 
 
+def bench(tmp_path: Path, *tables: str) -> Bench:
+    """Return what an experiment of some tables gets."""
+    return Bench(tmp_path, full=False, source=None, tables=frozenset(tables), progress=lambda _: None)
+
+
+def test_each_experiment_is_of_a_table() -> None:
+    """No experiment is registered for a table that no document has, or that no machine without a GPU measures."""
+    tables = {row.table for row in read_published() if row.state == "cpu"}
+    assert set(experiments.EXPERIMENTS) <= tables
+
+
+def test_messages_are_measured_by_their_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The forms carry the same tensor: raw bytes are shorter than base64, and that than numbers as text."""
+    monkeypatch.setattr(messages, "_SHAPES", ((16, 16, 3),))
+    found = {each.row: each.measured for each in messages.messages(bench(tmp_path, "000.S11"))}
+    sizes = [found[f"[16x16x3] {form}, bytes"] for form in ("TFS protobuf", "JSON base64", "JSON numbers", "XML")]
+    assert 4 * 16 * 16 * 3 < sizes[0] < sizes[1] < sizes[2] < sizes[3]
+    assert found["[16x16x3] JSON numbers against OIP protobuf: time to write"] > 1
+
+
+def test_lz4_and_jpeg_rows_are_those_of_the_documents(tmp_path: Path) -> None:
+    """The rows that the documents have are measured, and others stand beside them."""
+    found = {(each.table, each.row) for each in pictures.lossless(bench(tmp_path, "000.T1"))}
+    assert {("000.T1", "LZ4 compression"), ("000.T1", "LZ4 decoding"), ("000.T1", "LZ4 decoding, mask")} <= found
+    assert {("000.S12", "JPEG 224x224 decode on the CPU"), ("001.S17b", "demosaicing a frame of 968x608")} <= found
+
+
+def test_the_call_holds_its_input(tmp_path: Path) -> None:
+    """A call with all rows at once takes at least their bytes; one that draws each batch takes less."""
+    (tmp_path / "small" / "1").mkdir(parents=True)
+    small_16().write(tmp_path / "small" / "1" / "model.onnx")
+    model = Repository(tmp_path).find("small")
+    rows = 1_000_000
+    whole = in_process(call_memory, model, None, rows, 1000)
+    drawn = in_process(call_memory, model, None, rows, 1000, drawn_whole=False)
+    assert whole.call_bytes > rows * 16 * 4
+    assert drawn.call_bytes < whole.call_bytes / 2
+    outputs = in_process(run_rows, model, None, {"input": np.ones((700, 16), np.float32)}, ("output",))
+    assert outputs["output"].shape[0] == 700
+
+
 def failing(_: Bench) -> Iterator[Measured]:
     """Yield one row, and fail."""
     yield of_rounds("002.T1", "conv2d", [160])
@@ -236,7 +283,15 @@ def test_plots_are_lines_over_the_batch_and_bars(tmp_path: Path) -> None:
     names = [(f"{engine} batch {size}", size) for engine in ("TensorFlow", "OpenVINO") for size in (1, 64)]
     measured = [of_rounds("002.F1", name, [size]) for name, size in names]
     measured += [of_rounds("002.F1", f"gain of ONNX Runtime, batch {size}", [size]) for size in (1, 64)]
-    found = Comparison({"processor": "some"}, join(rows, measured, {}))
+    found = SeedFigures({"processor": "some"}, join(rows, measured, {}))
     assert as_table(found).headings == COLUMNS
     written = {path.name for path in write_folder(found, tmp_path)}
     assert {"seeds.csv", "seeds.json", "seeds.md", "002.F1-lines-ms.png", "002.F1-lines-ms.svg"} <= written
+
+
+def test_the_area_under_the_curve() -> None:
+    """It is the share of the pairs in which the signal has the higher score; equal scores count half."""
+    curve = roc([3.0, 2.0, 1.0], [2.0, 0.0])
+    assert curve.area == pytest.approx((1 + 1 + 0.5 + 1 + 0 + 1) / 6)
+    assert (curve.false[0], curve.true[0], curve.false[-1], curve.true[-1]) == (0, 0, 1, 1)
+    assert roc([1.0, 1.0], [1.0]).area == 0.5

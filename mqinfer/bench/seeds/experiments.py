@@ -7,13 +7,29 @@ from collections.abc import Mapping
 from mqinfer.bench.seeds.experiment import Bench, Experiment
 from mqinfer.bench.seeds.jet_scores import losses, memory_by_events, memory_of_the_call, scores
 from mqinfer.bench.seeds.jets import latency_by_batch, parameters
+from mqinfer.bench.seeds.messages import messages
+from mqinfer.bench.seeds.networks import formats, fused_graphs, int8, keras_against_engines, streams
 from mqinfer.bench.seeds.noscope.headline import figure_4
 from mqinfer.bench.seeds.noscope.one_request import one_request
 from mqinfer.bench.seeds.noscope.table_1 import table_1
+from mqinfer.bench.seeds.pictures import encodings, lossless, segmentation_models, share_of_postprocessing
 from mqinfer.bench.seeds.rows import Measured
 from mqinfer.protocol.errors import MqinferError
 
 EXPERIMENTS: Mapping[str, Experiment] = {
+    "000.F2": encodings,
+    "000.S7a": encodings,
+    "000.T1": lossless,
+    "000.S11": messages,
+    "000.S12": lossless,
+    "000.S19a": int8,
+    "000.S19b": fused_graphs,
+    "001.M": segmentation_models,
+    "001.T1": segmentation_models,
+    "001.C3": share_of_postprocessing,
+    "001.S4": messages,
+    "001.S17a": formats,
+    "001.S17b": lossless,
     "002.T1": parameters,
     "002.T2": parameters,
     "002.F1": latency_by_batch,
@@ -26,6 +42,13 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "002.F16": scores,
     "002.F17": scores,
     "002.F18": losses,
+    "003.F1": int8,
+    "003.F2": streams,
+    "003.F3": streams,
+    "003.F4": streams,
+    "003.F5": streams,
+    "003.F7": fused_graphs,
+    "003.S3": keras_against_engines,
     "004.S1": one_request,
     "004.F1": one_request,
     "004.T1": table_1,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping
 from statistics import mean
 
@@ -14,7 +13,7 @@ from mqinfer.bench.seeds.rows import Measured, of_rounds
 from mqinfer.lab.model_process import in_process
 from mqinfer.lab.profiling.arrays import call_memory, run_rows
 from mqinfer.lab.scores import roc
-from mqinfer.lab.zoo.building import LOSSES
+from mqinfer.lab.zoo.building import read_losses
 from mqinfer.lab.zoo.networks.jets import adjacency, draw_jets
 from mqinfer.protocol.datatypes import Array
 
@@ -99,8 +98,7 @@ def losses(bench: Bench) -> Iterator[Measured]:
     """Read the losses that the build of the Conv-VAE logged, with 12, 6 and 8 latent variables."""
     for latent in (12, 6, 8):
         model = bench.model("conv_vae" if latent == 8 else f"conv_vae_{latent}")
-        lines = (model.folder.parent / LOSSES).read_text().splitlines()
-        steps = [float(line["loss"]) for line in csv.DictReader(lines)]
+        steps = read_losses(model.folder.parent)
         ends = [mean(part) for part in (steps[-10:], steps[:10])]
         comment = f"{len(steps)} steps of 128 jets, not epochs"
         yield of_rounds("002.F18", f"loss at the end, latent {latent}", [ends[0]], len(steps), comment=comment)

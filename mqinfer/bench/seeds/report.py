@@ -50,7 +50,7 @@ _SERIES = re.compile(r"(?P<series>.+?),? (?:batch )(?P<over>\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SeedFigures:
     """A whole run: the machine, and every row of the documents that were asked for."""
 
     machine: Mapping[str, str]
@@ -62,7 +62,7 @@ class Comparison:
         return any(row.verdict == "broken" for row in self.rows)
 
 
-def as_grids(found: Comparison) -> Iterator[Grid]:
+def as_grids(found: SeedFigures) -> Iterator[Grid]:
     """Yield the summary, and a table for each of the documents' tables."""
     yield _summary(found.rows)
     for table, rows in _by_table(found.rows):
@@ -120,23 +120,23 @@ def _record(row: Joined) -> dict[str, Cell]:
     return record | ({} if found else {"comment": row.reason})
 
 
-def as_table(found: Comparison) -> Grid:
+def as_table(found: SeedFigures) -> Grid:
     """Return every row with every column."""
     rows = [[record.get(name) for name in COLUMNS] for record in map(_record, found.rows)]
     return Grid("The documents' figures, published and measured here", COLUMNS, rows, words=4)
 
 
-def as_document(found: Comparison) -> str:
+def as_document(found: SeedFigures) -> str:
     """Return all tables as Markdown."""
     return "\n\n".join([*map(as_markdown, as_grids(found)), plain_markdown(machine_sentence(found.machine))]) + "\n"
 
 
-def as_whole(found: Comparison) -> str:
+def as_whole(found: SeedFigures) -> str:
     """Return everything as JSON."""
     return as_json({"machine": found.machine, "rows": [_record(row) for row in found.rows]})
 
 
-def write_folder(found: Comparison, folder: Path) -> list[Path]:
+def write_folder(found: SeedFigures, folder: Path) -> list[Path]:
     """Write `seeds.csv`, `seeds.json`, `seeds.md`, and a plot for each table with at least two figures of a unit.
 
     Raises:

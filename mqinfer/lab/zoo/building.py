@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from mqinfer.protocol.errors import ConfigError
 
 _PLAN = TrainingPlan()
 _KEY_FILE = "zoo.key"
-LOSSES = "losses.csv"
+_LOSSES = "losses.csv"
 """File beside a trained model with the loss of each step of its training."""
 _SHIPPED = Path(__file__).parent / "shipped"
 """What `mqinfer models build --train` made from the seeds in `.training`: the weights, and an ONNX file of them, which
@@ -99,10 +100,25 @@ def _build_one(
     return BuiltModel(name, folder, fresh=True)
 
 
+def read_losses(folder: Path) -> list[float]:
+    """Return the loss of each step of a model's training, which its build kept.
+
+    Args:
+        folder: Folder of the model.
+
+    Raises:
+        ConfigError: There is no such file: the model is not trained, or an earlier release built it.
+    """
+    path = folder / _LOSSES
+    if not path.is_file():
+        raise ConfigError(f"no {path}; remove {folder}, and build the model again")
+    return [float(line["loss"]) for line in csv.DictReader(path.read_text().splitlines())]
+
+
 def _keep_losses(network: Network | OnnxGraph, folder: Path) -> None:
     if isinstance(network, Network) and network.losses:
         steps = (f"{step},{loss:.6g}\n" for step, loss in enumerate(network.losses, 1))
-        (folder / LOSSES).write_text("step,loss\n" + "".join(steps))
+        (folder / _LOSSES).write_text("step,loss\n" + "".join(steps))
 
 
 def _trained(directory: Path, lessons: Lessons, progress: Callable[[str], None], *, again: bool) -> TrainedWeights:

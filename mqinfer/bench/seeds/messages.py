@@ -1,0 +1,101 @@
+"""Document 000: one request as each protocol writes it, in bytes and in time."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from time import perf_counter
+
+import numpy as np
+
+from mqinfer.bench.seeds.experiment import Bench
+from mqinfer.bench.seeds.rows import Measured, of_rounds
+from mqinfer.client.request import make_request
+from mqinfer.gateway.messages import message_class
+from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.envelope import encode_request
+
+_SHAPES = ((16,), (224, 224, 3), (608, 608, 3))
+_MODEL, _INPUT = "model", "input"
+
+
+def messages(bench: Bench) -> Iterator[Measured]:
+    """Write and read one request with a float32 tensor of three sizes in six forms."""
+    rounds, ratios = bench.count(3, 20), list[float]()
+    for shape in _SHAPES:
+        array = np.random.default_rng(0).random(shape, np.float32)
+        name = "x".join(map(str, shape))
+        forms = _forms(array)
+        for form, make in forms.items():
+            yield of_rounds("000.S11", f"[{name}] {form}, bytes", [len(make())])
+        pairs: Mapping[str, tuple[Callable[[], object], Callable[[], object]]] = {
+            "read": (partial(_from_json, forms["JSON numbers"]()), partial(_from_protobuf, forms["OIP protobuf"]())),
+            "write": (forms["JSON numbers"], forms["OIP protobuf"]),
+        }
+        for word, (one, other) in pairs.items():
+            ratios = [_seconds(one) / _seconds(other) for _ in range(rounds)]
+            row = f"[{name}] JSON numbers against OIP protobuf: time to {word}"
+            yield of_rounds("000.S11", row, ratios, comment=f"JSON takes {1e3 * _seconds(one):.3g} ms")
+    yield of_rounds("001.S4", "JSON against gRPC: time of a message", ratios, comment="[608x608x3], to write")
+
+
+def _forms(array: Array) -> Mapping[str, Callable[[], bytes]]:
+    shape = list(array.shape)
+
+    def oip() -> bytes:
+        described = {"name": _INPUT, "datatype": "FP32", "shape": shape}
+        kind = message_class("inference.ModelInferRequest")
+        request = kind(model_name=_MODEL, inputs=[described], raw_input_contents=[array.tobytes()])
+        return bytes(request.SerializeToString())
+
+    def tfs() -> bytes:
+        request = message_class("tensorflow.serving.PredictRequest")()
+        tensor = request.inputs[_INPUT]
+        tensor.dtype, tensor.tensor_content = 1, array.tobytes()  # 1: DT_FLOAT
+        for size in shape:
+            tensor.tensor_shape.dim.add(size=size)
+        return bytes(request.SerializeToString())
+
+    def numbers() -> bytes:
+        return json.dumps({"inputs": {_INPUT: array.tolist()}}).encode()
+
+    def text() -> bytes:
+        content = base64.b64encode(array.tobytes()).decode()
+        return json.dumps({"inputs": {_INPUT: {"b64": content, "shape": shape}}}).encode()
+
+    def xml() -> bytes:
+        return f"<input>{''.join(f'<v>{value}</v>' for value in array.ravel().tolist())}</input>".encode()
+
+    def mqinfer() -> bytes:
+        return encode_request(make_request(_MODEL, {_INPUT: array}, {}))
+
+    return {
+        "OIP protobuf": oip,
+        "TFS protobuf": tfs,
+        "mqinfer": mqinfer,
+        "JSON numbers": numbers,
+        "JSON base64": text,
+        "XML": xml,
+    }
+
+
+def _from_protobuf(data: bytes) -> Array:
+    return np.frombuffer(
+        message_class("inference.ModelInferRequest").FromString(data).raw_input_contents[0], np.float32
+    )
+
+
+def _from_json(text: bytes) -> Array:
+    return np.array(json.loads(text)["inputs"][_INPUT], np.float32)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """Return the least of three times, the one that other programs disturbed least."""
+    times = []
+    for _ in range(3):
+        began = perf_counter()
+        work()
+        times.append(perf_counter() - began)
+    return min(times)
