@@ -75,10 +75,10 @@ class FolderSource:
 def list_pictures(path: Path) -> list[Path]:
     """Return the pictures of a folder in natural order, or a single one."""
     found = path.iterdir() if path.is_dir() else iter([path])
-    return sorted((each for each in found if each.suffix.lower() in PICTURE_SUFFIXES), key=_natural)
+    return sorted((each for each in found if each.suffix.lower() in PICTURE_SUFFIXES), key=natural_order)
 
 
-def _natural(path: Path) -> tuple[list[tuple[int, str]], str]:
+def natural_order(path: Path) -> tuple[list[tuple[int, str]], str]:
     """Return a sort key: runs of digits by value, the rest by letters; the name settles ties such as 01 and 1."""
     parts = re.split(r"([0-9]+)", path.name)
     return [(int(part), "") if index % 2 else (0, part) for index, part in enumerate(parts)], path.name

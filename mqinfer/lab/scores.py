@@ -4,7 +4,8 @@ Of anomaly scores it is the receiver operating characteristic; of boxes the mean
 or the pairs that two models have in common; of masks the intersection over union. The rules for boxes are those of
 `COCOeval` in pycocotools 2.0 (https://github.com/cocodataset/cocoapi, cocoeval.py): in each frame and class the boxes
 are taken by falling score, each finds the free true box with the largest overlap that is at least the threshold, and
-the precision is averaged over 101 recalls. Areas, crowds and ignored boxes are left out.
+the precision is averaged over 101 recalls. A box that finds none and lies in a region, such as a crowd, doesn't count.
+Areas are left out.
 """
 
 from __future__ import annotations
@@ -27,13 +28,25 @@ _RECALLS = np.linspace(0.0, 1.0, 101)
 
 def overlaps(ones: Sequence[DetectedBox], others: Sequence[DetectedBox]) -> Floats:
     """Return the intersection over union of each pair of boxes, `[ones, others]`; 0 for empty boxes."""
+    shared, first, second = _shared(ones, others)
+    union = first[:, None] + second[None, :] - shared
+    found: Floats = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+    return found
+
+
+def _shared(ones: Sequence[DetectedBox], others: Sequence[DetectedBox]) -> tuple[Floats, Floats, Floats]:
+    """Return the area that each pair of boxes has in common, and the areas of both."""
     first, second = (np.array([each.box for each in boxes], np.float64).reshape(-1, 4) for boxes in (ones, others))
     left_top = np.maximum(first[:, None, :2], second[None, :, :2])
     right_bottom = np.minimum(first[:, None, 2:], second[None, :, 2:])
-    shared = np.clip(right_bottom - left_top, 0, None).prod(axis=2)
-    areas = [np.clip(boxes[:, 2:] - boxes[:, :2], 0, None).prod(axis=1) for boxes in (first, second)]
-    union = areas[0][:, None] + areas[1][None, :] - shared
-    found: Floats = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+    one, other = (np.clip(boxes[:, 2:] - boxes[:, :2], 0, None).prod(axis=1) for boxes in (first, second))
+    return np.clip(right_bottom - left_top, 0, None).prod(axis=2), one, other
+
+
+def _inside(boxes: Sequence[DetectedBox], regions: Sequence[DetectedBox]) -> Floats:
+    """Return the largest share of each box that lies in one region."""
+    shared, areas, _ = _shared(boxes, regions)
+    found: Floats = shared.max(axis=1, initial=0.0) / np.maximum(areas, np.finfo(float).tiny)
     return found
 
 
@@ -84,25 +97,28 @@ class DetectionScorer:
     """Collects the boxes of frames, and scores them."""
 
     _scores: dict[Hashable, list[float]] = field(default_factory=dict)
-    _hits: dict[Hashable, list[tuple[bool, ...]]] = field(default_factory=dict)
+    _hits: dict[Hashable, list[tuple[int, ...]]] = field(default_factory=dict)
     _true: Counter[Hashable] = field(default_factory=Counter)
 
-    def add(self, found: Sequence[DetectedBox], true: Sequence[DetectedBox]) -> None:
+    def add(
+        self, found: Sequence[DetectedBox], true: Sequence[DetectedBox], regions: Sequence[DetectedBox] = ()
+    ) -> None:
         """Count the boxes of one frame.
 
         Args:
             found: Of the model, the best first.
             true: Of the truth; their scores don't count.
+            regions: Where boxes of a class, or of all classes for the number None, are neither right nor wrong if the
+                threshold's share of them lies inside.
         """
         self._true.update(each.number for each in true)
         for number in {each.number for each in found}:
             own = sorted((each for each in found if each.number == number), key=lambda each: -each.score)
             shared = overlaps(own, [each for each in true if each.number == number])
-            matches = [_match(shared, threshold) for threshold in THRESHOLDS]
+            inside = _inside(own, [each for each in regions if each.number in {number, None}])
+            hits = [_settled(_match(shared, threshold), inside >= threshold) for threshold in THRESHOLDS]
             self._scores.setdefault(number, []).extend(each.score for each in own)
-            self._hits.setdefault(number, []).extend(
-                tuple(each is not None for each in column) for column in zip(*matches, strict=True)
-            )
+            self._hits.setdefault(number, []).extend(zip(*hits, strict=True))
 
     def score(self) -> DetectionScore:
         """Return the score of what was added; 0 without any truth."""
@@ -118,8 +134,17 @@ class DetectionScorer:
         if number not in self._scores:
             return np.zeros(len(THRESHOLDS))
         order = np.argsort(-np.array(self._scores[number]), kind="stable")
-        hits = np.array(self._hits[number], bool)[order]
-        return np.array([_average_precision(hits[:, column], self._true[number]) for column in range(len(THRESHOLDS))])
+        columns = np.array(self._hits[number], np.int8)[order].T
+        return np.array([_average_precision(each[each != _NEITHER] == 1, self._true[number]) for each in columns])
+
+
+_NEITHER = -1
+
+
+def _settled(matches: Sequence[int | None], is_inside: npt.NDArray[np.bool_]) -> list[int]:
+    """Return 1 for each box that is right, 0 for one that is wrong, and -1 for one that is neither."""
+    free = np.where(is_inside, _NEITHER, 0).tolist()
+    return [other if match is None else 1 for match, other in zip(matches, free, strict=True)]
 
 
 def _average_precision(hits: npt.NDArray[np.bool_], true: int) -> float:

@@ -171,6 +171,64 @@ def test_numbers_are_compared_with_a_tolerance(
     assert 0 < numbers["mean_difference"] < numbers["largest_difference"] < (1e-3 if other == 2 else 26)
 
 
+BOXES = np.array([[4, 8, 20, 24], [40, 8, 60, 20]], np.float32)
+
+
+@pytest.fixture
+def detector(repository: Path) -> None:
+    """Write a model that finds the same two objects in each picture."""
+    constants = {"boxes": BOXES, "scores": np.array([0.9, 0.8], np.float32), "classes": np.array([2, 1])}
+    nodes = [onnx.helper.make_node("Identity", [f"{name}_0"], [name]) for name in constants]
+    floats, whole = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
+    outputs = {"boxes": (floats, [2, 4]), "scores": (floats, [2]), "classes": (whole, [2])}
+    inputs = {"input": (onnx.TensorProto.UINT8, [1, HEIGHT, WIDTH, 3])}
+    held = {f"{name}_0": array for name, array in constants.items()}
+    folder = repository / "detector"
+    save_onnx(folder / "1" / "model.onnx", nodes, inputs, outputs, held)
+    image = f'[image]\ninput = "input"\nwidth = {WIDTH}\nheight = {HEIGHT}\n'
+    classes = "".join(f'[[classes]]\nname = "{each.name}"\n' for each in CLASSES)
+    (folder / "model.toml").write_text(f"{image}{classes}", encoding="utf-8")
+
+
+@pytest.mark.usefixtures("detector")
+def test_boxes_against_cocos_annotations(compare: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    """The score, and each picture's boxes as COCO's results, with the numbers that its annotations have."""
+    truth, out = tmp_path / "instances.json", tmp_path / "out"
+    images = [{"id": 100 - n, "file_name": f"{n}.jpg", "width": WIDTH, "height": HEIGHT} for n in range(FRAMES - 1)]
+    bbox = [4, 8, 16, 16]
+    boxes = [{"id": n, "image_id": each["id"], "category_id": 90, "bbox": bbox} for n, each in enumerate(images)]
+    content = {"images": images, "annotations": boxes, "categories": [{"id": 90, "name": "thing"}]}
+    truth.write_text(json.dumps(content))
+    name = CLASSES[2].name
+    options = ("--model", "detector", "--truth", truth, "--topic", IMAGE_TOPIC, "--output", out)
+    assert "or leave it out, --truth-class thing=" in compare(*options)[1]
+    code, printed = compare(*options, "--truth-class", f"thing={name}", "--min-score", 1)
+    assert code == 0, printed
+    (score,) = json.loads((out / "compare.json").read_text())["scores"]
+    assert (score["frames"], score["map_50_95"], score["map_by_class"]) == (FRAMES - 1, 1, {name: 1})
+    found = json.loads((out / "detector" / "coco.json").read_text())
+    assert [each["image_id"] for each in found] == [each["id"] for each in images]
+    assert {(each["category_id"], *each["bbox"]) for each in found} == {(90, *bbox)}
+    lines = [json.loads(line) for line in (out / "disagreement.jsonl").read_text().splitlines()]
+    assert [line["image_id"] for line in lines] == [*(each["id"] for each in images), None]
+    content["images"] = [{**each, "width": 2 * WIDTH} for each in images]
+    truth.write_text(json.dumps(content))
+    code, printed = compare(*options, "--truth-class", f"thing={name}")
+    assert code == 2
+    assert f"is {2 * WIDTH}x{HEIGHT} pixels, the frame {WIDTH}x{HEIGHT}" in printed
+
+
+@pytest.mark.usefixtures("detector")
+def test_boxes_without_a_truth(compare: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    """Frames are numbered as they were read, and classes as on the model's card."""
+    out = tmp_path / "out"
+    arguments = ("--model", "detector", "--model", "detector/1", "--topic", IMAGE_TOPIC, "--output", out)
+    assert compare(*arguments)[0] == 0
+    found = json.loads((out / "detector" / "coco.json").read_text())
+    assert [each["image_id"] for each in found] == sorted([*range(1, FRAMES + 1)] * 2)
+    assert {each["category_id"] for each in found} == {1, 2}
+
+
 @pytest.mark.parametrize(("least", "code"), [(0, 0), (0.9, 1)])
 def test_one_model_against_the_truth(compare: Callable[..., tuple[int, str]], least: float, code: int) -> None:
     """The verdict is by the score."""

@@ -7,7 +7,8 @@ import pytest
 from mqinfer.answers.outputs import DetectedBox
 from mqinfer.lab.scores import DetectionScorer, match_boxes, overlaps
 
-Frames = list[tuple[list[DetectedBox], list[DetectedBox]]]
+Frames = list[tuple[list[DetectedBox], list[DetectedBox], list[DetectedBox]]]
+"""Found boxes, true ones, and regions in which boxes are neither right nor wrong."""
 
 
 def iou(one: DetectedBox, other: DetectedBox) -> float:
@@ -17,25 +18,34 @@ def iou(one: DetectedBox, other: DetectedBox) -> float:
     return shared / ((c - a) * (d - b) + (g - e) * (h - f) - shared)
 
 
+def inside(one: DetectedBox, region: DetectedBox) -> float:
+    """Return the share of a box in a region, by hand."""
+    (a, b, c, d), (e, f, g, h) = one.box, region.box
+    return max(0.0, min(c, g) - max(a, e)) * max(0.0, min(d, h) - max(b, f)) / ((c - a) * (d - b))
+
+
 def average_precision(frames: Frames, number: int, threshold: float) -> float:
     """Return the mean over 101 recalls of the best precision that any score as a limit reaches at that recall or above.
 
     Written from the definition, without sorting over frames: for every limit the boxes are matched anew.
     """
-    true = sum(each.number == number for _, truth in frames for each in truth)
-    limits = sorted({each.score for found, _ in frames for each in found if each.number == number})
+    true = sum(each.number == number for _, truth, _ in frames for each in truth)
+    limits = sorted({each.score for found, _, _ in frames for each in found if each.number == number})
     points: list[tuple[float, float]] = []
     for limit in limits:
         hits = kept = 0
-        for found, truth in frames:
+        for found, truth, regions in frames:
             free = [each for each in truth if each.number == number]
             for box in sorted((b for b in found if b.number == number and b.score >= limit), key=lambda b: -b.score):
-                kept += 1
                 reached = [each for each in free if iou(box, each) >= threshold]
+                kept += bool(reached) or not any(
+                    each.number in {number, None} and inside(box, each) >= threshold for each in regions
+                )
                 if reached:
                     free.remove(max(reached, key=partial(iou, box)))
                     hits += 1
-        points.append((hits / true, hits / kept))
+        if kept:
+            points.append((hits / true, hits / kept))
     recalls = np.linspace(0, 1, 101).tolist()  # COCO's own numbers: their rounding decides at equal recalls
     best = [max((p for r, p in points if r >= recall), default=0.0) for recall in recalls]
     return sum(best) / len(best)
@@ -46,7 +56,7 @@ def random_frames(seed: int) -> Frames:
     chance = np.random.default_rng(seed)
     frames: Frames = []
     for _ in range(int(chance.integers(1, 6))):
-        truth, found = [], []
+        truth, found, regions = [], [], []
         for _ in range(int(chance.integers(0, 6))):
             left, top, width, height = chance.uniform([0, 0, 5, 5], [80, 60, 40, 40]).tolist()
             number = int(chance.integers(2))
@@ -57,7 +67,11 @@ def random_frames(seed: int) -> Frames:
         for _ in range(int(chance.integers(0, 3))):
             left, top = chance.uniform(0, 80, 2).tolist()
             found.append(DetectedBox((left, top, left + 20, top + 20), float(chance.random()), int(chance.integers(2))))
-        frames.append((sorted(found, key=lambda each: -each.score), truth))
+        for own in (0, None):
+            left, top, width, height = chance.uniform([0, 0, 5, 5], [80, 60, 60, 60]).tolist()
+            if chance.random() < 0.5:
+                regions.append(DetectedBox((left, top, left + width, top + height), 1.0, own))
+        frames.append((sorted(found, key=lambda each: -each.score), truth, regions))
     return frames
 
 
@@ -66,10 +80,10 @@ def test_average_precision_is_that_of_the_definition(seed: int) -> None:
     """Against an independent computation that tries every score as the limit."""
     frames = random_frames(seed)
     scorer = DetectionScorer()
-    for found, truth in frames:
-        scorer.add(found, truth)
+    for each in frames:
+        scorer.add(*each)
     score = scorer.score()
-    numbers = sorted({each.number for _, truth in frames for each in truth if each.number is not None})
+    numbers = sorted({each.number for _, truth, _ in frames for each in truth if each.number is not None})
     thresholds = [0.5 + 0.05 * step for step in range(10)]
     expected = {n: [average_precision(frames, n, round(t, 2)) for t in thresholds] for n in numbers}
     if not numbers:

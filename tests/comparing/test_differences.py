@@ -10,9 +10,9 @@ from mqinfer.images.picture import RawImage
 from mqinfer.images.placement import Placement
 from mqinfer.lab.comparing.answers import Answer, Answers
 from mqinfer.lab.comparing.difference import AnswerKind, difference
+from mqinfer.lab.comparing.labels import TrueBox, TrueFrame
 from mqinfer.lab.comparing.tallies import PairTally, TruthTally
 from mqinfer.lab.comparing.tolerance import NumberTolerance, Tolerances, deviation
-from mqinfer.lab.comparing.truth import TrueBox, TrueFrame
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError, InvalidRequest

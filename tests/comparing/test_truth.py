@@ -10,7 +10,8 @@ from mqinfer.bags.sources import open_source
 from mqinfer.bags.writer import BagWriter, Storage
 from mqinfer.edge_agent.sinks.ros.rosbag_sink import DEFINITIONS
 from mqinfer.images.decode import as_image
-from mqinfer.lab.comparing.truth import TrueBox, TrueFrame, open_truth
+from mqinfer.lab.comparing.labels import TrueBox, TrueFrame
+from mqinfer.lab.comparing.truth import open_truth
 from mqinfer.protocol.errors import ConfigError
 
 SECOND = 1_000_000_000

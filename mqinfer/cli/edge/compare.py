@@ -20,6 +20,7 @@ from mqinfer.edge_agent.reporting.report import Ending
 from mqinfer.edge_agent.settings import OutputSettings, PreparingSettings, ReplayOptions, ReplaySettings, SourceSettings
 from mqinfer.interrupts import until_signal
 from mqinfer.lab.comparing.comparison import Compared, VerdictBounds, compare_models
+from mqinfer.lab.comparing.labels import parse_classes
 from mqinfer.lab.comparing.tolerance import NumberTolerance, parse_tolerances
 from mqinfer.lab.reports import Grid, print_grid
 from mqinfer.logs import printable
@@ -37,7 +38,16 @@ def compare(
     ],
     truth: Annotated[
         str | None,
-        typer.Option(help="Topic of label pictures or Detection2DArray, folder of label pictures, or CSV file."),
+        typer.Option(
+            help="Topic of label pictures or Detection2DArray, folder of label pictures or KITTI's label_2, COCO's "
+            "annotations (.json), or CSV file."
+        ),
+    ] = None,
+    truth_class: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Which class of the models a class of the truth is: TRUTH=CLASS; TRUTH= leaves it out, *= all others."
+        ),
     ] = None,
     local: Annotated[bool, typer.Option("--local", help="Run the models in this process, without a broker.")] = False,
     repository: Annotated[Path, typer.Option(help="Model repository for --local.")] = Path("models"),
@@ -72,7 +82,9 @@ def compare(
     worst: Annotated[int, typer.Option(help="Pictures of the frames that differ most, for each model.", min=0)] = 5,
     output: Annotated[
         Path | None,
-        typer.Option(help="Folder for compare.json, the worst frames and each model's results. No files by default."),
+        typer.Option(
+            help="Folder for compare.json, the worst frames, and each model's results and boxes. No files by default."
+        ),
     ] = None,
 ) -> None:
     """Compare the results of models over a recording, with each other and with the truth.
@@ -81,7 +93,7 @@ def compare(
     --min-score.
     """
     models = _checked(model, truth, min_score)
-    bounds = VerdictBounds(max_disagreement, min_score, parse_tolerances(NumberTolerance(rtol, atol), tolerance or ()))
+    bounds = VerdictBounds(max_disagreement, min_score, parse_tolerances(NumberTolerance(rtol, atol), tolerance))
     options = ReplayOptions(models[0], window=window, timeout=timeout)
     settings = ReplaySettings(
         SourceSettings([source], topic or (), start=start, duration=duration),
@@ -106,6 +118,7 @@ def compare(
                 stop=stop,
                 console=plain_console(stderr=True),
                 truth=truth,
+                renamed=parse_classes(truth_class),
                 bounds=bounds,
                 worst=worst,
             )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -21,6 +22,8 @@ from mqinfer.edge_agent.session import run_sessions
 from mqinfer.edge_agent.settings import ReplaySettings
 from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.lab.comparing.answers import Answer, Answers
+from mqinfer.lab.comparing.coco import CocoResults, category_ids
+from mqinfer.lab.comparing.labels import TrueFrame
 from mqinfer.lab.comparing.pictures import write_worst
 from mqinfer.lab.comparing.tallies import PairTally, TruthTally
 from mqinfer.lab.comparing.tolerance import Tolerances
@@ -31,7 +34,7 @@ from mqinfer.protocol.errors import ConfigError, MqinferError
 
 _AHEAD = 16
 """Frames that one model may be ahead of another beyond what their windows hold."""
-_FRAMES_FILE, _REPORT_FILE = "disagreement.jsonl", "compare.json"
+_FRAMES_FILE, _REPORT_FILE, _COCO_FILE = "disagreement.jsonl", "compare.json", "coco.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ def compare_models(  # noqa: PLR0913 - what a replay needs
     stop: threading.Event,
     console: Console,
     truth: str | None = None,
+    renamed: Mapping[str, str] | None = None,
     bounds: VerdictBounds | None = None,
     worst: int = 5,
 ) -> Compared:
@@ -90,7 +94,8 @@ def compare_models(  # noqa: PLR0913 - what a replay needs
         broker: Its name in messages.
         stop: Ends the replay early.
         console: For the progress display.
-        truth: Topic, folder or CSV file; None for none.
+        truth: As `open_truth` takes it; None for none.
+        renamed: Which class of the models a class of the truth is, where it has another name.
         bounds: Of the verdict.
         worst: Frames of each pair that are written as pictures.
 
@@ -101,7 +106,7 @@ def compare_models(  # noqa: PLR0913 - what a replay needs
         known = stack.enter_context(closing(open_truth(truth, settings.source.sources[0]))) if truth else None
         folder = settings.outputs.folder
         frames = None if folder is None else stack.enter_context(_open(folder / _FRAMES_FILE))
-        comparison = _Comparison(models, known, frames, bounds or VerdictBounds(), worst if folder else 0)
+        comparison = _Comparison(models, known, renamed or {}, bounds or VerdictBounds(), frames, folder, worst)
         answers = Answers(len(models), comparison.add, bound=2 * settings.options.window + _AHEAD)
         topics = settings.source.topics or _topics(settings.source.sources[0], truth)
         sessions = run_sessions(
@@ -118,7 +123,7 @@ def compare_models(  # noqa: PLR0913 - what a replay needs
             observe=lambda own, card: comparison.observe(answers, own, card),
         )
         answers.close()
-    return comparison.conclude(sessions, answers.missed, folder)
+        return comparison.conclude(sessions, answers.missed)
 
 
 def _topics(source: str, truth: str | None) -> Sequence[str]:
@@ -137,20 +142,22 @@ def _open(path: Path) -> TextIO:
         return path.open("w", encoding="utf-8", buffering=1)
 
 
+@dataclass(slots=True)
 class _Comparison:
-    def __init__(
-        self, models: Sequence[str], truth: Truth | None, frames: TextIO | None, bounds: VerdictBounds, worst: int
-    ) -> None:
-        self._models = models
-        self._truth = truth
-        self._frames = frames
-        self._bounds = bounds
-        self._worst = worst
-        self._classes: dict[int, Sequence[ClassInfo]] = {}
-        self._pairs: list[PairTally] = []
-        self._scores: list[TruthTally] = []
-        self._truths = 0
-        self._error: MqinferError | None = None
+    models: Sequence[str]
+    truth: Truth | None
+    renamed: Mapping[str, str]
+    bounds: VerdictBounds
+    frames: TextIO | None
+    folder: Path | None
+    worst: int
+    _classes: list[Sequence[ClassInfo]] = field(default_factory=list)
+    _pairs: list[PairTally] = field(default_factory=list)
+    _scores: list[TruthTally] = field(default_factory=list)
+    _coco: list[CocoResults] = field(default_factory=list)
+    _number: int = 0
+    _truths: int = 0
+    _error: MqinferError | None = None
 
     def observe(self, answers: Answers, own: ReplaySettings, card: ModelCard) -> Sink:
         """Return the sink of a model; models are prepared in their order.
@@ -160,55 +167,69 @@ class _Comparison:
         """
         del own
         names = [each.name for each in card.outputs]
-        for name in self._bounds.tolerances.by_output:
+        for name in self.bounds.tolerances.by_output:
             if name not in names:
                 raise ConfigError(
                     f"--tolerance {name}: model {card.name} has no such output; it has {', '.join(names)}"
                 )
         number = len(self._classes)
-        self._classes[number] = card.classes
+        self._classes.append(card.classes)
         if number:
-            self._pairs.append(PairTally(self._classes[0], self._bounds.tolerances, self._worst))
-        self._scores.append(TruthTally(card.classes))
+            self._pairs.append(PairTally(self._classes[0], self.bounds.tolerances, self.worst if self.folder else 0))
+        self._scores.append(TruthTally(card.classes, self.renamed))
+        if self.folder is not None:
+            known = category_ids(self.truth.categories if self.truth else {}, card.classes, self.renamed)
+            self._coco.append(CocoResults(self.folder / self.models[number] / _COCO_FILE, known))
         return answers.sink(number)
 
     def add(self, frame: Frame, answers: Sequence[Answer]) -> None:
         """Count a frame that every model has answered."""
         pairs = zip(self._pairs, answers[1:], strict=True)
         shares = [pair.add(frame, answers[0], other) for pair, other in pairs]
-        if self._truth is not None and self._error is None:
-            try:
-                self._add_truth(self._truth, frame, answers)
-            except MqinferError as error:  # the comparison goes on without the truth, and its end says so
-                self._error = error
-        if self._frames is not None:
-            line = {"source": frame.source, "sequence": frame.sequence}
-            by_model = dict(zip(self._models[1:], shares, strict=True))
-            with writing(Path(self._frames.name)):
-                self._frames.write(json.dumps({**line, "disagreement": by_model}) + "\n")
+        image_id = self._judge(frame, answers)
+        if self.frames is not None:
+            line = {"source": frame.source, "sequence": frame.sequence, "image_id": image_id}
+            by_model = dict(zip(self.models[1:], shares, strict=True))
+            with writing(Path(self.frames.name)):
+                self.frames.write(json.dumps({**line, "disagreement": by_model}) + "\n")
+            for coco, answer in zip(self._coco, answers, strict=True):
+                if image_id is not None and "boxes" in answer.view.outputs:
+                    coco.add(image_id, answer.view.boxes)
 
-    def _add_truth(self, truth: Truth, frame: Frame, answers: Sequence[Answer]) -> None:
-        true = truth.of(frame)
-        if true is None:
-            return
+    def _judge(self, frame: Frame, answers: Sequence[Answer]) -> int | None:
+        """Count a frame against its truth; return its number in COCO's files, None where its truth has none."""
+        self._number += 1
+        if self.truth is None:
+            return self._number
+        true = None
+        try:
+            true = self.truth.of(frame)
+            if true is not None and self._error is None:
+                self._add_truth(true, frame, answers)
+        except MqinferError as error:  # the comparison goes on without the truth, and its end says so
+            self._error = self._error or error
+        return (true.image_id if true else None) if self.truth.categories else self._number
+
+    def _add_truth(self, true: TrueFrame, frame: Frame, answers: Sequence[Answer]) -> None:
         self._truths += 1
         for score, answer in zip(self._scores, answers, strict=True):
             if answer.is_ok:
                 score.add(frame, answer.view, true)
 
-    def conclude(self, sessions: Sequence[SessionReport], missed: int, output: Path | None) -> Compared:
+    def conclude(self, sessions: Sequence[SessionReport], missed: int) -> Compared:
         """Make the verdict, and write the report and the pictures."""
-        bounds = self._bounds
+        bounds, output = self.bounds, self.folder
         error = self._error or self._unused()
-        first, others = self._models[0], self._models[1:]
+        first, others = self.models[0], self.models[1:]
         pairs = [{"models": [first, other], **pair.describe()} for other, pair in zip(others, self._pairs, strict=True)]
-        scores = [{"model": model, **score.describe()} for model, score in zip(self._models, self._scores, strict=True)]
-        refused = tuple(_refused(pairs, scores if self._truth else [], bounds))
-        report: dict[str, Any] = {"models": list(self._models), "frames_missed": missed, "pairs": pairs}
-        if self._truth is not None:
+        scores = [{"model": model, **score.describe()} for model, score in zip(self.models, self._scores, strict=True)]
+        refused = tuple(_refused(pairs, scores if self.truth else [], bounds))
+        report: dict[str, Any] = {"models": list(self.models), "frames_missed": missed, "pairs": pairs}
+        if self.truth is not None:
             report |= {"truth": {"frames": self._truths, "error": _text(error)}, "scores": scores}
         report |= {"bounds": asdict(bounds), "refused": list(refused)}
         files = [path for session in sessions for path in session.files]
+        files += chain.from_iterable(map(CocoResults.close, self._coco))
         if output is not None:
             for other, pair in zip(others, self._pairs, strict=True):
                 files += write_worst(output, pair.worst, (first, other))
@@ -216,7 +237,7 @@ class _Comparison:
         return Compared(report, tuple(files), tuple(sessions), refused, error)
 
     def _unused(self) -> ConfigError | None:
-        if self._truth is None or any(score.frames for score in self._scores):
+        if self.truth is None or any(score.frames for score in self._scores):
             return None
         if self._truths:
             return ConfigError("the truth is of another kind than the models' outputs: masks, classes or boxes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +17,9 @@ from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.images.placement import UNKNOWN
 from mqinfer.lab.comparing.answers import Answer
 from mqinfer.lab.comparing.difference import AnswerKind, Difference, difference
+from mqinfer.lab.comparing.labels import TrueFrame, number_of
 from mqinfer.lab.comparing.tolerance import Deviation, Tolerances
-from mqinfer.lab.comparing.truth import TrueFrame, detected, number_of
+from mqinfer.lab.comparing.truth import detected
 from mqinfer.lab.scores import DetectionScorer, confusion, segmentation_score
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import ConfigError
@@ -35,6 +36,15 @@ def _count(mask: Mask, true: Mask, classes: int) -> npt.NDArray[np.int64]:
 
 def _no_counts() -> npt.NDArray[np.int64]:
     return np.zeros((_NUMBERS, _NUMBERS), np.int64)
+
+
+def _check_size(frame: Frame, labelled: tuple[int, ...], own: tuple[int, ...], expected: str) -> None:
+    if labelled != own:
+        sizes = [f"{width}x{height}" for width, height in (labelled, own)]
+        raise ConfigError(
+            f"the truth of {frame.source}, frame {frame.sequence}, is {sizes[0]} pixels, the frame {sizes[1]}; "
+            f"expected {expected}"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,10 +140,12 @@ class TruthTally:
 
     Attributes:
         classes: Of the model's card.
+        renamed: Which of them a class of the truth is, where it has another name.
         frames: Frames with a result and a truth.
     """
 
     classes: Sequence[ClassInfo]
+    renamed: Mapping[str, str] = field(default_factory=dict)
     frames: int = 0
     _counts: npt.NDArray[np.int64] | None = None
     _labels: list[bool] = field(default_factory=list)
@@ -149,10 +161,14 @@ class TruthTally:
         if true.mask is not None and view.mask is not None:
             self._add_mask(frame, view, true)
         elif true.label is not None and (tops := find_top(view.outputs, self.classes)):
-            self._labels.append(tops[0].number == number_of(true.label, self.classes))
+            number = number_of(true.label, self.classes, self.renamed)
+            if number is None:
+                return
+            self._labels.append(tops[0].number == number)
         elif true.boxes is not None and "boxes" in view.outputs:
+            _check_size(frame, true.size or view.placement.frame, view.placement.frame, "labels of its own pixels")
             self._boxes = self._boxes or DetectionScorer()
-            self._boxes.add(view.boxes, detected(true.boxes, self.classes))
+            self._boxes.add(view.boxes, *detected(true.boxes, self.classes, self.renamed))
         else:
             return
         self.frames += 1
@@ -160,12 +176,7 @@ class TruthTally:
     def _add_mask(self, frame: Frame, view: FrameView, true: TrueFrame) -> None:
         assert view.mask is not None  # noqa: S101 - the caller looked
         assert true.mask is not None  # noqa: S101
-        if true.mask.shape != view.mask.shape:
-            (height, width), (rows, columns) = view.mask.shape, true.mask.shape
-            raise ConfigError(
-                f"the truth of {frame.source}, frame {frame.sequence}, is {columns}x{rows} pixels, the frame {width}x"
-                f"{height}; expected one label for each pixel of the frame"
-            )
+        _check_size(frame, true.mask.shape[::-1], view.mask.shape[::-1], "one label for each pixel of the frame")
         classes = len(self.classes) or _NUMBERS
         if self._counts is None:
             self._counts = np.zeros((classes, classes), np.int64)

@@ -45,14 +45,14 @@ class Tolerances:
         return self.by_output.get(name, self.usual if is_float else NumberTolerance(0, 0))
 
 
-def parse_tolerances(usual: NumberTolerance, texts: Sequence[str]) -> Tolerances:
+def parse_tolerances(usual: NumberTolerance, texts: Sequence[str] | None) -> Tolerances:
     """Return tolerances, those of outputs from texts such as `OUTPUT=RTOL,ATOL`.
 
     Raises:
         ConfigError: A text is of another form, or a number is negative or not finite.
     """
     found: dict[str, NumberTolerance] = {}
-    for text in texts:
+    for text in texts or ():
         name, _, numbers = text.rpartition("=")
         try:
             relative, absolute = (float(each) for each in numbers.split(","))

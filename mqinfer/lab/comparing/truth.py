@@ -1,10 +1,8 @@
-"""Read the truth of a recording: label pictures or boxes on a topic, a folder of label pictures, or a CSV file."""
+"""Find the truth of a recording: label pictures or boxes on a topic, a folder of label pictures, or labels in files."""
 
 from __future__ import annotations
 
-import csv
-import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,50 +11,32 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mqinfer.answers.outputs import DetectedBox, Mask
+from mqinfer.answers.outputs import DetectedBox
 from mqinfer.bags.folder_source import list_pictures
 from mqinfer.bags.frame import Frame
 from mqinfer.bags.rosbag import IMAGE_TYPES, Rosbag, is_bag, message_type
 from mqinfer.bags.rosbag_source import RosbagSource
 from mqinfer.images.decode import to_array
 from mqinfer.images.picture import CompressedImage, RawImage
-from mqinfer.logs import printable
+from mqinfer.lab.comparing.coco import read_coco
+from mqinfer.lab.comparing.labels import TrueBox, TrueFrame, number_of, read_csv, read_kitti
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import BadImage, ConfigError, SourceError
 
 _DETECTIONS = "vision_msgs/msg/Detection2DArray"
 _SLACK_NS = 2_000_000_000
 """A truth is logged at most so long before or after its frame."""
-_LONGEST_LINE, _MOST_SHOWN = 1 << 20, 200
-"""Characters that are read of a line of CSV, and that an error shows of its columns."""
-_BOX_COLUMNS = ("left", "top", "right", "bottom")
-
-
-@dataclass(frozen=True, slots=True)
-class TrueBox:
-    """A box of the truth: left, top, right and bottom in pixels of the frame, and name or number of its class."""
-
-    box: tuple[float, float, float, float]
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
-class TrueFrame:
-    """What is true of one frame; what is None is not known.
-
-    Attributes:
-        mask: Class numbers in pixels of the recorded frame.
-        label: Name or number of the class of the whole frame.
-        boxes: All objects in it.
-    """
-
-    mask: Mask | None = None
-    label: str | None = None
-    boxes: tuple[TrueBox, ...] | None = None
 
 
 class Truth(Protocol):
-    """Looks up frames in the order of their log times."""
+    """Looks up frames in the order of their log times.
+
+    Attributes:
+        categories: COCO's numbers of classes, by name; empty where the truth has none.
+    """
+
+    @property
+    def categories(self) -> Mapping[str, int]: ...  # noqa: D102 - as above
 
     def of(self, frame: Frame) -> TrueFrame | None:
         """Return the truth of a frame; None where there is none.
@@ -74,7 +54,8 @@ def open_truth(spec: str, source: str) -> Truth:
     """Open the truth of a recording.
 
     Args:
-        spec: A topic of the recording, a folder of label pictures, or a CSV file.
+        spec: A topic of the recording, a folder of label pictures or of KITTI's labels, a file of COCO's annotations
+            (`.json`), or a CSV file.
         source: The recording.
 
     Raises:
@@ -82,10 +63,8 @@ def open_truth(spec: str, source: str) -> Truth:
         SourceError: It can't be read.
     """
     path = Path(spec)
-    if path.is_dir():
-        return _FolderTruth(path)
-    if path.is_file():
-        return _CsvTruth(path)
+    if path.is_dir() or path.is_file():
+        return _open_files(path, Path(source))
     if not is_bag(Path(source)):
         raise ConfigError(f"--truth {spec}: no such file or folder, and {source} is no bag, which would have topics")
     with closing(Rosbag(Path(source))) as bag:
@@ -100,19 +79,10 @@ def open_truth(spec: str, source: str) -> Truth:
     raise ConfigError(f"--truth {spec}: {what}; expected label pictures, {_DETECTIONS}, or a file; it has {known}")
 
 
-def number_of(label: str, classes: Sequence[ClassInfo]) -> int:
-    """Return the number of a class, by its name on the model's card or as it is.
-
-    Raises:
-        ConfigError: The model has no such class.
-    """
-    names = [each.name for each in classes]
-    if label in names:
-        return names.index(label)
-    if label.isascii() and label.isdigit():
-        return int(label)
-    known = ", ".join(names) or "numbers only"
-    raise ConfigError(f"the truth has the class {label!r}, the model has {known}; write the truth with its names")
+def _open_files(path: Path, recording: Path) -> Truth:
+    if path.is_dir():
+        return read_kitti(path, recording) if any(path.glob("*.txt")) else _FolderTruth(path)
+    return read_coco(path, recording) if path.suffix.lower() == ".json" else read_csv(path)
 
 
 def _mask(image: RawImage | CompressedImage, where: str) -> TrueFrame:
@@ -137,6 +107,7 @@ class _StampedTruth:
     """Truth with stamps; of messages as far apart as `_SLACK_NS` from the frame only few are held."""
 
     messages: _Messages
+    categories: Mapping[str, int] = field(default_factory=dict)
     _kept: dict[int, tuple[int, Callable[[], TrueFrame]]] = field(default_factory=dict)
     _read_to: int | None = None
     _is_over: bool = False
@@ -194,6 +165,7 @@ class _FolderTruth:
     """A folder of label pictures, in the natural order of their names: the n-th is that of frame n."""
 
     def __init__(self, path: Path) -> None:
+        self.categories: Mapping[str, int] = {}
         self._pictures = list_pictures(path)
         if not self._pictures:
             raise ConfigError(f"--truth {path}: there is no picture in this folder; expected one PNG a frame")
@@ -212,63 +184,17 @@ class _FolderTruth:
         """Do nothing: no file stays open."""
 
 
-class _CsvTruth:
-    """A CSV file with the columns `sequence` and `class`, for boxes also `left`, `top`, `right` and `bottom`.
-
-    `source` is optional. A frame without objects has one row whose other columns are empty.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._frames: dict[tuple[str, int], TrueFrame] = {}
-        try:
-            with path.open(encoding="utf-8", newline="") as file:
-                rows = csv.DictReader(iter(partial(file.readline, _LONGEST_LINE), ""))
-                columns = set(rows.fieldnames or ())
-                has_boxes = columns.issuperset(_BOX_COLUMNS)
-                if not columns.issuperset({"sequence", "class"}) or (not has_boxes and columns & {*_BOX_COLUMNS}):
-                    shown = printable(", ".join(sorted(columns))[:_MOST_SHOWN]) or "none"
-                    raise ConfigError(
-                        f"{path}: its columns are {shown}; expected sequence and class, "
-                        "for boxes also left, top, right, bottom"
-                    )
-                for row in rows:
-                    self._add(row, has_boxes=has_boxes, where=f"{path}, line {rows.line_num}")
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise ConfigError(f"{path}: {error}; expected a CSV file of the truth") from error
-
-    def _add(self, row: dict[str, str], *, has_boxes: bool, where: str) -> None:
-        try:
-            key = row.get("source") or "", int(row["sequence"])
-            label = (row["class"] or "").strip()
-            if not has_boxes:
-                self._frames[key] = TrueFrame(label=label)
-                return
-            sides = tuple(_finite(row[name]) for name in _BOX_COLUMNS) if label else ()
-        except (ValueError, TypeError) as error:
-            raise ConfigError(f"{where}: {error}; expected numbers in sequence, left, top, right and bottom") from error
-        earlier = self._frames.get(key, TrueFrame(boxes=())).boxes or ()
-        added = (TrueBox((sides[0], sides[1], sides[2], sides[3]), label),) if sides else ()
-        self._frames[key] = TrueFrame(boxes=earlier + added)
-
-    def of(self, frame: Frame) -> TrueFrame | None:
-        """Return the rows of a frame."""
-        return self._frames.get((frame.source, frame.sequence)) or self._frames.get(("", frame.sequence))
-
-    def close(self) -> None:
-        """Do nothing: the file is read at once."""
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is no place in a picture")
-    return number
-
-
-def detected(boxes: Sequence[TrueBox], classes: Sequence[ClassInfo]) -> tuple[DetectedBox, ...]:
-    """Return the boxes of the truth with the numbers of a model's classes.
+def detected(
+    boxes: Sequence[TrueBox], classes: Sequence[ClassInfo], renamed: Mapping[str, str]
+) -> tuple[list[DetectedBox], list[DetectedBox]]:
+    """Return the boxes of the truth with the numbers of a model's classes, and its regions, with None for all classes.
 
     Raises:
         ConfigError: The model has no such class.
     """
-    return tuple(DetectedBox(each.box, 1.0, number_of(each.label, classes)) for each in boxes)
+    found: tuple[list[DetectedBox], list[DetectedBox]] = [], []
+    for each in boxes:
+        number = None if each.label is None else number_of(each.label, classes, renamed)
+        if number is not None or each.label is None:
+            found[each.is_region].append(DetectedBox(each.box, 1.0, number))
+    return found
