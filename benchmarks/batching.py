@@ -5,7 +5,6 @@ The settings are those that a user would try by hand, and the adaptive one, whic
 
 from __future__ import annotations
 
-import gc
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -16,9 +15,11 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from mqinfer.bench.contestants.over_mqtt import BrokerAccess, OverMqtt
+from mqinfer.bench.contestants.clients import Clients
+from mqinfer.bench.contestants.driving import Load, rotated
+from mqinfer.bench.contestants.site import Site
+from mqinfer.bench.contestants.ways import Target
 from mqinfer.bench.workloads import WORKLOADS, Workload, load_workloads
-from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.lab.machine import describe_machine
 from mqinfer.lab.report_files import Panel, Report
 from mqinfer.lab.reports import Cell, Grid, machine_sentence
@@ -124,11 +125,12 @@ def measure_batching(options: BatchingOptions, report: Callable[[str], None]) ->
         MqinferError: A worker does not start, or fails a request.
     """
     machine = describe_machine()
-    with TemporaryDirectory(prefix="mqinfer-bench-") as folder, MosquittoServer() as broker, ExitStack() as stack:
-        contestants: dict[str, OverMqtt] = {}
-        route = BrokerAccess.to(broker)
+    with TemporaryDirectory(prefix="mqinfer-bench-") as folder, ExitStack() as stack:
+        contestants: dict[str, Clients] = {}
         for setting, workload in _prepare(Path(folder), options).items():
-            contestants[setting] = stack.enter_context(closing(OverMqtt(workload, route)))
+            site = stack.enter_context(Site(workload))
+            clients = Clients(Target("mqtt", site.mqtt[0]), site.folder, 1)
+            contestants[setting] = stack.enter_context(closing(clients))
             report(f"{setting} serves")
         turns = _measure(contestants, options, report)
     return BatchingMeasurement(turns, machine, options)
@@ -160,32 +162,24 @@ def _with_config(workload: Workload, name: str, config: str) -> Workload:
 
 
 def _measure(
-    contestants: Mapping[str, OverMqtt], options: BatchingOptions, report: Callable[[str], None]
+    contestants: Mapping[str, Clients], options: BatchingOptions, report: Callable[[str], None]
 ) -> dict[tuple[int, str], tuple[BatchingTurn, ...]]:
     turns: dict[tuple[int, str], list[BatchingTurn]] = {}
     for callers in options.callers:
         for contestant in contestants.values():
-            contestant.drive(callers, options.warm_up_seconds)
+            contestant.drive(Load(callers, options.warm_up_seconds))
         for number in range(options.rounds):
-            for setting, contestant in _rotated(contestants, number):
+            for setting, contestant in rotated(list(contestants.items()), number):
                 turn = _turn(contestant, callers, options.seconds)
                 turns.setdefault((callers, setting), []).append(turn)
                 report(f"  {callers} callers, {number + 1}. {setting}: {turn.rate:.0f}/s, p99 {turn.p99_ms:.1f} ms")
     return {key: tuple(each) for key, each in turns.items()}
 
 
-def _rotated(contestants: Mapping[str, OverMqtt], number: int) -> Sequence[tuple[str, OverMqtt]]:
-    """Return the settings in an order that begins with another one each round, so that none always follows the same."""
-    items = list(contestants.items())
-    first = number % len(items)
-    return items[first:] + items[:first]
-
-
-def _turn(contestant: OverMqtt, callers: int, seconds: float) -> BatchingTurn:
-    gc.collect()
-    drive = contestant.drive(callers, seconds)
-    p50, p99 = np.percentile(drive.latencies_ns, [50, 99]) / 1e6
-    return BatchingTurn(drive.rate, float(p50), float(p99))
+def _turn(contestant: Clients, callers: int, seconds: float) -> BatchingTurn:
+    turn = contestant.drive(Load(callers, seconds))
+    p50, p99 = 1000 * np.percentile(turn.times, [50, 99])
+    return BatchingTurn(turn.rate, float(p50), float(p99))
 
 
 _HEADINGS = ("callers", "setting", "req/s", "least", "most", "against max 1", "p50 ms", "p99 ms")

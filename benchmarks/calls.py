@@ -22,9 +22,9 @@ from tempfile import TemporaryDirectory
 from types import CodeType, FrameType
 
 import mqinfer
-from mqinfer.bench.contestants.gateway import METHOD, request_maker, serving
-from mqinfer.bench.contestants.grpc_server import OPTIONS
-from mqinfer.bench.contestants.over_mqtt import BrokerAccess
+from mqinfer.bench.contestants.gateway import serving
+from mqinfer.bench.contestants.model_server import OPTIONS
+from mqinfer.bench.contestants.ways import INFER, request_maker
 from mqinfer.bench.processes import Program
 from mqinfer.bench.workloads import Workload, load_workloads
 from mqinfer.broker.address import BrokerAddress
@@ -131,16 +131,16 @@ def count_calls(repository: Path) -> list[CountedCalls]:
     """
     small, frame = load_workloads(repository, ("small", "frame"))
     with MosquittoServer() as broker:
-        counted = count_requests(small, BrokerAccess.to(broker))
+        counted = count_requests(small, broker.url)
     return [*counted, *map(count_gateway, (small, frame)), *_count_frames(frame, [(), DEFAULT_SINKS])]
 
 
-def count_requests(workload: Workload, route: BrokerAccess, callers: Sequence[int] = (1, 8)) -> list[CountedCalls]:
+def count_requests(workload: Workload, url: str, callers: Sequence[int] = (1, 8)) -> list[CountedCalls]:
     """Count 200 requests, after a warm-up of 50.
 
     Args:
         workload: What to ask.
-        route: To the broker.
+        url: Of the broker.
         callers: Requests in flight at a time; many share the wake-ups of a thread.
 
     Returns:
@@ -151,8 +151,8 @@ def count_requests(workload: Workload, route: BrokerAccess, callers: Sequence[in
     """
     repository, found = workload.path.parents[2], []
     with ExitStack() as stack:
-        worker = _start(stack, "worker", route.worker, repository, workload.model)
-        client = _start(stack, "client", route.client, repository, workload.name)
+        worker = _start(stack, "worker", url, repository, workload.model)
+        client = _start(stack, "client", url, repository, workload.name)
         for each in callers:
             sent = _read(client.ask(f"{each} {_WARM_UP}"))
             served = _read(worker.ask(""))
@@ -174,10 +174,10 @@ def count_gateway(workload: Workload) -> CountedCalls:
         worker = _start(stack, "worker", broker.url, workload.path.parents[2], workload.model)
         gateway = _start(stack, "gateway", broker.url)
         channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{gateway.first_line}", OPTIONS))
-        ask, request, tallies = channel.unary_unary(METHOD), request_maker(workload), []
+        ask, request, tallies = channel.unary_unary(INFER), request_maker(workload), []
         for requests in (_WARM_UP, _REQUESTS):
             for _ in range(requests):
-                ask(request(), wait_for_ready=True)
+                ask(request(workload.array), wait_for_ready=True)
             tallies.append([_read(each.ask("")) for each in (gateway, worker)])
         spent = (after - before for before, after in zip(*tallies, strict=True))
     sides = {role: side_of(each, _REQUESTS) for role, each in zip(("gateway", "worker"), spent, strict=True)}
@@ -363,8 +363,8 @@ def _gateway(counter: CallCounter, url: str) -> None:
 
 
 async def _serve_gateway(counter: CallCounter, url: str) -> None:
-    async with serving(url) as port:
-        print(port, flush=True)
+    async with serving(url) as ports:
+        print(ports["grpc"], flush=True)
         while await asyncio.to_thread(sys.stdin.readline):
             _write(counter.tally())
 

@@ -19,23 +19,20 @@ from benchmarks.faults import as_markdown as faults_as_markdown
 from benchmarks.faults.soak import SoakOptions
 from benchmarks.faults.soak import soak as run_soak
 from benchmarks.golden import differences, figures_of, read_golden, write_golden
-from benchmarks.path import PathOptions, measure_path
 from benchmarks.relay import measure_relay
-from benchmarks.report import print_report, write_report
 from benchmarks.scale import ScaleOptions, measure_scale, measure_states, scale_grid
-from mqinfer.bench.workloads import WORKLOADS, load_workloads
+from mqinfer.bench.workloads import WORKLOADS, check_workloads
 from mqinfer.cli.bench import ReportFiles
 from mqinfer.cli.exit_codes import exit_code, print_error
 from mqinfer.cli.options import plain_console, table_console, with_group
 from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.lab.reports import as_json, as_markdown, print_grid, write_files
 from mqinfer.lab.zoo import build
-from mqinfer.protocol.errors import ConfigError, MqinferError
+from mqinfer.protocol.errors import MqinferError
 
 __all__ = ["app", "main"]
 
 _BATCHING = BatchingOptions()
-_PATH = PathOptions()
 _SCALE = ScaleOptions()
 _SOAK = SoakOptions()
 
@@ -46,38 +43,12 @@ Models = Annotated[
 
 app = typer.Typer(
     name="python -m benchmarks",
-    help="Measure mqinfer itself: the path, calls, batching, scaling, faults and the dashboard's relay.",
+    help="Measure mqinfer itself: calls, batching, scaling, faults and the dashboard's relay.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
     rich_markup_mode=None,
 )
-
-
-@app.command()
-def path(
-    rounds: Annotated[int, typer.Option(help="Turns of each contestant.", min=1)] = _PATH.rounds,
-    seconds: Annotated[float, typer.Option(help="Length of each turn, in seconds.", min=0.1)] = _PATH.seconds,
-    callers: Annotated[int, typer.Option(help="Requests at a time.", min=2)] = _PATH.callers,
-    workload: Annotated[
-        list[str] | None,
-        typer.Option(help=f"Model to measure: {', '.join(WORKLOADS)}; may be repeated. All by default."),
-    ] = None,
-    tls: Annotated[bool, typer.Option(help="Measure gRPC and mqinfer over TLS too.")] = _PATH.tls,
-    calls: Annotated[bool, typer.Option(help="Count the calls of a request too.")] = _PATH.calls,
-    repository: Models = None,
-    output: Output = None,
-) -> None:
-    """Measure the path against a bare gRPC server, bare MQTT sockets and a loop in the process, in turns in one run."""
-    names = workload or tuple(WORKLOADS)
-    _check_workloads(names)
-    options, console = PathOptions(rounds, seconds, callers, tls=tls, calls=calls), table_console()
-    with _models(repository, names) as models:
-        measurement = measure_path(
-            load_workloads(models, names), options, lambda line: console.print(line, style="dim")
-        )
-    print_report(measurement, console)
-    _print_paths(write_report(measurement, output) if output else ())
 
 
 @app.command()
@@ -109,7 +80,7 @@ def batching(
     delay_us: Annotated[int, typer.Option(help="Queue delay of fixed sizes, in microseconds.")] = _BATCHING.delay_us,
 ) -> None:
     """Measure batching: no batches, fixed sizes and the adaptive setting, in turns in one run through a broker."""
-    _check_workloads([workload])
+    check_workloads([workload])
     loads = tuple(int(each) for each in callers.split(","))
     options = BatchingOptions(workload, rounds, seconds, callers=loads, delay_us=delay_us)
     files.keep(report_batching(measure_batching(options, plain_console(stderr=True).print)))
@@ -190,11 +161,6 @@ def main() -> None:
     except MqinferError as error:
         print_error(error)
         sys.exit(exit_code(error))
-
-
-def _check_workloads(names: Sequence[str]) -> None:
-    if unknown := sorted(set(names) - set(WORKLOADS)):
-        raise ConfigError(f"unknown workload {', '.join(unknown)}; expected one of {', '.join(WORKLOADS)}")
 
 
 @contextmanager

@@ -7,41 +7,43 @@ Requests have their times in advance, and a delay counts from there: what waits 
 
 from __future__ import annotations
 
-import asyncio
 import json
-import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from msgspec.json import Decoder
 
-from mqinfer.bench.processes import Program
+from mqinfer.bench.contestants.clients import Clients
+from mqinfer.bench.contestants.driving import DrivenTurn, Load
+from mqinfer.bench.contestants.site import worker_specs
+from mqinfer.bench.contestants.ways import Target
+from mqinfer.bench.processes import worker_processes
 from mqinfer.bench.processor_time import seconds_of
+from mqinfer.bench.workloads import Workload
 from mqinfer.broker import make_link
+from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.nats.server import NatsServers
-from mqinfer.client import AsyncClient, ClientOptions
 from mqinfer.lab.profiling.memory import resident_bytes
 from mqinfer.lab.reports import Grid
 from mqinfer.lab.zoo.onnx_graph import OnnxGraph
-from mqinfer.protocol.errors import ConfigError, ModelFailed, MqinferError
+from mqinfer.protocol.errors import ConfigError, ModelFailed
 
-__all__ = ["ScaleOptions", "Step", "measure_scale", "measure_states", "scale_grid", "serve", "vehicles"]
+__all__ = ["ScaleOptions", "Step", "measure_scale", "measure_states", "scale_grid"]
 
 _MODEL = "first_bytes"
-_TIMEOUT_S = 10.0
+_WAITING = 1024
+"""Requests of a vehicle at a time, more than there are within their timeout: none waits for another one."""
 _AT_ONCE = 16
-"""Vehicles that connect at the same time."""
+"""Processes of vehicles that start at the same time."""
 _PATIENCE_S = 120.0
 _EACH = 100
 """Vehicles of one process: each has a timer's thread, and with many more they keep each other from running."""
@@ -101,20 +103,6 @@ class Step:
     worker_us: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    """What a process of vehicles reports of one step."""
-
-    sent: int
-    failed: int
-    delays: list[float]
-    seconds: float
-    spent: float
-
-
-_TURNS = Decoder(_Turn)
-
-
 def measure_scale(options: ScaleOptions, progress: Callable[[str], None] = lambda _: None) -> list[Step]:
     """Measure each number of vehicles, one after the other.
 
@@ -124,14 +112,15 @@ def measure_scale(options: ScaleOptions, progress: Callable[[str], None] = lambd
     if options.url is not None and options.pid is None:
         raise ConfigError("--broker: its processor time can't be measured without --pid, that of its process")
     with _broker(options) as (url, pids), TemporaryDirectory(prefix="mqinfer-scale-") as folder, ExitStack() as stack:
-        _write_model(Path(folder))
-        worker = Program(serve, url, folder)
-        stack.callback(worker.close)
+        workload = _workload(Path(folder), options.size)
+        workload.save(Path(folder))
+        specs = worker_specs(workload, BrokerAddress.parse(url), capacity=4096)
+        worker = list(stack.enter_context(worker_processes(specs)).pids.values())
         steps: list[Step] = []
         for count in options.vehicles:
             with ExitStack() as fleets:
-                asked = _fleets(fleets, url, count, options)
-                steps.append(_step(options, count, asked, (pids, (worker.pid,))))
+                drive = _fleets(fleets, Path(folder), url, count)
+                steps.append(_step(options, count, drive, (pids, worker)))
             progress(f"{count} vehicles: {steps[-1].answered:.0f} results/s, p99 {1000 * steps[-1].p99:.1f} ms")
         return steps
 
@@ -153,47 +142,48 @@ def _for_many(port: int) -> str:
     return render(port).replace("\nmax_connections 1000\n", "\nmax_connections 100000\n")
 
 
-def _fleets(stack: ExitStack, url: str, count: int, options: ScaleOptions) -> Callable[[float], list[_Turn]]:
-    """Start the vehicles; return what has all of them drive for so many seconds."""
-    programs: list[Program] = []
-    for first in range(0, count, _EACH):
-        programs.append(Program(vehicles, url, first, min(_EACH, count - first), options.size))
-        stack.callback(programs[-1].close)
-    pool = stack.enter_context(ThreadPoolExecutor(len(programs), "scale"))
+def _fleets(stack: ExitStack, folder: Path, url: str, count: int) -> Callable[[Load], list[DrivenTurn]]:
+    """Start the vehicles; return what has all of them drive for a turn."""
+    starters = stack.enter_context(ThreadPoolExecutor(_AT_ONCE, "scale"))
 
-    def drive(seconds: float) -> list[_Turn]:
-        asked = [pool.submit(each.ask, f"{options.rate} {seconds}") for each in programs]
-        return [_TURNS.decode(each.result()) for each in asked]
+    def start(first: int) -> Clients:
+        target = Target("mqtt", url=url, announce="scale", first=first)
+        return stack.enter_context(closing(Clients(target, folder, min(_EACH, count - first))))
 
-    return drive
+    fleets = list(starters.map(start, range(0, count, _EACH)))
+    return lambda load: list(starters.map(lambda each: each.drive(load), fleets))
 
 
 def _step(
-    options: ScaleOptions, count: int, drive: Callable[[float], list[_Turn]], roles: tuple[Sequence[int], Sequence[int]]
+    options: ScaleOptions,
+    count: int,
+    drive: Callable[[Load], list[DrivenTurn]],
+    roles: tuple[Sequence[int], Sequence[int]],
 ) -> Step:
-    drive(1)  # each connection once, and the worker's estimates
+    drive(Load(_WAITING, 1, rate=options.rate))  # each connection once, and the worker's estimates
     before = [sum(map(seconds_of, pids)) for pids in roles]
-    turns = drive(options.seconds)
+    turns = drive(Load(_WAITING, options.seconds, rate=options.rate))
     broker, worker = (sum(map(seconds_of, pids)) - spent for pids, spent in zip(roles, before, strict=True))
-    delays, seconds = [delay for turn in turns for delay in turn.delays], max(turn.seconds for turn in turns)
+    delays, seconds = [delay for turn in turns for delay in turn.times], max(turn.seconds for turn in turns)
+    failed = sum(sum(turn.failures.values()) + turn.dropped for turn in turns)
     done = max(1, len(delays))
     p50, p99 = np.quantile(delays or [float("nan")], (0.5, 0.99)).tolist()
     return Step(
         vehicles=count,
-        sent=sum(turn.sent for turn in turns) / seconds,
+        sent=(len(delays) + failed) / seconds,
         answered=len(delays) / seconds,
-        failed=sum(turn.failed for turn in turns),
+        failed=failed,
         p50=p50,
         p99=p99,
         broker_us=1e6 * broker / done,
         broker_share=broker / seconds,
         broker_bytes=sum(map(resident_bytes, roles[0])),
-        vehicles_us=1e6 * sum(turn.spent for turn in turns) / done,
+        vehicles_us=1e6 * sum(turn.cpu_s for turn in turns) / done,
         worker_us=1e6 * worker / done,
     )
 
 
-def _write_model(repository: Path) -> None:
+def _workload(repository: Path, size: int) -> Workload:
     """Write a model that takes any number of bytes and returns the first eight."""
     graph = OnnxGraph("uint8", ("n", "size"))
     graph.node("Slice", "input", graph.integers(0), graph.integers(8), graph.integers(1), output="first")
@@ -201,84 +191,8 @@ def _write_model(repository: Path) -> None:
     path = repository / _MODEL / "1" / "model.onnx"
     path.parent.mkdir(parents=True)
     graph.write(path)
-
-
-def serve(url: str, repository: str) -> None:
-    """Run a worker of the model in this process: print a line when it is ready, and serve until standard input ends."""
-    from mqinfer.broker.address import BrokerAddress
-    from mqinfer.cloud_worker.serving.options import WorkerOptions
-    from mqinfer.cloud_worker.supervision.process import ProcessSpec
-    from mqinfer.cloud_worker.supervision.process import serve as start
-
-    options = WorkerOptions("scale", capacity=4096)
-    worker = start(ProcessSpec(Path(repository), _MODEL, 1, BrokerAddress.parse(url), options, device="cpu"))
-    print("ready", flush=True)
-    sys.stdin.read()
-    worker.stop()
-
-
-def vehicles(url: str, first: str, count: str, size: str) -> None:
-    """Connect vehicles, print a line, and take a turn for each line `RATE SECONDS` on standard input."""
-    numbers = range(int(first), int(first) + int(count))
-    asyncio.run(_vehicles(url, numbers, np.zeros((1, int(size)), np.uint8)))
-
-
-def _from(url: str, number: int) -> str:
-    """Return the URL with another server of a cluster in front for each number."""
-    scheme, _, places = url.partition("://")
-    each = places.split(",")
-    first = number % len(each)
-    return f"{scheme}://{','.join((*each[first:], *each[:first]))}"
-
-
-async def _vehicles(url: str, numbers: range, content: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> None:
-    gate = asyncio.Semaphore(_AT_ONCE)
-    options = ClientOptions(timeout=_TIMEOUT_S, max_pending=1024)
-    async with AsyncExitStack() as stack:
-
-        async def connect(number: int) -> AsyncClient:
-            client = AsyncClient(
-                _from(url, number),
-                name=f"car-{number}",
-                options=options,
-                announce="scale",
-                in_loop=url.startswith("mqtt"),
-                connect_timeout=_PATIENCE_S,
-            )
-            async with gate:
-                return await stack.enter_async_context(client)
-
-        fleet = await asyncio.gather(*map(connect, numbers))
-        await fleet[0].card(_MODEL, _PATIENCE_S)
-        print("ready", flush=True)
-        while line := await asyncio.to_thread(sys.stdin.readline):
-            rate, seconds = map(float, line.split())
-            print(json.dumps(await _turn(fleet, content, rate, seconds)), flush=True)
-
-
-async def _turn(fleet: Sequence[AsyncClient], content: object, rate: float, seconds: float) -> dict[str, object]:
-    loop, delays, failed = asyncio.get_running_loop(), list[float](), Counter[str]()
-    spent, begin = time.process_time(), loop.time() + 0.1
-
-    async def drive(client: AsyncClient, first: float) -> None:
-        for number in range(max(1, round(rate * seconds))):
-            due = begin + first + number / rate
-            await asyncio.sleep(due - loop.time())
-            try:
-                await client.infer(_MODEL, {"input": content})  # type: ignore[dict-item] # an array
-            except MqinferError as error:
-                failed[error.code] += 1
-            else:
-                delays.append(loop.time() - due)
-
-    await asyncio.gather(*(drive(each, number / len(fleet) / rate) for number, each in enumerate(fleet)))
-    return {
-        "sent": len(delays) + failed.total(),
-        "failed": failed.total(),
-        "delays": delays,
-        "seconds": loop.time() - begin,
-        "spent": time.process_time() - spent,
-    }
+    content = np.zeros((1, size), np.uint8)
+    return Workload("scale", _MODEL, path, "input", content, "first", content[:, :8])
 
 
 def measure_states(count: int) -> str:

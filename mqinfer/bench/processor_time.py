@@ -1,12 +1,12 @@
-"""The processor time of this and other processes, as Linux counts it."""
+"""The processor time and the peak memory of other processes, as Linux counts them."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mqinfer.lab.profiling.memory import peak_bytes, reset_peak
 from mqinfer.protocol.errors import ConfigError
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -32,21 +32,25 @@ def seconds_of(pid: int) -> float:
 
 
 class CpuMeter:
-    """Measures how much processor time a stretch of work took, by role; this process is the `client`.
+    """Measures how much processor time a stretch of work took, and its peak memory, by role.
 
     Args:
-        pids: The other processes, by role.
+        pids: The processes of each role.
     """
 
-    def __init__(self, pids: Mapping[str, int]) -> None:
-        self._pids = dict(pids)
-        self._before = dict(self._read())
+    def __init__(self, pids: Mapping[str, Sequence[int]]) -> None:
+        self._pids = pids
+        for pid in (pid for found in pids.values() for pid in found):
+            reset_peak(pid)
+        self._before = self._read()
 
     def spent(self) -> dict[str, float]:
         """Return the seconds since the meter was made, by role."""
-        return {role: seconds - self._before[role] for role, seconds in self._read()}
+        return {role: seconds - self._before[role] for role, seconds in self._read().items()}
 
-    def _read(self) -> Iterable[tuple[str, float]]:
-        yield "client", time.process_time()
-        for role, pid in self._pids.items():
-            yield role, seconds_of(pid)
+    def peaks(self) -> dict[str, int]:
+        """Return the peak memory in bytes since then, by role."""
+        return {role: sum(map(peak_bytes, pids)) for role, pids in self._pids.items()}
+
+    def _read(self) -> dict[str, float]:
+        return {role: sum(map(seconds_of, pids)) for role, pids in self._pids.items()}

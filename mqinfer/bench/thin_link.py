@@ -1,4 +1,4 @@
-"""A TCP relay between clients and a broker with little bandwidth in each direction.
+"""A TCP relay between clients and a server with little bandwidth, delay and loss in each direction.
 
 One thread runs an event loop; the public methods may be called from any other.
 """
@@ -6,12 +6,17 @@ One thread runs an event loop; the public methods may be called from any other.
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from random import Random
 from typing import Any, Self, TypeVar
+
+from mqinfer.bench.processes import say
 
 T = TypeVar("T")
 Pair = tuple[asyncio.StreamWriter, asyncio.StreamWriter]
@@ -19,6 +24,8 @@ Pair = tuple[asyncio.StreamWriter, asyncio.StreamWriter]
 _CHUNK = 16 << 10
 _QUEUED_CHUNKS = 256
 """Queued in each direction of each connection: 4 MiB, more than 200 Mbit/s * 100 ms."""
+_PACKET, _SEED = 1448, 7
+"""Bytes of a packet over Ethernet, and what the choice of the lost ones begins with."""
 _CREDIT_S = 0.05
 """A loop that wakes late catches up by at most this time, so that the bandwidth is as configured."""
 _RESET = struct.pack("ii", 1, 0)
@@ -32,12 +39,14 @@ class Direction:
     Attributes:
         bytes_per_s: Bandwidth of all connections together; None for no limit.
         delay_s: Delay of each byte, in seconds.
+        loss: Share of the packets that are lost: what follows waits for a round trip, in which it is sent again.
         passed: Bytes that have passed.
         free_at: Time of the loop at which the bandwidth allows the next byte.
     """
 
     bytes_per_s: float | None = None
     delay_s: float = 0.0
+    loss: float = 0.0
     passed: int = 0
     free_at: float = 0.0
 
@@ -58,6 +67,7 @@ class ThinLink:
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="mqinfer-thin-link", daemon=True)
+        self._random = Random(_SEED)  # noqa: S311 - no secret
         self.port = 0
 
     @property
@@ -79,6 +89,16 @@ class ThinLink:
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    def shape(self, delay_s: float, loss: float) -> None:
+        """Delay each byte, and lose some packets, in both directions from now on."""
+        for direction in (self._up, self._down):
+            direction.delay_s, direction.loss = delay_s, loss
+
+    @property
+    def passed(self) -> tuple[int, int]:
+        """Bytes that have passed, to the server and from it."""
+        return self._up.passed, self._down.passed
 
     def _filter(self, direction: Direction) -> Callable[[bytes], bytes]:
         """Return what is applied to each chunk of a new connection before it is queued."""
@@ -130,7 +150,8 @@ class ThinLink:
         try:
             while data := await reader.read(_CHUNK):
                 if data := kept(data):
-                    await queue.put((self._loop.time() + direction.delay_s, data))
+                    delay_s = direction.delay_s * (3 if is_lost(self._random, direction.loss, len(data)) else 1)
+                    await queue.put((self._loop.time() + delay_s, data))
             await queue.join()
         except OSError:
             pass  # one side is gone; the caller closes the other
@@ -157,6 +178,11 @@ class ThinLink:
             queue.task_done()
 
 
+def is_lost(random: Random, loss: float, size: int) -> bool:
+    """Return whether one of the packets of so many bytes is lost."""
+    return loss > 0 and random.random() > (1 - loss) ** -(-size // _PACKET)
+
+
 def _end(pair: Pair, *, reset: bool) -> None:
     for writer in pair:
         sock = writer.get_extra_info("socket")
@@ -165,3 +191,12 @@ def _end(pair: Pair, *, reset: bool) -> None:
             writer.transport.abort()
         else:
             writer.close()
+
+
+def serve_link(port: str, mbit: str, delay_ms: str, loss: str) -> None:
+    """Run a link until standard input ends: write its port, and for each line the bytes that have passed each way."""
+    with ThinLink(int(port), float(mbit) * 1e6 / 8 or None) as link:
+        link.shape(float(delay_ms) / 1000, float(loss))
+        say(str(link.port))
+        while sys.stdin.readline():
+            say(json.dumps(link.passed))

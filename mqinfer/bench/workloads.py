@@ -1,17 +1,21 @@
-"""The four ONNX models of the benches, each with the one array that every request carries and the expected output."""
+"""What the benches ask of a model: four ONNX models with an array each, or the user's own with frames."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mqinfer.bench.encodings.alone import pictures_of
+from mqinfer.bench.recordings import colour_contract, first_frames
 from mqinfer.models.backends.onnx import import_onnxruntime
 from mqinfer.models.load_options import default_threads
+from mqinfer.models.loading import load_model
+from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
 
@@ -32,16 +36,17 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 
 @dataclass(frozen=True)
 class Workload:
-    """One model and the array that every request carries.
+    """A model and what requests carry.
 
     Attributes:
         name: In the tables.
         model: Its folder in the repository.
-        path: The ONNX file, `<repository>/<model>/1/<file>`.
+        path: The model's file, `<repository>/<model>/<version>/<file>`.
         input: Name of the model's one input.
-        array: What every request carries.
+        array: What the first request carries, and where there are no frames, every one.
         output: Name of the model's first output, the only one that is asked for.
         expected: That output.
+        frames: What the requests carry in turn.
     """
 
     name: str
@@ -51,11 +56,72 @@ class Workload:
     array: Array
     output: str
     expected: Array
+    frames: tuple[Array, ...] = ()
 
-    @cached_property
+    @property
     def feeds(self) -> dict[str, Any]:
         """The input by name."""
         return {self.input: self.array}
+
+    def frame(self, number: int) -> Array:
+        """Return what the request of a number carries."""
+        return self.frames[number % len(self.frames)] if self.frames else self.array
+
+    def save(self, folder: Path) -> None:
+        """Write it into a folder, for other processes."""
+        np.savez(folder / "arrays.npz", self.expected, *(self.frames or [self.array]))
+        words = [self.name, self.model, str(self.path), self.input, self.output]
+        (folder / "words.json").write_text(json.dumps(words), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> Workload:
+        """Read what `save` wrote."""
+        name, model, path, source, target = json.loads((folder / "words.json").read_text("utf-8"))
+        with np.load(folder / "arrays.npz") as arrays:
+            expected, *frames = (arrays[each] for each in arrays.files)
+        return cls(name, model, Path(path), source, frames[0], target, expected, tuple(frames))
+
+
+def open_model(repository: Path, model: str, source: str, target: str) -> Callable[[Array], Array]:
+    """Return what runs a model's default version on the CPU in this process: from its input's array to its output's.
+
+    Raises:
+        MqinferError: It can't be loaded.
+    """
+    backend = load_model(default_version(repository, model), device="cpu").backend
+    return lambda array: np.asarray(backend.infer({source: array}, [target])[target])
+
+
+def default_version(repository: Path, model: str) -> ModelVersion:
+    """Return the version of a model that requests without one get.
+
+    Raises:
+        ConfigError: The repository has no such model.
+    """
+    found = Repository(repository).models() if repository.is_dir() else []
+    for each in found:
+        if each.name == model and each.is_default:
+            return each
+    names = ", ".join(sorted({each.name for each in found})) or "none"
+    raise ConfigError(f"there is no model {model!r} in {repository}; it has: {names}")
+
+
+def record_workload(recording: str, model: str, repository: Path, frames: int) -> Workload:
+    """Return a workload of the first frames of a recording, prepared by a model's contract as `mqinfer replay` does.
+
+    Raises:
+        ConfigError: The repository has no such model, or it takes something other than one colour picture.
+        SourceError: The recording can't be read, or has no frames.
+    """
+    version = default_version(repository, model)
+    loaded = load_model(version, device="cpu")
+    pictures = tuple(pictures_of(colour_contract(loaded.card), first_frames(recording, frames)[0]))
+    source, target = loaded.card.inputs[0].name, loaded.card.outputs[0].name
+    if len(loaded.card.inputs) > 1:
+        raise ConfigError(f"model {model!r} has {len(loaded.card.inputs)} inputs; no contestant can serve it")
+    expected = np.asarray(loaded.backend.infer({source: pictures[0]}, [target])[target])
+    loaded.backend.close()
+    return Workload(Path(recording).name, model, version.path, source, pictures[0], target, expected, pictures)
 
 
 def open_session(path: Path) -> Any:
@@ -88,6 +154,18 @@ def numpy_dtype(onnx_type: str) -> np.dtype[Any]:
     return _DTYPES[onnx_type]
 
 
+def check_workloads(names: Sequence[str]) -> None:
+    """Check that workloads are there.
+
+    Raises:
+        ConfigError: One is unknown.
+    """
+    if unknown := [name for name in names if name not in WORKLOADS]:
+        raise ConfigError(
+            f"no workload is called {', '.join(map(repr, unknown))}; expected one of {', '.join(WORKLOADS)}"
+        )
+
+
 def load_workloads(repository: Path, names: Sequence[str] = tuple(WORKLOADS)) -> tuple[Workload, ...]:
     """Read the models' inputs, make an array for each (seeded), and run it once for the expected output.
 
@@ -98,11 +176,7 @@ def load_workloads(repository: Path, names: Sequence[str] = tuple(WORKLOADS)) ->
     Raises:
         ConfigError: A name is unknown, or its model is not in the repository.
     """
-    unknown = [name for name in names if name not in WORKLOADS]
-    if unknown:
-        raise ConfigError(
-            f"no workload is called {', '.join(map(repr, unknown))}; expected one of {', '.join(WORKLOADS)}"
-        )
+    check_workloads(names)
     return tuple(_load(name, repository / WORKLOADS[name] / "1") for name in names)
 
 

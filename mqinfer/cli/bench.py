@@ -1,23 +1,30 @@
-"""`mqinfer bench`: measures a model on a site; encodings, segmentation and the documents' figures on this machine."""
+"""`mqinfer bench`: measures a model on a site; ways to one, encodings, segmentation, the documents' figures here."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, TypeVar
 
 import typer
 
+from mqinfer.bench.comparing import CompareOptions, Comparison, LinkShape, report_comparison
+from mqinfer.bench.contestants.driving import Load
+from mqinfer.bench.contestants.site import CONTESTANTS, chosen
 from mqinfer.bench.encodings.measure import EncodingsOptions, measure_encodings, report_encodings
 from mqinfer.bench.segmentation import measure_segmentation, report_segmentation
 from mqinfer.bench.site_load import SiteLoad, measure_load, random_inputs, report_load
+from mqinfer.bench.workloads import WORKLOADS, Workload, check_workloads, load_workloads, record_workload
 from mqinfer.cli.bench_seeds import seeds
 from mqinfer.cli.infer import named_inputs, read_input
 from mqinfer.cli.options import AsJson, ConnectionOptions, plain_console, table_console, with_connection, with_group
 from mqinfer.client import Client, ClientOptions
 from mqinfer.lab.report_files import Report, check_files, write_report
 from mqinfer.lab.reports import as_json, print_grid
+from mqinfer.lab.zoo import build
 from mqinfer.protocol.errors import ConfigError
 
 _Number = TypeVar("_Number", int, float)
@@ -108,6 +115,98 @@ def load(
         turns = measure_load(client, card, inputs, options, _progress)
     what = ", ".join(input_ or ["random numbers"])
     files.keep(report_load(turns, f"{model} {version or card.version} at {address}, {what}, {encoding}", options))
+
+
+@dataclass(frozen=True, slots=True)
+class _LinkOptions:
+    """The link between clients and what they ask; each field is an option of `compare`."""
+
+    link_mbit: Annotated[float, typer.Option(help="Bandwidth of the link each way, in Mbit/s; 0 for any.", min=0)] = 0
+    link_delay: Annotated[float, typer.Option(help="Delay of the link each way, in milliseconds.", min=0)] = 0
+    link_loss: Annotated[float, typer.Option(help="Share of its packets that are lost, in percent.", min=0, max=50)] = (
+        0.0
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """What requests carry, and to which model; each field is an option of `compare`."""
+
+    workload: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Model with an array to ask: {', '.join(WORKLOADS)}; may be repeated. All by default."),
+    ] = None
+    recording: Annotated[
+        str | None, typer.Option(help="Bag, video or folder of pictures whose frames are sent in place of that.")
+    ] = None
+    model: Annotated[str | None, typer.Option(help="Model that gets the recording's frames.")] = None
+    repository: Annotated[
+        Path | None, typer.Option(help="Folder of its repository; also of the workloads' models, made by default.")
+    ] = None
+    frames: Annotated[int, typer.Option(help="How many of the recording's frames.", min=1)] = 20
+
+
+@app.command()
+@with_group("link", _LinkOptions)
+@with_group("subject", _Subject)
+@_with_files
+def compare(
+    files: ReportFiles,
+    subject: _Subject,
+    link: _LinkOptions,
+    contestant: Annotated[
+        list[str] | None,
+        typer.Argument(help=f"Ways to the model: {', '.join(CONTESTANTS)}; all by default. The first is the base."),
+    ] = None,
+    vehicles: Annotated[str, typer.Option(help="Numbers of clients, separated by commas.")] = "1",
+    workers: Annotated[str, typer.Option(help="Numbers of mqinfer's workers, separated by commas.")] = "1",
+    callers: Annotated[
+        str, typer.Option(help="Numbers of requests at a time of each client, separated by commas.")
+    ] = "1,8",
+    rate: Annotated[
+        float, typer.Option(help="Frames a second of each client, of which a newer one replaces one that waits.", min=0)
+    ] = 0.0,
+    rounds: Annotated[int, typer.Option(help="Turns of each contestant, interleaved.", min=1)] = 3,
+    seconds: Annotated[float, typer.Option(help="Length of each turn, in seconds.", min=0.05)] = 1.5,
+    samples: Annotated[int, typer.Option(help="Requests of each turn, in place of its length.", min=0)] = 0,
+    triton: Annotated[
+        Path | None, typer.Option(help="Environment with nvidia-pytriton; .venv-peers/triton by default.")
+    ] = None,
+) -> None:
+    """Compare ways to a model in one run: throughput, latency, bytes, processor time and memory of each part.
+
+    The contestants take turns. One that can't be had is a row with the reason. Ctrl-C ends it, and what was measured
+    is kept.
+    """
+    counts = {"--vehicles": vehicles, "--workers": workers, "--callers": callers}
+    numbers = [_numbers(option, [text], int) for option, text in counts.items()]
+    load_ = Load(1, math.inf if samples else seconds, samples, rate)
+    shaped = LinkShape(link.link_mbit, link.link_delay, link.link_loss)
+    options = CompareOptions(numbers[0], numbers[1], load_, numbers[2], rounds, shaped, triton)
+    ways = chosen(contestant or ())
+    with TemporaryDirectory(prefix="mqinfer-bench-") as folder:
+        comparison = Comparison(_workloads(subject, Path(folder)), ways, options, _progress)
+        try:
+            comparison.run()
+        except KeyboardInterrupt:
+            if not comparison.found:
+                raise
+            _progress("interrupted; what was measured follows")
+    files.keep(report_comparison(comparison, options))
+
+
+def _workloads(subject: _Subject, folder: Path) -> Sequence[Workload]:
+    if (subject.recording is None) is not (subject.model is None):
+        raise ConfigError("--recording and --model belong together: the frames, and what gets them; state both")
+    if subject.recording and subject.model:
+        repository = (subject.repository or Path("models")).absolute()
+        return [record_workload(subject.recording, subject.model, repository, subject.frames)]
+    names = subject.workload or tuple(WORKLOADS)
+    check_workloads(names)
+    repository = subject.repository or folder
+    if subject.repository is None:
+        build(folder, [WORKLOADS[name] for name in names])
+    return load_workloads(repository.absolute(), names)
 
 
 @app.command()

@@ -21,8 +21,8 @@ from mqinfer.logs import printable
 
 Cell = str | float | None
 """A word, a figure, or nothing."""
-_GAP = 2
-"""Columns of a terminal between two columns of a table."""
+_GAP, _SENTENCE = 2, 24
+"""Columns of a terminal between two columns of a table, and the least that a sentence has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +62,15 @@ def print_grid(grid: Grid, console: Console) -> None:
 
 
 def _parts(grid: Grid, width: int) -> Iterator[Grid]:
-    """Cut a table between columns of figures, so that no figure is broken over two lines."""
-    if grid.ends_in_words:  # a sentence is wrapped where it does not fit
-        yield grid
-        return
+    """Cut a table between columns of figures, so that no figure is broken over two lines; a sentence is wrapped."""
     widths = [
         max([*map(len, heading.split(" ")), *(len(shown(row[number])) for row in grid.rows)]) + _GAP
         for number, heading in enumerate(grid.headings)
     ]
     words, chosen = list(range(grid.words)), list[int]()
     for number in range(grid.words, len(widths)):
-        if chosen and sum(widths[each] for each in (*words, *chosen, number)) > width:
+        size = _SENTENCE if grid.is_word(number) else widths[number]
+        if chosen and sum(widths[each] for each in (*words, *chosen)) + size > width:
             yield _columns(grid, words + chosen)
             chosen = []
         chosen.append(number)
@@ -80,8 +78,11 @@ def _parts(grid: Grid, width: int) -> Iterator[Grid]:
 
 
 def _columns(grid: Grid, numbers: Sequence[int]) -> Grid:
-    rows = [[row[number] for number in numbers] for row in grid.rows]
-    return replace(grid, headings=[grid.headings[number] for number in numbers], rows=rows)
+    """Return a part of a table; of one with sentences, only the rows that have one where they stand alone."""
+    kept = [each for each in grid.rows if len(numbers) > grid.words + 1 or each[numbers[-1]]]
+    rows = [[row[number] for number in numbers] for row in kept]
+    headings = [grid.headings[number] for number in numbers]
+    return replace(grid, headings=headings, rows=rows, ends_in_words=grid.is_word(numbers[-1]))
 
 
 def shown(cell: Cell) -> str:

@@ -19,7 +19,6 @@ from benchmarks.calls import (
     side_of,
 )
 from benchmarks.golden import differences, figures_of, read_golden
-from mqinfer.bench.contestants.over_mqtt import BrokerAccess
 from mqinfer.bench.workloads import WORKLOADS, fixed_shape, load_workloads
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.lab.reports import as_json
@@ -123,7 +122,7 @@ def test_a_request_takes_its_golden_number_of_calls(tmp_path: Path) -> None:
 
     def too_many() -> dict[tuple[str, str], str]:
         with MosquittoServer() as broker:
-            counted = [*count_requests(small, BrokerAccess.to(broker), [1]), count_gateway(small)]
+            counted = [*count_requests(small, broker.url, [1]), count_gateway(small)]
         figures = figures_of(counted)
         return differences(figures, {what: read_golden()[what] for what in figures})
 

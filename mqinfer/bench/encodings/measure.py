@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mqinfer.bags.frame import Frame
-from mqinfer.bags.sources import open_source
 from mqinfer.bench.encodings.alone import Alone, measure_alone, pictures_of
 from mqinfer.bench.encodings.through_broker import (
     CollectingSink,
@@ -21,6 +19,7 @@ from mqinfer.bench.encodings.through_broker import (
     send_all,
 )
 from mqinfer.bench.processes import worker_processes
+from mqinfer.bench.recordings import colour_contract, first_frames
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.private import PrivateBroker
 from mqinfer.client.client import Client
@@ -35,15 +34,14 @@ from mqinfer.lab.machine import describe_machine
 from mqinfer.lab.report_files import Panel, Report
 from mqinfer.lab.reports import Cell, Grid, machine_sentence
 from mqinfer.models.repository import Repository
-from mqinfer.protocol.card import BAYER, ColourOrder, ImageContract, ModelCard
-from mqinfer.protocol.errors import ConfigError, SourceError
+from mqinfer.protocol.card import BAYER, ModelCard
+from mqinfer.protocol.errors import ConfigError
 
 _FIRST = "raw"
 """The others are compared with it."""
 _LEVELS = {"jpeg": ("jpeg:90", "jpeg:75", "jpeg:50")}
 """What is measured of an encoding; others are measured at the level that they have where none is stated."""
 _MOSAICS = (BAYER, f"{BAYER}:lz4")
-_NANOSECONDS = 1e9
 _USUAL = "jpeg:90"
 """The default of `--encoding`: what the thin link is compared with."""
 _HEADINGS = ("encoding", "kB a frame", "edge CPU ms", "worker CPU ms", "PSNR dB", "answers changed, %", "p50 ms")
@@ -127,12 +125,12 @@ def measure_encodings(options: EncodingsOptions, report: Callable[[str], None]) 
     """
     for encoding in options.encodings:
         check_encoding(encoding)
-    frames, rate = _frames(options)
+    frames, rate = first_frames(options.source, options.frames, options.topic)
     machine = describe_machine()
     with PrivateBroker() as broker, worker_processes(_worker(options, broker.url)):
         with Client(broker.url) as client:
             served = Served(broker.port, client.card(options.model))
-        contract = _contract(served.card)
+        contract = colour_contract(served.card)
         pictures = pictures_of(contract, frames)
         figures: list[EncodingFigures] = []
         first: CollectingSink | None = None
@@ -159,34 +157,12 @@ def measure_encodings(options: EncodingsOptions, report: Callable[[str], None]) 
     return EncodingsMeasurement(subject, machine, tuple(figures))
 
 
-def _frames(options: EncodingsOptions) -> tuple[list[Frame], float]:
-    """Return the frames of one stream, and how many of them come in a second."""
-    topics = [options.topic] if options.topic else []
-    with closing(open_source(options.source, topics=topics, depth=False)) as source:
-        found: list[Frame] = []
-        for frame in source.frames():
-            if not found or frame.source == found[0].source:
-                found.append(frame)
-            if len(found) == options.frames:
-                break
-    if not found:
-        raise SourceError(f"{options.source}: no frames to measure")
-    span = (found[-1].log_time_ns - found[0].log_time_ns) / _NANOSECONDS
-    return found, (len(found) - 1) / span if span > 0 else 10.0
-
-
 def _worker(options: EncodingsOptions, url: str) -> list[ProcessSpec]:
     """Plan one process for the model's default version."""
     name = WorkerOptions(f"bench-{os.getpid()}")
     template = ProcessSpec(options.repository, "", 0, BrokerAddress.parse(url), name)
     specs = plan(Repository(options.repository), template, [options.model], instances=1)
     return [spec for spec in specs if spec.found and spec.found.is_default]
-
-
-def _contract(card: ModelCard) -> ImageContract:
-    if card.image is None or card.image.colour is ColourOrder.DEPTH:
-        raise ConfigError(f"model {card.name!r} takes no colour pictures; this bench compares those")
-    return card.image
 
 
 def _encodings(options: EncodingsOptions, card: ModelCard, frame: Frame) -> Sequence[str]:

@@ -10,8 +10,6 @@ import os
 import subprocess
 from pathlib import Path
 
-_CLEAR = Path("/proc/self/clear_refs")
-
 
 def resident_bytes(pid: int | None = None) -> int:
     """Return the resident memory of a process in bytes; 0 where it is gone, and on systems without /proc.
@@ -23,7 +21,7 @@ def resident_bytes(pid: int | None = None) -> int:
 
 
 def peak_bytes(pid: int | None = None) -> int:
-    """Return the peak memory in bytes, of this process since `reset_peak`; 0 as `resident_bytes`.
+    """Return the peak memory in bytes, of a process since `reset_peak`; 0 as `resident_bytes`.
 
     Args:
         pid: The process; None for this one.
@@ -31,10 +29,14 @@ def peak_bytes(pid: int | None = None) -> int:
     return _field("VmHWM:", pid)
 
 
-def reset_peak() -> None:
-    """Reset the peak to the current memory; no effect where the system does not allow it."""
+def reset_peak(pid: int | None = None) -> None:
+    """Reset the peak to the current memory; no effect where the system does not allow it.
+
+    Args:
+        pid: The process; None for this one.
+    """
     with contextlib.suppress(OSError):
-        _CLEAR.write_text("5")  # proc_pid_clear_refs(5)
+        Path(f"/proc/{pid or 'self'}/clear_refs").write_text("5", encoding="ascii")  # proc_pid_clear_refs(5)
 
 
 def gpu_bytes() -> int:

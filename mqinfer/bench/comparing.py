@@ -1,0 +1,370 @@
+"""Ways to a model side by side: their turns are interleaved, and ratios are those within a round."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from mqinfer.bench.contestants.clients import Clients
+from mqinfer.bench.contestants.driving import DrivenTurn, Load, rotated
+from mqinfer.bench.contestants.site import Contestant, Pids, Site
+from mqinfer.bench.contestants.ways import Target
+from mqinfer.bench.processes import Program
+from mqinfer.bench.processor_time import CpuMeter
+from mqinfer.bench.thin_link import serve_link
+from mqinfer.bench.workloads import Workload
+from mqinfer.lab.machine import describe_machine
+from mqinfer.lab.report_files import Panel, Report
+from mqinfer.lab.reports import Cell, Grid, machine_sentence
+from mqinfer.protocol.errors import ConfigError, MqinferError
+
+ROLES = ("client", "broker", "gateway", "worker")
+_PERCENTILES = (50, 95, 99)
+_WARM_UP = 0.2
+"""Time before the first round that is not counted, as a share of a turn."""
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class LinkShape:
+    """The link between clients and servers; what is 0 does not limit it.
+
+    Attributes:
+        mbit: Bandwidth each way, in Mbit/s.
+        delay_ms: Delay each way.
+        loss: Share of the packets that are lost, in percent.
+    """
+
+    mbit: float = 0.0
+    delay_ms: float = 0.0
+    loss: float = 0.0
+
+    @property
+    def is_shaped(self) -> bool:
+        """Whether it limits anything."""
+        return bool(self.mbit or self.delay_ms or self.loss)
+
+
+@dataclass(frozen=True, slots=True)
+class CompareOptions:
+    """How contestants are compared.
+
+    Attributes:
+        vehicles: Numbers of clients.
+        workers: Numbers of mqinfer's workers.
+        load: Of each turn, its `callers` left out.
+        callers: Numbers of requests at a time of each vehicle.
+        rounds: Turns of each contestant.
+        link: Between the clients and what they ask.
+        triton: Environment with nvidia-pytriton.
+    """
+
+    vehicles: tuple[int, ...] = (1,)
+    workers: tuple[int, ...] = (1,)
+    load: Load = field(default_factory=Load)
+    callers: tuple[int, ...] = (1, 8)
+    rounds: int = 3
+    link: LinkShape = field(default_factory=LinkShape)
+    triton: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRound:
+    """One turn with what it took of the machine.
+
+    Attributes:
+        turn: What the client's process reports.
+        cpu_s: Processor seconds by role.
+        peaks: Peak memory in bytes by role.
+    """
+
+    turn: DrivenTurn
+    cpu_s: Mapping[str, float]
+    peaks: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedSeries:
+    """All rounds of a contestant in a setting.
+
+    Attributes:
+        workload: Its name.
+        contestant: Its name.
+        workers: Of mqinfer.
+        vehicles: Clients.
+        callers: Requests at a time of each.
+        rounds: Those that were measured.
+        traffic: Bytes of a request and of its reply on their way; None where none is.
+        reason: Why it was not measured.
+    """
+
+    workload: str
+    contestant: str
+    workers: int
+    vehicles: int
+    callers: int
+    rounds: tuple[ComparedRound, ...] = ()
+    traffic: tuple[float, float] | None = None
+    reason: str = ""
+
+    @property
+    def setting(self) -> tuple[str, int, int, int]:
+        """What it shares with those that it took turns with."""
+        return self.workload, self.workers, self.vehicles, self.callers
+
+    def ratio(self, base: ComparedSeries) -> float | None:
+        """Return the median of the rounds' ratios of its rate to another's: what slows a round down slows both."""
+        pairs = zip(self.rounds, base.rounds, strict=False)  # the last round may have been interrupted
+        ratios = [one.turn.rate / other.turn.rate for one, other in pairs if other.turn.times]
+        return median(ratios) if ratios else None
+
+
+@dataclass(slots=True)
+class _Entrant:
+    """A contestant whose clients are connected."""
+
+    contestant: Contestant
+    clients: Clients
+    pids: Pids
+    traffic: tuple[float, float] | None
+    rounds: dict[int, list[ComparedRound]] = field(default_factory=dict)
+
+    def take_turn(self, load: Load) -> ComparedRound:
+        meter = CpuMeter(self.pids)
+        turn = self.clients.drive(load)
+        return ComparedRound(
+            turn, {"client": turn.cpu_s, **meter.spent()}, {"client": turn.peak_bytes, **meter.peaks()}
+        )
+
+
+class Comparison:
+    """Measures contestants, and keeps what was measured where it is interrupted.
+
+    Args:
+        workloads: What they ask.
+        contestants: In the order of the table; ratios are to the first that was measured.
+        options: How.
+        report: Called with a line about each turn.
+        clock: In seconds.
+    """
+
+    def __init__(
+        self,
+        workloads: Sequence[Workload],
+        contestants: Sequence[Contestant],
+        options: CompareOptions,
+        report: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._workloads, self._contestants, self._options = workloads, contestants, options
+        self._report, self._clock, self._spent = report, clock, 0.0
+        grid = len(workloads) * len(options.workers) * len(options.vehicles) * len(options.callers)
+        self._turns, self._taken = grid * options.rounds * len(contestants), 0
+        self.machine = describe_machine()
+        self.found: list[ComparedSeries] = []
+
+    def run(self) -> None:
+        """Measure all settings, one after the other.
+
+        Raises:
+            KeyboardInterrupt: It was interrupted; `found` has what was measured.
+            ConfigError: No contestant can serve a workload.
+        """
+        options = self._options
+        for workload, workers in product(self._workloads, options.workers):
+            with Site(workload, workers, max(options.vehicles), options.triton) as site:
+                for vehicles in options.vehicles:
+                    self._measure(site, workload, workers, vehicles)
+        if not any(each.rounds for each in self.found):
+            reasons = "; ".join(dict.fromkeys(f"{each.contestant}: {each.reason}" for each in self.found))
+            raise ConfigError(f"no contestant was measured: {reasons}")
+
+    def _measure(self, site: Site, workload: Workload, workers: int, vehicles: int) -> None:
+        options = self._options
+        with ExitStack() as stack:
+            entrants, refused = list[_Entrant](), dict[str, str]()
+            for each in self._contestants:
+                try:
+                    _check(each, workload, is_first=workers == options.workers[0])
+                    entrants.append(self._enter(stack, site, each, vehicles))
+                except (MqinferError, OSError) as error:
+                    refused[each.name] = " ".join(str(error).split())
+                    self._turns -= options.rounds * len(options.callers)
+                    self._report(f"{each.name}: {refused[each.name]}")
+            try:
+                self._rounds(entrants)
+            finally:
+                known = {each.contestant.name: each for each in entrants}
+                for callers, each in product(options.callers, self._contestants):
+                    found = ComparedSeries(workload.name, each.name, workers, vehicles, callers)
+                    self.found.append(_kept(found, known.get(each.name), refused.get(each.name, "interrupted")))
+
+    def _enter(self, stack: ExitStack, site: Site, contestant: Contestant, vehicles: int) -> _Entrant:
+        """Start what a contestant needs; count the bytes of its requests on the way."""
+        target, pids = contestant.enter(site)
+        if not target.port:
+            clients = Clients(target, site.folder, vehicles)
+            stack.callback(clients.close)
+            return _Entrant(contestant, clients, pids, None)
+        link = self._options.link
+        program = Program(serve_link, target.port, link.mbit, link.delay_ms, link.loss / 100)
+        stack.callback(program.close)
+        between = int(program.first_line)
+        clients = Clients(_through(target, between) if link.is_shaped else target, site.folder, vehicles)
+        stack.callback(clients.close)
+        clients.connect(between)
+        before = json.loads(program.ask("passed"))
+        count = clients.count()
+        after = json.loads(program.ask("passed"))
+        up, down = ((end - start) / count for start, end in zip(before, after, strict=True))
+        return _Entrant(contestant, clients, pids, (up, down))
+
+    def _rounds(self, entrants: Sequence[_Entrant]) -> None:
+        options = self._options
+        for callers in options.callers:
+            load = _with_callers(options.load, callers)
+            for each in entrants:
+                each.clients.drive(_warm_up(load))
+            for number in range(options.rounds):
+                for each in rotated(entrants, number):
+                    began = self._clock()
+                    found = each.take_turn(load)
+                    self._spent += self._clock() - began
+                    each.rounds.setdefault(callers, []).append(found)
+                    self._taken += 1
+                    self._report(
+                        f"{each.contestant.name}, {callers} at a time, round {number + 1}: {found.turn.rate:,.1f} "
+                        f"results/s; {self._time_left()}"
+                    )
+
+    def _time_left(self) -> str:
+        left = self._spent / self._taken * (self._turns - self._taken)
+        return (
+            f"turn {self._taken} of {self._turns}, about {left / 60:.0f} min left"
+            if left >= 90
+            else (f"turn {self._taken} of {self._turns}, about {left:.0f} s left")
+        )
+
+
+def _check(contestant: Contestant, workload: Workload, *, is_first: bool) -> None:
+    if contestant.picture and (workload.array.dtype != np.uint8 or workload.array.ndim != 4):
+        raise ConfigError(f"model {workload.model!r} takes no pictures")
+    if not contestant.shares and not is_first:
+        raise ConfigError("it has no part of mqinfer's workers; its figures are those with the first number of them")
+
+
+def _kept(found: ComparedSeries, entrant: _Entrant | None, reason: str) -> ComparedSeries:
+    if entrant is None:
+        return replace(found, reason=reason)
+    rounds = tuple(entrant.rounds.get(found.callers, ()))
+    return replace(found, rounds=rounds, traffic=entrant.traffic, reason="" if rounds else "interrupted")
+
+
+def _through(target: Target, port: int) -> Target:
+    import msgspec
+
+    return msgspec.structs.replace(target, port=port)
+
+
+def _with_callers(load: Load, callers: int) -> Load:
+    return Load(callers, load.seconds, load.samples, load.rate)
+
+
+def _warm_up(load: Load) -> Load:
+    return Load(load.callers, max(0.05, min(load.seconds, 10.0) * _WARM_UP), load.samples // 5, load.rate)
+
+
+def report_comparison(comparison: Comparison, options: CompareOptions) -> Report:
+    """Return the report: a row for each contestant and setting, medians with their spread."""
+    found = comparison.found
+    bases = {each.setting: each for each in reversed(found) if each.rounds}
+    base = next((each.contestant for each in found if each.rounds), "")
+    rows = [_row(each, bases.get(each.setting), base) for each in found]
+    headings = [name for name in rows[0] if name == "why not" or any(row[name] is not None for row in rows)]
+    title = f"Ways to a model, {options.rounds} rounds, {_lasting(options.load)}{_link(options.link)}"
+    grid = Grid(title, headings, [[row.get(name) for name in headings] for row in rows], words=5, ends_in_words=True)
+    about = (
+        f"Medians of {options.rounds} interleaved rounds of {_lasting(options.load)}, with the least and the greatest; "
+        "ratios are medians of those within a round. Processor time is for one result; memory is the peak of the "
+        f"processes of each part. All shared the machine. {machine_sentence(comparison.machine)}"
+    )
+    whole = {"machine": comparison.machine, "options": options, "found": found}
+    return Report(grid, _panels(options), about, whole)
+
+
+def _lasting(load: Load) -> str:
+    length = f"{load.samples:,} requests" if load.samples else f"{load.seconds:g} s"
+    return f"{length}, {load.rate:g} frames/s a vehicle" if load.rate else length
+
+
+def _link(link: LinkShape) -> str:
+    parts = [f"{link.mbit:g} Mbit/s"] * bool(link.mbit) + [f"{link.delay_ms:g} ms"] * bool(link.delay_ms)
+    parts += [f"{link.loss:g} % lost"] * bool(link.loss)
+    return f", link of {', '.join(parts)}" if parts else ""
+
+
+def _panels(options: CompareOptions) -> list[Panel]:
+    for over, numbers in (("vehicles", options.vehicles), ("workers", options.workers)):
+        if len(numbers) > 1:
+            return [Panel(each, [each], over=over, by="contestant") for each in ("results/s", "p99 ms")]
+    return [Panel("results/s", ["results/s"], is_log=True), Panel("p50, ms", ["p50 ms"], is_log=True)]
+
+
+def _row(each: ComparedSeries, base: ComparedSeries | None, name: str) -> dict[str, Cell]:
+    words: dict[str, Cell] = {
+        "workload": each.workload,
+        "contestant": each.contestant,
+        "workers": each.workers,
+        "vehicles": each.vehicles,
+        "callers": each.callers,
+    }
+    figures = _figures(each, base, name) if each.rounds else {}
+    return words | dict.fromkeys(_headings(name)) | figures | {"why not": each.reason}
+
+
+def _headings(base: str) -> Iterator[str]:
+    yield from ("results/s", "least", "most", f"times {base}", *(f"p{each} ms" for each in _PERCENTILES))
+    yield from ("kB up", "kB down", *(f"{role} CPU ms" for role in ROLES), *(f"{role} MiB" for role in ROLES))
+    yield from ("vehicle CPU %", "Jain", "dropped", "failed")
+
+
+def _figures(each: ComparedSeries, base: ComparedSeries | None, name: str) -> dict[str, Cell]:
+    turns = [found.turn for found in each.rounds]
+    rates = [turn.rate for turn in turns]
+    figures: dict[str, Cell] = {"results/s": median(rates), "least": min(rates), "most": max(rates)}
+    figures[f"times {name}"] = each.ratio(base) if base else None
+    figures |= _latencies([turn.times for turn in turns if turn.times])
+    if each.traffic:
+        figures |= {"kB up": each.traffic[0] / 1000, "kB down": each.traffic[1] / 1000}
+    figures |= _taken(each.rounds)
+    if each.vehicles > 1:
+        shares = (found.cpu_s["client"] / found.turn.seconds / each.vehicles for found in each.rounds)
+        figures |= {"vehicle CPU %": 100 * median(shares), "Jain": median(turn.jain for turn in turns)}
+    figures["dropped"] = sum(turn.dropped for turn in turns) or None
+    figures["failed"] = sum(sum(turn.failures.values()) for turn in turns)
+    return figures
+
+
+def _latencies(timed: Sequence[Sequence[float]]) -> dict[str, Cell]:
+    if not timed:
+        return {}
+    found = np.median([np.percentile(times, _PERCENTILES) for times in timed], axis=0).tolist()
+    return {f"p{each} ms": 1000 * seconds for each, seconds in zip(_PERCENTILES, found, strict=True)}
+
+
+def _taken(rounds: Sequence[ComparedRound]) -> dict[str, Cell]:
+    """Return what each part took of the machine: processor time a result, and peak memory."""
+    figures: dict[str, Cell] = {}
+    for role in rounds[0].cpu_s:
+        spent = [found.cpu_s[role] / max(1, len(found.turn.times)) for found in rounds]
+        figures[f"{role} CPU ms"] = 1000 * median(spent)
+        figures[f"{role} MiB"] = median(found.peaks[role] for found in rounds) / _MIB
+    return figures

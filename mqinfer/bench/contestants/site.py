@@ -1,0 +1,184 @@
+"""The servers of the contestants for one workload, each started when a contestant first needs it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Self
+
+from mqinfer.bench.contestants import gateway, model_server, script
+from mqinfer.bench.contestants.secure import SecureBroker
+from mqinfer.bench.contestants.triton import find_packages, triton_server
+from mqinfer.bench.contestants.ways import Target
+from mqinfer.bench.processes import Program, worker_processes
+from mqinfer.bench.workloads import Workload, default_version
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.private import PrivateBroker
+from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.supervision.planning import plan_versions
+from mqinfer.cloud_worker.supervision.process import ProcessSpec
+from mqinfer.protocol.errors import ConfigError
+
+Pids = Mapping[str, Sequence[int]]
+"""Processes beside the client's by their role: `broker`, `gateway`, `worker`."""
+
+
+class Site:
+    """Use it as a context manager, which stops what was started.
+
+    Args:
+        workload: Whose model is served.
+        workers: How many of mqinfer's workers serve it.
+        vehicles: Of the largest turn.
+        triton: Environment with nvidia-pytriton; None for the usual one.
+    """
+
+    def __init__(self, workload: Workload, workers: int = 1, vehicles: int = 1, triton: Path | None = None) -> None:
+        self._workload, self._workers, self._vehicles, self._triton = workload, workers, vehicles, triton
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self.folder = Path(self._stack.enter_context(TemporaryDirectory(prefix="mqinfer-bench-")))
+        self._workload.save(self.folder)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @cached_property
+    def mqtt(self) -> tuple[int, Pids]:
+        """Port of a Mosquitto, with workers behind it."""
+        return self._broker.port, {"broker": [self._broker.pid], "worker": self._workers_at(_address(self._broker))}
+
+    @cached_property
+    def secure(self) -> tuple[Target, Pids]:
+        """The same over TLS, with certificates on both sides and rules of access."""
+        broker = self._stack.enter_context(SecureBroker(self._vehicles + 1))
+        return broker.target, {"broker": [broker.pid], "worker": self._workers_at(broker.worker_address)}
+
+    @cached_property
+    def gateway(self) -> tuple[Mapping[str, int], Pids]:
+        """Ports of a gateway's fronts, before the same workers."""
+        _, pids = self.mqtt
+        program = self._program(gateway.serve, self._broker.url)
+        return json.loads(program.first_line), {"gateway": [program.pid], **pids}
+
+    @cached_property
+    def bare(self) -> tuple[int, Pids]:
+        """Port of the bare server."""
+        program = self._program(model_server.main, self.folder)
+        return int(program.first_line), {"worker": [program.pid]}
+
+    @cached_property
+    def script(self) -> tuple[int, Pids]:
+        """Port of the same Mosquitto, with the script's worker behind it."""
+        load = self._workload
+        program = self._program(
+            script.serve, self._broker.port, load.path.parents[2], load.model, load.input, load.output
+        )
+        return self._broker.port, {"broker": [self._broker.pid], "worker": [program.pid]}
+
+    @cached_property
+    def triton(self) -> tuple[Target, Pids]:
+        """Triton."""
+        packages = find_packages(self._triton)
+        port, pids = self._stack.enter_context(triton_server(packages, self._workload, self.folder))
+        return Target("triton", port, packages=str(packages)), {"worker": pids}
+
+    @cached_property
+    def _broker(self) -> PrivateBroker:
+        return self._stack.enter_context(PrivateBroker())
+
+    def _program(self, main: Callable[..., None], *arguments: object) -> Program:
+        program = Program(main, *arguments)
+        self._stack.callback(program.close)
+        return program
+
+    def _workers_at(self, broker: BrokerAddress) -> Sequence[int]:
+        specs = worker_specs(self._workload, broker, self._workers)
+        return list(self._stack.enter_context(worker_processes(specs)).pids.values())
+
+
+def _address(broker: PrivateBroker) -> BrokerAddress:
+    return BrokerAddress.parse(broker.url)
+
+
+def worker_specs(workload: Workload, broker: BrokerAddress, count: int = 1, **options: Any) -> list[ProcessSpec]:
+    """Return what the worker processes of a workload's model do; options are those of a worker."""
+    repository = workload.path.parents[2]
+    version = default_version(repository, workload.model)
+    template = ProcessSpec(repository, "", 0, broker, WorkerOptions(f"bench-{os.getpid()}", **options), device="cpu")
+    return plan_versions([version], template, instances=count)
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """A way to a model.
+
+    Attributes:
+        name: On the command line and in the tables.
+        about: What it is, in a few words.
+        enter: Returns what its client asks at a site, and the processes that take part, which it starts.
+        shares: Whether more of mqinfer's workers are more of its own.
+        picture: Whether it only carries pictures.
+    """
+
+    name: str
+    about: str
+    enter: Callable[[Site], tuple[Target, Pids]]
+    shares: bool = False
+    picture: bool = False
+
+
+def _encoded(encoding: str) -> Callable[[Site], tuple[Target, Pids]]:
+    return lambda site: (Target("mqtt", site.mqtt[0], encoding), site.mqtt[1])
+
+
+def _front(kind: str, port: str) -> Callable[[Site], tuple[Target, Pids]]:
+    return lambda site: (Target(kind, site.gateway[0][port]), site.gateway[1])
+
+
+_LISTED = (
+    Contestant(
+        "bare-grpc",
+        "raw bytes through grpc.aio to a server process",
+        lambda site: (Target("bare", site.bare[0]), site.bare[1]),
+    ),
+    Contestant("in-process", "the model in the client's own process", lambda _: (Target("in-process"), {})),
+    Contestant("mqtt", "mqinfer over a Mosquitto", _encoded("raw"), shares=True),
+    Contestant("mqtt-lz4", "the same, inputs as lz4", _encoded("lz4"), shares=True),
+    Contestant("mqtt-jpeg", "the same, pictures as jpeg:90", _encoded("jpeg:90"), shares=True, picture=True),
+    Contestant("mqtt-h264", "the same, pictures as h264", _encoded("h264"), shares=True, picture=True),
+    Contestant("mqtt-tls", "mqinfer over TLS, certificates on both sides", lambda site: site.secure, shares=True),
+    Contestant("grpc", "the gateway's Open Inference Protocol over gRPC", _front("grpc", "grpc"), shares=True),
+    Contestant("rest-binary", "the same over REST, tensors as bytes", _front("rest-binary", "rest"), shares=True),
+    Contestant("rest-json", "the same over REST, tensors as JSON", _front("rest-json", "rest"), shares=True),
+    Contestant("tfs-grpc", "the gateway as TensorFlow Serving over gRPC", _front("tfs-grpc", "tfs-grpc"), shares=True),
+    Contestant("tfs-rest", "the gateway as TensorFlow Serving over REST", _front("tfs-rest", "tfs-rest"), shares=True),
+    Contestant(
+        "script",
+        "paho and MessagePack, as written in an afternoon",
+        lambda site: (Target("script", site.script[0]), site.script[1]),
+    ),
+    Contestant("triton", "Triton with its own client", lambda site: site.triton),
+)
+CONTESTANTS: Mapping[str, Contestant] = {each.name: each for each in _LISTED}
+
+
+def chosen(names: Sequence[str]) -> list[Contestant]:
+    """Return contestants by name; all where there are no names.
+
+    Raises:
+        ConfigError: There is no such contestant.
+    """
+    if unknown := [name for name in names if name not in CONTESTANTS]:
+        raise ConfigError(
+            f"no contestant is called {', '.join(map(repr, unknown))}; there are {', '.join(CONTESTANTS)}"
+        )
+    return [CONTESTANTS[name] for name in dict.fromkeys(names)] or list(CONTESTANTS.values())

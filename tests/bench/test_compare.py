@@ -1,0 +1,222 @@
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+from typer.testing import CliRunner
+
+from mqinfer.bench.comparing import (
+    ComparedRound,
+    ComparedSeries,
+    CompareOptions,
+    Comparison,
+    LinkShape,
+    report_comparison,
+)
+from mqinfer.bench.contestants.driving import DrivenTurn, Load, drive, rotated
+from mqinfer.bench.contestants.site import CONTESTANTS, chosen
+from mqinfer.bench.thin_link import is_lost
+from mqinfer.bench.workloads import Workload, load_workloads
+from mqinfer.cli.bench import app
+from mqinfer.lab.reports import as_json
+from mqinfer.lab.zoo import build
+from mqinfer.protocol.errors import ConfigError, ModelFailed
+
+
+class Served:
+    """A contestant whose every request takes the same time of a clock that only it moves."""
+
+    def __init__(self, seconds: float) -> None:
+        """Begin at zero."""
+        self.now, self._seconds = 0.0, seconds
+
+    def clock(self) -> float:
+        """Return the time."""
+        return self.now
+
+    async def ask(self, _: int) -> None:
+        """Let the time of a request pass."""
+        self.now += self._seconds
+
+    def rounds(self, count: int, load: Load) -> tuple[ComparedRound, ...]:
+        """Take turns."""
+        turns = [asyncio.run(drive([self.ask], load, self.clock)) for _ in range(count)]
+        return tuple(ComparedRound(turn, {"client": 0.1}, {"client": 1}) for turn in turns)
+
+
+def compared(name: str, rounds: tuple[ComparedRound, ...]) -> ComparedSeries:
+    """Make the rounds of a contestant with small tensors."""
+    return ComparedSeries("small", name, 1, 1, 1, rounds)
+
+
+@pytest.mark.parametrize("load", [Load(seconds=0.3), Load(seconds=1e9, samples=100)])
+def test_equals_are_equal_and_a_delay_shows_as_what_it_is(load: Load) -> None:
+    """Two contestants of 3 ms have a ratio of 1 within 3 %; one that takes 2 ms more has 3/5 within 5 %."""
+    first, second, slowed = (compared("x", Served(each).rounds(3, load)) for each in (0.003, 0.003, 0.005))
+    assert second.ratio(first) == pytest.approx(1, rel=0.03)
+    assert slowed.ratio(first) == pytest.approx(3 / 5, rel=0.05)
+    assert max(slowed.rounds[0].turn.times) == pytest.approx(0.005)
+
+
+def test_a_round_that_was_slow_for_both_is_no_outlier() -> None:
+    """The ratio is the median of the rounds' ratios, over the rounds that both have."""
+
+    def rounds(*rates: int) -> tuple[ComparedRound, ...]:
+        return tuple(ComparedRound(DrivenTurn(1.0, [0.001] * rate, [rate]), {}, {}) for rate in rates)
+
+    base = compared("x", rounds(100, 20, 110))
+    assert compared("y", rounds(150, 30, 165)).ratio(base) == pytest.approx(1.5)
+    assert compared("y", rounds(150)).ratio(base) == pytest.approx(1.5)
+    assert compared("y", ()).ratio(base) is None
+
+
+def test_a_newer_frame_replaces_one_that_waits() -> None:
+    """While one request is on its way, of nine frames the newest waits: eight are dropped, and each has an end."""
+    ticks, asked, started, release = iter(range(10_000)), list[int](), asyncio.Event(), asyncio.Event()
+
+    async def ask(number: int) -> None:
+        asked.append(number)
+        started.set()
+        if number == 0:
+            await release.wait()
+
+    async def run() -> DrivenTurn:
+        turn = asyncio.create_task(drive([ask], Load(1, 1e9, 10, 1000), lambda: next(ticks) / 100))
+        await started.wait()
+        for _ in range(100):  # all frames are due at once
+            await asyncio.sleep(0)
+        release.set()
+        return await turn
+
+    turn = asyncio.run(run())
+    assert asked == [0, 9]
+    assert (len(turn.times), turn.dropped, turn.vehicles) == (2, 8, [2])
+
+
+def test_failures_are_counted_by_code() -> None:
+    """They are no results, and end no turn."""
+
+    async def ask(number: int) -> None:
+        if number % 2:
+            raise ModelFailed("odd")
+
+    turn = asyncio.run(drive([ask, ask], Load(seconds=1e9, samples=10)))
+    assert (len(turn.times), turn.failures, sum(turn.vehicles)) == (5, {"model_failed": 5}, 5)
+
+
+@pytest.mark.parametrize(("vehicles", "index"), [([5, 5, 5, 5], 1.0), ([9, 0, 0], 1 / 3), ([2, 1], 0.9), ([0, 0], 0.0)])
+def test_jains_index_says_how_evenly_vehicles_are_served(vehicles: list[int], index: float) -> None:
+    """1 where all have as many results, 1/n where one of n has all."""
+    assert DrivenTurn(1.0, [], vehicles).jain == pytest.approx(index)
+
+
+def test_none_always_follows_the_same() -> None:
+    """Each round begins with another contestant."""
+    assert [list(rotated("abc", number)) for number in range(3)] == [list("abc"), list("bca"), list("cab")]
+    assert list(rotated([], 1)) == []
+
+
+def test_a_link_loses_the_share_of_packets_that_it_is_told() -> None:
+    """One packet in ten, and of ten packets together nearly two in three."""
+    random = Random(1)  # noqa: S311 - no secret
+    lost = [sum(is_lost(random, 0.1, size) for _ in range(4000)) / 4000 for size in (100, 14_480)]
+    assert lost == pytest.approx([0.1, 1 - 0.9**10], abs=0.03)
+
+
+def test_contestants_are_known_by_name() -> None:
+    """All by default, each once; one that is not there is named beside those that are."""
+    assert [each.name for each in chosen(())] == list(CONTESTANTS)
+    assert [each.name for each in chosen(("script", "mqtt", "script"))] == ["script", "mqtt"]
+    with pytest.raises(ConfigError, match="no contestant is called 'quic'; there are bare-grpc, in-process, mqtt"):
+        chosen(("quic",))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["quic"], "no contestant is called 'quic'"),
+        (["--workload", "huge"], "no workload is called 'huge'"),
+        (["--recording", "x.mcap"], "--recording and --model belong together"),
+        (["--vehicles", "0"], "--vehicles: expected numbers above 0"),
+        (["--workers", "one"], "--workers 'one': expected whole numbers"),
+        (["--recording", "x.mcap", "--model", "seg", "--repository", "none"], "there is no model 'seg'"),
+        (["--csv", "none/x.csv"], "there is no folder none"),
+    ],
+)
+def test_bad_input_is_named_before_anything_starts(words: list[str], message: str) -> None:
+    """The option, and what was expected."""
+    result = CliRunner().invoke(app, ["compare", *words])
+    assert result.exit_code != 0
+    assert message in str(result.exception)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Workload:
+    """Build the smallest workload."""
+    folder = tmp_path_factory.mktemp("models")
+    build(folder, ["small_16"])
+    return load_workloads(folder, ["small"])[0]
+
+
+def options(tmp_path: Path) -> CompareOptions:
+    """Return two short rounds of two callers."""
+    return CompareOptions(load=Load(seconds=0.05), callers=(2,), rounds=2, triton=tmp_path)
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_contestants_take_turns_and_one_that_is_missing_is_a_row(small: Workload, tmp_path: Path) -> None:
+    """Over real processes: each has every figure of its parts, and a reason stands where there is none."""
+    names = ("bare-grpc", "in-process", "mqtt", "grpc", "rest-json", "tfs-grpc", "script", "mqtt-jpeg", "triton")
+    lines = list[str]()
+    comparison = Comparison([small], chosen(names), options(tmp_path), lines.append)
+    comparison.run()
+    report = report_comparison(comparison, options(tmp_path))
+    rows = {row[1]: dict(zip(report.grid.headings, row, strict=True)) for row in report.grid.rows}
+    assert list(rows) == list(names)
+    assert "takes no pictures" in str(rows["mqtt-jpeg"]["why not"])
+    assert f"no nvidia-pytriton in {tmp_path}" in str(rows["triton"]["why not"])
+    for name in names[:-2]:
+        assert rows[name]["failed"] == 0
+        assert float(rows[name]["results/s"] or 0) > 0
+        assert (rows[name]["kB up"] is None) is (name == "in-process")
+        assert (rows[name]["broker MiB"] is None) is (name in {"bare-grpc", "in-process"})
+    assert rows["bare-grpc"]["times bare-grpc"] == 1
+    assert float(rows["rest-json"]["kB up"] or 0) > float(rows["tfs-grpc"]["kB up"] or 0)
+    assert any("turn 14 of 14" in line for line in lines)
+    assert len(json.loads(as_json(report.whole))["found"][2]["rounds"]) == 2
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_what_was_measured_before_an_interrupt_is_kept(small: Workload, tmp_path: Path) -> None:
+    """Ctrl-C after the third turn of four: both have a row, of two rounds and of one."""
+
+    def interrupt_at(turn: str) -> Callable[[str], None]:
+        def report(line: str) -> None:
+            if turn in line:
+                raise KeyboardInterrupt
+
+        return report
+
+    comparison = Comparison([small], chosen(("in-process", "mqtt")), options(tmp_path), interrupt_at("turn 3 of 4"))
+    with pytest.raises(KeyboardInterrupt):
+        comparison.run()
+    assert sorted(len(each.rounds) for each in comparison.found) == [1, 2]
+    assert [row[1] for row in report_comparison(comparison, options(tmp_path)).grid.rows] == ["in-process", "mqtt"]
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_a_thin_link_is_what_its_clients_wait_for(small: Workload) -> None:
+    """With 30 ms each way no result comes in less than 60, and every vehicle has its share."""
+    shaped = CompareOptions(
+        (2,), load=Load(seconds=1e9, samples=8), callers=(1,), rounds=1, link=LinkShape(delay_ms=30)
+    )
+    comparison = Comparison([small], chosen(("mqtt",)), shaped, lambda _: None)
+    comparison.run()
+    (found,) = comparison.found
+    assert min(found.rounds[0].turn.times) >= 0.06
+    assert sum(found.rounds[0].turn.vehicles) == 8
