@@ -344,13 +344,18 @@ def _figures(each: ComparedSeries, base: ComparedSeries | None, name: str) -> di
     figures |= _latencies([turn.times for turn in turns if turn.times])
     if each.traffic:
         figures |= {"kB up": each.traffic[0] / 1000, "kB down": each.traffic[1] / 1000}
-    figures |= _taken(each.rounds)
-    if each.vehicles > 1:
-        shares = (found.cpu_s["client"] / found.turn.seconds / each.vehicles for found in each.rounds)
-        figures |= {"vehicle CPU %": 100 * median(shares), "Jain": median(turn.jain for turn in turns)}
+    figures |= _taken(each.rounds) | _shares(each)
     figures["dropped"] = sum(turn.dropped for turn in turns) or None
     figures["failed"] = sum(sum(turn.failures.values()) for turn in turns)
     return figures
+
+
+def _shares(each: ComparedSeries) -> dict[str, Cell]:
+    """Return of several vehicles what one takes of a core, and how evenly they are served."""
+    if each.vehicles == 1:
+        return {}
+    shares = (found.cpu_s["client"] / found.turn.seconds / each.vehicles for found in each.rounds)
+    return {"vehicle CPU %": 100 * median(shares), "Jain": median(found.turn.jain for found in each.rounds)}
 
 
 def _latencies(timed: Sequence[Sequence[float]]) -> dict[str, Cell]:

@@ -42,7 +42,7 @@ def test_help_is_written_in_sentences(name: str) -> None:
 @pytest.mark.slow
 def test_an_error_is_one_message() -> None:
     """As that of `mqinfer`, with its exit code, before anything starts."""
-    command = [sys.executable, "-m", "benchmarks", "path", "--workload", "none"]
+    command = [sys.executable, "-m", "benchmarks", "batching", "--workload", "none"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: unknown workload none; expected one of small")
+    assert done.stderr.startswith("error: no workload is called 'none'; expected one of small")
