@@ -111,10 +111,9 @@ class Abilities:
             tries = [each for each in tries if each[0] != "retained will"]
         self._link.open()
         with closing(self._link):
-            with self._listening(self._topic) as inbox:
-                if self._name_is_taken(inbox):
-                    taken = f"not known: a process has the name {self._name}; give another with --name"
-                    return [Ability(what, None, taken, lost) for what, _, lost in tries]
+            if self._retained_below(self._topic):
+                taken = f"not known: a process has the name {self._name}; give another with --name"
+                return [Ability(what, None, taken, lost) for what, _, lost in tries]
             return [Ability(what, *self._attempt(attempt), lost) for what, attempt, lost in tries]
 
     @staticmethod
@@ -126,10 +125,12 @@ class Abilities:
         except LinkError as error:
             return False, str(error)
 
-    def _name_is_taken(self, inbox: _Inbox) -> bool:
-        """Return whether a state is retained; one that is not comes behind it."""
-        self._link.publish(Message(self._topic, b""))
-        return any(message.retain and len(message.payload) for message in inbox.wait(1))
+    def _retained_below(self, topic_filter: str) -> list[bytes]:
+        """Return what is retained; a message that is not comes behind it."""
+        with self._listening(topic_filter) as inbox:
+            self._link.publish(Message(self._topic, b""))
+            inbox.until(b"")
+            return [payload for message in inbox.messages if message.retain and (payload := bytes(message.payload))]
 
     def _make(self, will: Message | None = None) -> ThreadedLink:
         link = make_link(self._address, client_id=f"check~{secrets.token_hex(8)}", will=will)
@@ -218,9 +219,7 @@ class Abilities:
         self._publish(Message(self._topic, b"kept", retain=True, expiry_s=expiry_s))
         threading.Event().wait(wait_s)
         try:
-            with self._listening(topic_filter) as inbox:
-                self._link.publish(Message(self._topic, b"last"))  # comes behind what is retained
-                return sum(message.retain for message in inbox.wait(2 if expiry_s is None else 1))
+            return len(self._retained_below(topic_filter))
         finally:
             self._publish(Message(self._topic, b"", retain=True))
 
@@ -228,9 +227,7 @@ class Abilities:
         count = self._kept(f"{self._topic.rpartition('/')[0]}/+", None, 0.0)
         if count != 1:
             return False, "arrives more than once" if count else "did not arrive"
-        with self._listening(self._topic) as inbox:  # `_kept` has cleared it
-            self._link.publish(Message(self._topic, b"last"))
-            is_left = any(message.retain for message in inbox.wait(1))
+        is_left = bool(self._retained_below(self._topic))  # `_kept` has cleared it
         return not is_left, "an empty message did not clear it" if is_left else "arrives, and is cleared"
 
     def _expires(self) -> tuple[bool, str]:
@@ -274,9 +271,7 @@ class Abilities:
         try:
             if not self._comes(Message(self._topic, b"stays", retain=True)):
                 return False, "did not arrive"
-            with self._listening(self._topic) as inbox:
-                self._link.publish(Message(self._topic, b"last"))  # comes behind what is retained
-                stays = b"stays" in inbox.until(b"last")
+            stays = b"stays" in self._retained_below(self._topic)
         finally:
             self._publish(Message(self._topic, b"", retain=True))
         return stays, "late subscribers get it" if stays else "late subscribers do not get it"

@@ -467,7 +467,7 @@ def _run_nats(place: _Place, folder: BrokerFolder | None, on_line: Callable[[str
     with until_signal(partial(_kill, servers)) as stop, made as running:
         servers.append(running)
         typer.echo(f"broker ready at {running.url}")
-        if status := keep_running(running, folder, stop):
+        if status := keep_running(running, stop):
             raise BrokerUnreachable(f"nats-server ended with status {status}; its log:\n{running.log().strip()}")
 
 

@@ -73,7 +73,7 @@ def cluster() -> Iterator[NatsServers]:
     """Three servers; one that ends is started again."""
     stop = threading.Event()
     with NatsServers(nodes=3) as servers:
-        keeper = threading.Thread(target=keep_running, args=(servers, None, stop))
+        keeper = threading.Thread(target=keep_running, args=(servers, stop))
         keeper.start()
         try:
             yield servers

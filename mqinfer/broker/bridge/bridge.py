@@ -131,11 +131,12 @@ class Bridge:
             (topics.control_state, read_server_state, _FAR),
             (topics.client_state, read_client_state, _NEAR),
         )
+        hear = partial(self._hear, self.to_far), partial(self._hear, self.to_near)
         for kind, read, travels in reads:
-            near.subscribe(kind.filter(), partial(self._note, _NEAR, read, travels == _NEAR))
-            far.subscribe(kind.filter(), partial(self._note, _FAR, read, travels == _FAR))
-        near.subscribe(topics.worker_state.filter(), self._on_near_worker)
-        far.subscribe(topics.worker_state.filter(), self._on_far_worker)
+            for side, link in enumerate((near, far)):
+                link.subscribe(kind.filter(), partial(hear[side], partial(self._note, side, read, travels == side)))
+        near.subscribe(topics.worker_state.filter(), partial(hear[_NEAR], self._on_near_worker))
+        far.subscribe(topics.worker_state.filter(), partial(hear[_FAR], self._on_far_worker))
         for each in (topics.cancel, topics.previews, topics.edge_reply):
             near.subscribe(each.filter(), self.to_far.carry, share=self._site)
         far.subscribe(topics.control.filter(path="cascade"), self.to_near.carry, share=self._site)
@@ -182,47 +183,41 @@ class Bridge:
         if isinstance(error, MessageTooLarge) and results == self._topics.result.levels[0]:
             self.to_near.send(error_reply(message.topic, model, message, error))
 
-    def _note(self, side: int, read: _Read, travels: bool, message: Message) -> None:  # noqa: FBT001 - bound in `_subscribe`
-        """Learn of a card or a state of a side; the bridge's own thread carries it to the other."""
-        if is_marked(message):
-            return
+    def _hear(self, carrier: Carrier, learn: MessageHandler, message: Message) -> None:
+        """Learn something of a side; the bridge's own thread then acts on it."""
         try:
+            learn(message)
+        except MqinferError as error:
+            carrier.drop(message, error)
+        self._wake.set()
+
+    def _note(self, side: int, read: _Read, travels: bool, message: Message) -> None:  # noqa: FBT001 - bound in `_subscribe`
+        """Learn of a card or a state of a side, which the other may lack."""
+        if not is_marked(message):
             found = read(self._topics, message.topic, message.payload)[1]
             status = getattr(found, "status", None)
             if status != _PASSING:
                 self._own[side].note(message, is_there=found is not None and status not in _ENDED, travels=travels)
-        except MqinferError as error:
-            (self.to_far, self.to_near)[side].drop(message, error)
-        self._wake.set()
 
     def _on_far_worker(self, message: Message) -> None:
-        """Learn what the far broker knows of a worker; the bridge's own thread brings it to the site."""
+        """Learn what the far broker knows of a worker."""
         if is_marked(message):
             return
-        try:
-            name, state = read_worker_state(self._topics, message.topic, message.payload)
-            if state is None or state.status is not WorkerStatus.CRASHED:
-                self._workers.learn(name, state)
-            elif self._is_free(name):
-                self.to_near.carry(replace(message, retain=False))
-        except MqinferError as error:
-            self.to_near.drop(message, error)
-        self._wake.set()
+        name, state = read_worker_state(self._topics, message.topic, message.payload)
+        if state is None or state.status is not WorkerStatus.CRASHED:
+            self._workers.learn(name, state)
+        elif self._is_free(name):
+            self.to_near.carry(replace(message, retain=False))
 
     def _on_near_worker(self, message: Message) -> None:
         """Learn of a worker of the site, whose name no far one gets, or that another bridge has lost a far one."""
-        try:
-            name, state = read_worker_state(self._topics, message.topic, message.payload)
-            if not is_marked(message):
-                is_there = state is not None and state.status in AT_WORK
-                self._own[_NEAR].note(message, is_there=is_there, travels=False)
-            elif state is None or state.status is not WorkerStatus.LOST:
-                return
-        except MqinferError as error:
-            self.to_far.drop(message, error)
+        name, state = read_worker_state(self._topics, message.topic, message.payload)
+        if not is_marked(message):
+            is_there = state is not None and state.status in AT_WORK
+            self._own[_NEAR].note(message, is_there=is_there, travels=False)
+        elif state is None or state.status is not WorkerStatus.LOST:
             return
         self._workers.check(name)
-        self._wake.set()
 
     def _is_free(self, worker: str) -> bool:
         return self._topics.worker_state(worker) not in self._own[_NEAR]

@@ -44,7 +44,8 @@ class Carrier:
         self._mark = ((MARK, site),)
         self._link = link
         self._lock = threading.Lock()
-        self._epoch = self._messages = self._bytes = 0
+        self._on_way: dict[object, int] = {}
+        self._bytes = 0
 
     @property
     def connected(self) -> bool:
@@ -60,23 +61,19 @@ class Carrier:
 
     def send(self, message: Message, failed: Failed | None = None) -> None:
         """Send a message as it is, with QoS 1, so that it counts until the broker has it."""
-        size = len(message.payload)
+        way, size = object(), len(message.payload)
         with self._lock:
-            is_full = self._messages >= _MOST_MESSAGES or self._bytes + size > _MOST_BYTES
+            count = len(self._on_way)
+            is_full = count >= _MOST_MESSAGES or self._bytes + size > _MOST_BYTES
             if not is_full:
-                self._count(1, size)
-            epoch = self._epoch
+                self._on_way[way] = size
+                self._bytes += size
         if is_full:
-            self.drop(message, Rejected(f"the bridge has {self._messages} messages on their way; try later"), failed)
+            self.drop(message, Rejected(f"the bridge has {count} messages on their way; try later"), failed)
             return
 
-        def leave() -> None:
-            with self._lock:
-                if epoch == self._epoch:
-                    self._count(-1, -size)
-
         def acknowledged(code: int) -> None:
-            leave()
+            self._leave(way)
             if code == ReasonCode.NO_MATCHING_SUBSCRIBERS and not message.retain:
                 self.drop(message, Rejected("nobody behind the bridge takes it now"), failed)
             elif code >= ReasonCode.UNSPECIFIED:
@@ -87,12 +84,9 @@ class Carrier:
 
         try:
             self._link.publish(replace(message, qos=1), acknowledged)
-        except NotConnected as error:
-            leave()
-            self.drop(message, Rejected(str(error)), failed)
         except MqinferError as error:
-            leave()
-            self.drop(message, error, failed)
+            self._leave(way)
+            self.drop(message, Rejected(str(error)) if isinstance(error, NotConnected) else error, failed)
 
     def drop(self, message: Message, error: MqinferError, failed: Failed | None = None) -> None:
         """Count a message that is not carried."""
@@ -103,12 +97,12 @@ class Carrier:
     def reset(self) -> None:
         """Forget what was on its way: the connection is lost."""
         with self._lock:
-            self._epoch += 1
-            self._messages = self._bytes = 0
+            self._on_way.clear()
+            self._bytes = 0
 
-    def _count(self, messages: int, size: int) -> None:
-        self._messages += messages
-        self._bytes += size
+    def _leave(self, way: object) -> None:
+        with self._lock:
+            self._bytes -= self._on_way.pop(way, 0)
 
 
 def refusal(topics: Topics, request: Message, error: MqinferError) -> Message | None:

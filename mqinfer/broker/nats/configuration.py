@@ -48,6 +48,7 @@ class Security:
 
     Attributes:
         certificate: File with the broker's certificate.
+        fingerprint: Of that: a server reads its files again when its configuration has changed.
         key: File with its key.
         authority: File with the certificates of those that sign clients' ones.
         pinned: Hashes of the keys (SHA-256 of SubjectPublicKeyInfo) whose certificates are good.
@@ -56,6 +57,7 @@ class Security:
     """
 
     certificate: Path
+    fingerprint: str
     key: Path
     authority: Path
     pinned: Sequence[str]
@@ -100,7 +102,7 @@ def _security(security: Security) -> str:
     pinned = ", ".join(map(_quoted, security.pinned))
     users = "".join(_user(name, rules) for name, rules in security.rules.items())
     return (
-        f"tls {{\n{tls}  verify_and_map: true\n  pinned_certs: [{pinned}]\n}}\n"
+        f"# {security.fingerprint}\ntls {{\n{tls}  verify_and_map: true\n  pinned_certs: [{pinned}]\n}}\n"
         f"authorization {{ users: [\n  {{ user: {_quoted(_common_name(security.guard))} }}\n{users}] }}\n"
     )
 

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -68,6 +69,7 @@ def _security(path: Path, authorities: Path, pinned: list[str]) -> Security:
         log_once(_log, logging.WARNING, "NATS refuses certificates of %s; run mqinfer broker renew", ", ".join(old))
     return Security(
         certificate=path / "broker.crt",
+        fingerprint=sha256(read_file(path / "broker.crt")).hexdigest(),
         key=path / "broker.key",
         authority=authorities,
         pinned=[*pinned, *(each.key for each in issued if each.key and not each.revoked)],
@@ -76,30 +78,17 @@ def _security(path: Path, authorities: Path, pinned: list[str]) -> Security:
     )
 
 
-def keep_running(
-    servers: NatsServers, folder: BrokerFolder | None, stop: threading.Event, *, every_s: float = _LOOK_S
-) -> int | None:
+def keep_running(servers: NatsServers, stop: threading.Event, *, every_s: float = _LOOK_S) -> int | None:
     """Start servers of a cluster again that end, and have all take up changes of a folder, until `stop` is set.
 
     Returns:
         The status of a server that was the only one, or None.
     """
-    certificate = _certificate(folder)
     while not stop.wait(every_s):
         if (status := servers.revive()) is not None:
             return status
-        if folder is None:
-            continue
         try:
             servers.reload()
         except MqinferError as error:
             log_once(_log, logging.ERROR, "the access rules stay as they were: %s", error)
-        if (now := _certificate(folder)) != certificate:
-            certificate = now
-            servers.reread()
     return None
-
-
-def _certificate(folder: BrokerFolder | None) -> bytes:
-    file = folder.path / "broker.crt" if folder else None
-    return file.read_bytes() if file and file.exists() else b""

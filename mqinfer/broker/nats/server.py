@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import secrets
 import shutil
-import signal
 import sys
 import threading
 import time
@@ -160,18 +159,13 @@ class NatsServers:
                     return
 
     def reload(self) -> None:
-        """Have them read who may do what again, if that has changed."""
+        """Have them read who may do what and their files again, if that has changed."""
         wanted = self._render()
         if wanted != self._written:
             self._written = wanted
             with self._lock:
                 for run, text in zip(self._runs, wanted, strict=True):
                     run.configure(text)
-
-    def reread(self) -> None:
-        """Have them read their files again, such as a renewed certificate."""
-        for run in self._runs:
-            run.process.send_signal(signal.SIGHUP)
 
     def revive(self) -> int | None:
         """Start those of a cluster again that have ended; return the status of a server that ends all, or None."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from mqinfer.broker.nats.link import NatsLink
 from mqinfer.broker.nats.secured import keep_running, secured
 from mqinfer.broker.nats.server import NatsServers
 from mqinfer.broker.packets import encode_head
+from mqinfer.broker.roles import BROKER
 from mqinfer.broker.tls import make_tls_context
 from mqinfer.protocol.errors import LinkError, NotAuthorized
 from tests.broker.attempts import ROOT as R
@@ -248,34 +250,62 @@ def test_a_will_is_bound_by_the_rules(site: Site) -> None:
         link.open(PATIENCE)
 
 
+@contextmanager
+def kept_running(servers: NatsServers) -> Iterator[None]:
+    """Have servers take up changes of their folder for the length of a block."""
+    stop = threading.Event()
+    keeper = threading.Thread(target=keep_running, args=(servers, stop), kwargs={"every_s": 0.05})
+    keeper.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        keeper.join()
+
+
 def test_logins_come_and_go(tmp_path: Path) -> None:
     """A login that is added gets in, one that is removed is put out, and its certificate stays outside for good."""
     folder = make_folder(tmp_path / "broker")
-    login, stop = folder.add(Role.VEHICLE, "car-1"), threading.Event()
-    with secured(folder, None) as servers:
+    login = folder.add(Role.VEHICLE, "car-1")
+    with secured(folder, None) as servers, kept_running(servers):
         site, told = Site(folder, servers), Told()
-        keeper = threading.Thread(target=keep_running, args=(servers, folder, stop), kwargs={"every_s": 0.05})
-        keeper.start()
-        try:
-            late = folder.add(Role.VEHICLE, "car-2")
-            wait_until(lambda: enters(site, late))
-            old = replace(login, cert_file=tmp_path / "old.crt", key_file=tmp_path / "old.key")
-            for one, other in ((login.cert_file, old.cert_file), (login.key_file, old.key_file)):
-                assert one
-                assert other
-                other.write_bytes(one.read_bytes())
-            with closing(NatsLink(site.address(old), client_id="car-1", on_connection=told)) as link:
-                link.open(PATIENCE)
-                folder.remove("car-1")
-                told.wait_until(lambda items: False in items)
-            assert not enters(site, old)
-            new = folder.add(Role.VEHICLE, "car-1")
-            wait_until(lambda: enters(site, new))
-            assert enters(site, late)
-            assert not enters(site, old)
-        finally:
-            stop.set()
-            keeper.join()
+        late = folder.add(Role.VEHICLE, "car-2")
+        wait_until(lambda: enters(site, late))
+        old = replace(login, cert_file=tmp_path / "old.crt", key_file=tmp_path / "old.key")
+        for one, other in ((login.cert_file, old.cert_file), (login.key_file, old.key_file)):
+            assert one
+            assert other
+            other.write_bytes(one.read_bytes())
+        with closing(NatsLink(site.address(old), client_id="car-1", on_connection=told)) as link:
+            link.open(PATIENCE)
+            folder.remove("car-1")
+            told.wait_until(lambda items: False in items)
+        assert not enters(site, old)
+        new = folder.add(Role.VEHICLE, "car-1")
+        wait_until(lambda: enters(site, new))
+        assert enters(site, late)
+        assert not enters(site, old)
+
+
+def test_the_renewed_certificate_of_the_broker(tmp_path: Path) -> None:
+    """Servers that run show it to whoever connects from then on, and the rules stay."""
+    folder = make_folder(tmp_path / "broker")
+    login = folder.add(Role.VEHICLE, "car-1")
+    with secured(folder, None) as servers, kept_running(servers):
+        address = Site(folder, servers).address(login)
+
+        def shown() -> bytes | None:
+            assert address.tls
+            with socket.create_connection((address.host, address.port), PATIENCE) as plain:
+                with plain.makefile("rb", buffering=0) as lines:
+                    lines.readline()  # NATS states first that it speaks TLS
+                with make_tls_context(address.tls).wrap_socket(plain, server_hostname=address.host) as sock:
+                    return sock.getpeercert(binary_form=True)
+
+        before = shown()
+        folder.renew([BROKER], 10)
+        wait_until(lambda: shown() != before)
+        assert enters(Site(folder, servers), login)
 
 
 def enters(site: Site, login: Login) -> bool:
