@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -21,7 +22,7 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.bridge import Bridge
 from mqinfer.broker.bridge.lost_models import LostModels
 from mqinfer.broker.connect import make_link
-from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
+from mqinfer.broker.link import Ack, ConnectionHandler, Link, Message, ReasonCode, Withdraw
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.presence import make_client_id
@@ -44,7 +45,7 @@ from mqinfer.protocol.states import (
 from mqinfer.protocol.topics import Topics
 from tests.broker.heard import Heard, Inbox
 from tests.commands import command, mqinfer
-from tests.patience import LONG_SILENCE, PATIENT, wait_until
+from tests.patience import LONG_SILENCE, PATIENCE_S, PATIENT, wait_until
 from tests.ports import free_port
 
 Unique = Callable[[str], str]
@@ -161,6 +162,32 @@ def test_models_of_workers_that_are_lost(
         monkeypatch.setattr("mqinfer.broker.bridge.lost_models.RETURN_S", 0.1)
         lose()
         wait_until(lambda: ask_model(near, topics) == ReasonCode.NO_MATCHING_SUBSCRIBERS)
+
+
+def test_a_connection_that_is_lost_before_it_answers(
+    brokers: tuple[str, str], sides: tuple[Link, Link], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one serves at once: nothing waits for the answer of one that is gone."""
+    topics, far = Topics(), sides[1]
+    monkeypatch.setattr("mqinfer.broker.bridge.bridge._ANSWER_S", 2 * PATIENCE_S)
+    with make_bridge(*brokers, topics) as bridge:
+        link: Any = bridge._far
+        asked, publish = threading.Event(), link.publish
+
+        def publish_unanswered(message: Message, _: Ack) -> Withdraw:
+            asked.set()
+            withdraw: Withdraw = publish(message)
+            return withdraw
+
+        with monkeypatch.context() as patch:
+            patch.setattr(link, "publish", publish_unanswered)
+            link.drop()
+            link.restore()
+            assert asked.wait(PATIENCE_S)
+        link.drop()
+        link.restore()
+        keep(far, topics.worker_state("gpu-0"), state("gpu-0"))
+        wait_until(lambda: bridge.workers == 1)
 
 
 def ask_model(link: Link, topics: Topics) -> int:

@@ -39,7 +39,7 @@ from mqinfer.protocol.topics import CONTROL, EVERY_SERVER, Topics
 _log = logging.getLogger("mqinfer.broker")
 _MOST_CLIENTS = 1000
 """Clients of the site whose replies a bridge receives; of more, those that asked last."""
-_RENEW_S, _RETRY_S = 20.0, 1.0
+_RENEW_S, _RETRY_S, _ANSWER_S = 20.0, 1.0, 5.0
 _NEAR, _FAR = 0, 1
 _PASSING = "claiming"
 """A state that nobody keeps."""
@@ -76,6 +76,7 @@ class Bridge:
         self._wake, self._stopping = threading.Event(), threading.Event()
         self._own = OwnStates(), OwnStates()
         self._unmet = set[int]()
+        self._answers = SimpleQueue[int](), SimpleQueue[int]()
         self._asking = threading.Lock()
         self._awaited: dict[tuple[str, str], str] = {}
         self._taken: dict[str, str] = {}
@@ -227,6 +228,7 @@ class Bridge:
             self._unmet.add(side)
             self._own[1 - side].renew()
         else:
+            self._answers[side].put(ReasonCode.UNSPECIFIED)  # no other comes
             (self.to_near, self.to_far)[side].reset()
             self._own[side].clear()
             if side == _FAR:
@@ -274,8 +276,12 @@ class Bridge:
                 (self._far, topics.client_state(site), "site"),
             )[side]
             if link.connected:
-                _check_role(link, topic, role)
                 self._unmet.discard(side)
+                try:
+                    _check_role(link, topic, role, self._answers[side])
+                except LinkError:
+                    self._unmet.add(side)
+                    raise
 
     def _take_requests(self) -> None:
         """Subscribe to the channels of the models that far workers serve, and to the orders for far servers."""
@@ -301,21 +307,24 @@ class Bridge:
         return wanted
 
 
-def _check_role(link: Link, topic: str, role: str) -> None:
+def _check_role(link: Link, topic: str, role: str, answers: SimpleQueue[int]) -> None:
     """Publish what only one role may, and wait for the broker, which sends first what it keeps.
 
     A broker that grants every subscription and delivers nothing would lose the requests of a group.
 
     Raises:
-        LinkError: The broker refused it, or has not answered within five seconds.
+        LinkError: The broker refused it, has not answered within five seconds, or the connection is lost.
     """
-    codes = SimpleQueue[int]()
-    link.publish(Message(topic, b""), codes.put)
+    while not answers.empty():  # of earlier connections
+        answers.get()
+    link.publish(Message(topic, b""), answers.put)
     try:
-        code = codes.get(timeout=5.0)
+        code = answers.get(timeout=_ANSWER_S)
     except Empty as error:
-        raise NotConnected(f"the broker has not acknowledged a message on {topic!r} within 5 s") from error
-    if code >= ReasonCode.UNSPECIFIED:
+        raise NotConnected(f"the broker has not acknowledged a message on {topic!r} within {_ANSWER_S:g} s") from error
+    if code == ReasonCode.UNSPECIFIED:
+        raise NotConnected(f"the connection was lost before the broker had acknowledged a message on {topic!r}")
+    if code > ReasonCode.UNSPECIFIED:
         raise NotAuthorized(
             f"the broker refused {topic!r} with 0x{code:02x}; a bridge's login there needs the role `{role}`"
         )
