@@ -190,6 +190,33 @@ def test_a_connection_that_is_lost_before_it_answers(
         wait_until(lambda: bridge.workers == 1)
 
 
+def test_requests_over_a_channel_when_the_far_broker_is_lost(
+    brokers: tuple[str, str], sides: tuple[Link, Link]
+) -> None:
+    """Those without a reply are turned away, so that their clients ask again; those that were answered are not."""
+    topics, (near, far) = Topics(), sides
+    serving = WorkerState("gpu-0", WorkerStatus.READY, 1, (ServedModel("m"),))
+    keep(far, topics.worker_state("gpu-0"), serving.to_json())
+    requests, replies = hear(far, topics.channel.filter(model="m")), hear(near, topics.result.filter())
+    with make_bridge(*brokers, topics) as bridge:
+        wait_until(lambda: ask_model(near, topics) == ReasonCode.SUCCESS)
+        for number in ("1", "2"):
+            where = topics.result("m", "car-1", number)
+            near.publish(Message(topics.infer("m", "car-1"), b"{", response_topic=where))
+        requests.wait_until(lambda got: (got[-1].response_topic or "").endswith("/2"))
+        far.publish(Message(topics.result("m", "car-1", "1"), b"answer"))
+        replies.wait_for(1)
+        link: Any = bridge._far
+        link.drop()
+        replies.wait_for(2)
+        link.restore()
+        wait_until(lambda: bridge.workers == 1)
+    assert [(each.topic[-1], b'"rejected"' in bytes(each.payload)) for each in replies.items] == [
+        ("1", False),
+        ("2", True),
+    ]
+
+
 def ask_model(link: Link, topics: Topics) -> int:
     """Ask a model something, and return the broker's reason code."""
     codes = Heard[int]()

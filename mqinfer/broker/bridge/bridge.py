@@ -39,6 +39,8 @@ from mqinfer.protocol.topics import CONTROL, EVERY_SERVER, Topics
 _log = logging.getLogger("mqinfer.broker")
 _MOST_CLIENTS = 1000
 """Clients of the site whose replies a bridge receives; of more, those that asked last."""
+_MOST_UNANSWERED = 1000
+"""Requests over the models' channels without a reply through this bridge; above it, all are forgotten."""
 _RENEW_S, _RETRY_S, _ANSWER_S = 20.0, 1.0, 5.0
 _NEAR, _FAR = 0, 1
 _PASSING = "claiming"
@@ -80,6 +82,7 @@ class Bridge:
         self._asking = threading.Lock()
         self._awaited: dict[tuple[str, str], str] = {}
         self._taken: dict[str, str] = {}
+        self._unanswered: dict[str, Message] = {}
         self._near = near(None, partial(self._on_connection, _NEAR))
         self._far = far(None, partial(self._on_connection, _FAR))
         self.to_near, self.to_far = Carrier(site, self._near), Carrier(site, self._far)
@@ -153,6 +156,14 @@ class Bridge:
         else:
             self.to_far.carry(message, failed)
 
+    def _ask_any(self, message: Message) -> None:
+        """Carry a request over a model's channel; of one over a lane its client learns by the worker's will."""
+        if len(self._unanswered) >= _MOST_UNANSWERED:
+            self._unanswered.clear()
+        head = replace(message, payload=bytes(message.payload[:1]))
+        self._unanswered[message.response_topic or ""] = head
+        self._request(message)
+
     def _await_replies(self, client: str, where: str) -> None:
         """Subscribe to the replies to a client of the site, which may be many among those of other sites."""
         for kind in (self._topics.result, self._topics.answers):
@@ -169,6 +180,7 @@ class Bridge:
                 self._awaited[client, kind.what] = replies
 
     def _refuse(self, message: Message, error: MqinferError) -> None:
+        self._unanswered.pop(message.response_topic or "", None)
         if isinstance(error, NotConnected | BrokerUnreachable):
             error = Rejected(str(error))
         reply = refusal(self._topics, message, error)
@@ -176,6 +188,7 @@ class Bridge:
             self.to_near.send(reply)  # without the mark: the client may be behind another bridge
 
     def _reply(self, message: Message) -> None:
+        self._unanswered.pop(message.topic, None)
         self.to_near.carry(message, self._shorten)
 
     def _shorten(self, message: Message, error: MqinferError) -> None:
@@ -233,6 +246,8 @@ class Bridge:
             self._own[side].clear()
             if side == _FAR:
                 self._workers.lose()
+                for each in list(self._unanswered.values()):
+                    self._refuse(each, Rejected("the bridge has lost the broker behind it; try again"))
             if self.failure is not None:
                 self._on_end()
         self._wake.set()
@@ -297,7 +312,7 @@ class Bridge:
         topics, wanted = self._topics, dict[str, tuple[MessageHandler, str]]()
         for model in self._workers.models() if self._far.connected else ():
             for kind in (topics.channel, topics.version_channel):
-                wanted[kind.filter(model=model)] = self._request, self._group
+                wanted[kind.filter(model=model)] = self._ask_any, self._group
         servers = {EVERY_SERVER}
         for topic in self._own[_FAR].topics():
             if topic.startswith(f"{topics.root}/{CONTROL}/") and topic not in self._own[_NEAR]:
