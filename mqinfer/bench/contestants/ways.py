@@ -22,7 +22,6 @@ from mqinfer.client.options import ClientOptions
 from mqinfer.codecs import traits_of
 from mqinfer.edge_agent.preparing.encoding import COLOURS, FrameEncoder
 from mqinfer.extras import import_extra
-from mqinfer.protobuf_wire import delimited
 from mqinfer.protocol.datatypes import Array, datatype_of
 from mqinfer.protocol.errors import ModelFailed, ReferenceLost
 from mqinfer.protocol.types import Capture
@@ -131,6 +130,7 @@ def _login(target: Target, vehicle: int) -> tuple[str | None, BrokerAddress]:
 def request_maker(workload: Workload) -> Callable[[Array], bytes]:
     """Return what makes a request as the field's clients of gRPC do: its output named, its tensor raw."""
     from mqinfer.gateway.messages import message_class
+    from mqinfer.protobuf_wire import delimited
 
     array = workload.array
     described = {"name": workload.input, "datatype": str(datatype_of(array.dtype)), "shape": array.shape}
