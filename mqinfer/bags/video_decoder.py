@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mqinfer.bags.extent.behind import find_behind
 from mqinfer.bags.extent.containers import AsfExtent, AviTimes, TransportBreaks
 from mqinfer.bags.extent.packets import PictureUnits, ShownPackets, check_flood, has_too_many_units, is_whole_jpeg
 from mqinfer.codecs.image import lfs_pointer
@@ -194,6 +195,10 @@ class VideoFileDecoder:
         with self._path.open("rb") as file:
             head = file.read(5)
         return size % (188 if head.startswith(_SYNC) else 192) > 0 and _SYNC in {head[:1], head[4:5]}
+
+    def behind(self) -> tuple[int, bool] | None:
+        """Return, after a pass, where bytes begin that are not read, and whether they are another video."""
+        return find_behind(self._path, self._format, self._asf.size if self._asf else 0)
 
     @property
     def _hole_bytes(self) -> int:

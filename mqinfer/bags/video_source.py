@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from stat import S_ISREG
@@ -14,6 +15,7 @@ from mqinfer.bags.video_decoder import VideoFileDecoder
 from mqinfer.images.picture import RawImage
 from mqinfer.protocol.errors import SourceError
 
+log = logging.getLogger("mqinfer.bags")
 # fmt: off
 VIDEO_SUFFIXES = (
     ".3gp", ".avi", ".flv", ".h264", ".hevc", ".m2ts", ".m4v", ".mjpeg", ".mjpg", ".mkv",
@@ -88,8 +90,21 @@ class VideoSource:
             raise SourceError(f"{self._path}: the video is cut off or damaged: {lost} of {total} frames are missing")
         if decoder.is_cut and not is_part:
             raise SourceError(f"{self._path}: the video is cut off: its end is missing")
+        if not is_part:
+            self._check_behind(decoder)
         if decoder.is_damaged:
             raise SourceError(f"{self._path}: the video is damaged: some of its pictures are missing or wrong")
+
+    def _check_behind(self, decoder: VideoFileDecoder) -> None:
+        """Raise for another video behind this one, and log what else is not read."""
+        place, is_video = decoder.behind() or (0, False)
+        if is_video:
+            raise SourceError(
+                f"{self._path}: another video begins at byte {place}; make two files of it: "
+                f"tail -c +{place + 1} FILE > SECOND{self._path.suffix}"
+            )
+        if place and (left := self._path.stat().st_size - place):
+            log.warning("%s: %d bytes behind the video are not read", self._path, left)
 
     def _until(
         self, end: int | None, pictures: Iterable[tuple[int, int, NDArray[np.uint8]]]

@@ -34,6 +34,7 @@ KINDS: dict[str, tuple[str, str, dict[str, str], dict[str, str]]] = {
     "motion_jpeg.mjpeg": ("mjpeg", "yuvj420p", {}, {}),
     "small.webm": ("libvpx", "yuv420p", {"deadline": "realtime", "cpu-used": "8", "g": "10"}, {}),
     "small_vp9.webm": ("libvpx-vp9", "yuv420p", {"deadline": "realtime", "cpu-used": "8", "g": "10"}, {}),
+    "sorenson.flv": ("flv1", "yuv420p", {"g": "10"}, {}),
     "stream.ts": ("libx264", "yuv420p", {"g": "10"}, {}),
     "stream.m2ts": ("libx264", "yuv420p", {"g": "10"}, {"mpegts_m2ts_mode": "1"}),
     "stream.wmv": ("wmv2", "yuv420p", {"g": "10"}, {}),
@@ -274,6 +275,23 @@ def test_two_streams_in_one_file(videos: Callable[[str], Path], tmp_path: Path, 
     for cut in (5, 20, 60):
         path.write_bytes(whole[: len(whole) // 2 // size * size] + whole[(len(whole) // 2 // size + cut) * size :])
         assert "damaged" in read_on(path)[1]
+
+
+@pytest.mark.parametrize("name", ["plain.mp4", "hybrid.mp4", "fragments.mp4", "sorenson.flv", "stream.wmv"])
+def test_what_stands_behind_a_video(
+    videos: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """Another video, which FFmpeg does not read, ends the run with its place; anything else is one line of the log."""
+    whole = videos(name).read_bytes()
+    joined, padded = tmp_path / f"joined-{name}", tmp_path / f"padded-{name}"
+    joined.write_bytes(whole * 2)
+    numbers, error = read(joined)  # of fragments some are read on
+    assert numbers[:FRAMES] == list(range(FRAMES))
+    assert f"another video begins at byte {len(whole)}" in error
+    assert f"tail -c +{len(whole) + 1} FILE" in error
+    padded.write_bytes(whole + b"\0" * 999)
+    assert read(padded) == (list(range(FRAMES)), "")
+    assert [record.getMessage() for record in caplog.records] == [f"{padded}: 999 bytes behind the video are not read"]
 
 
 def test_a_lost_picture_of_h264(videos: Callable[[str], Path], tmp_path: Path) -> None:
