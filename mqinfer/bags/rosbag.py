@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqinfer.bags.calibration import calibration
 from mqinfer.bags.extent.advice import ZSTD_MAGIC, advise
-from mqinfer.bags.extent.unpacking import bound_rosbags, unpack, zstd
+from mqinfer.bags.extent.unpacking import METADATA, bound_rosbags, unpack, zstd
 from mqinfer.extras import missing_extra
 from mqinfer.images.picture import CameraInfo, CompressedImage, RawImage
 from mqinfer.logs import reason
@@ -365,7 +365,12 @@ def _files_to_read(path: Path, resources: ExitStack) -> list[Path]:
         resources: Removes unpacked files when it closes.
     """
     if path.is_dir():
-        return [path] if (path / "metadata.yaml").exists() else _storage_files(path)
+        metadata = path / "metadata.yaml"
+        if not metadata.exists():
+            return _storage_files(path)
+        if (size := metadata.stat().st_size) > METADATA:
+            raise SourceError(f"{metadata} has {size} bytes; expected at most {METADATA}; name single files of the bag")
+        return [path]
     return [_unpack(path, resources)] if _is_zipped(path) else [path]
 
 

@@ -105,6 +105,13 @@ class RosbagSource:
                 f"{self._bag.path}: frames are missing: {held}; the bag is damaged, and what can be read of it is "
                 "found by: mqinfer bag repair FILE NEW"
             )
+        known = sum(each.msgcount for each in self._bag.connections)
+        if (strangers := self._bag.message_count - known) <= 0 or (counts and not known):  # counts may be left out
+            return
+        what = f"{self._bag.path}: messages that belong to none of its topics, and are not read: {strangers}"
+        if not counts:
+            raise SourceError(f"{what}; the bag is damaged")
+        log.warning("%s", what)
 
     def close(self) -> None:
         """Close the bag; frames that were yielded stay valid."""

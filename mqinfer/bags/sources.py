@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 from mqinfer.bags.folder_source import PICTURE_SUFFIXES, FolderSource
-from mqinfer.bags.frame import WHOLE, FrameSource, TimeRange
+from mqinfer.bags.frame import WHOLE, Frame, FrameSource, StreamInfo, TimeRange
 from mqinfer.bags.live.camera import CameraSource, without_login
 from mqinfer.bags.live.returning import ReturningSource
 from mqinfer.bags.live.ros2 import Ros2Source
@@ -82,7 +82,8 @@ def open_sources(  # noqa: PLR0913 - what may be said of sources
     if live:
         _refuse_topics(live[0], topics)
     if not live:
-        return _recordings(specs, partial(_recording, topics=topics, span=span, depth=depth))
+        recordings = _recordings(specs, partial(_recording, topics=topics, span=span, depth=depth))
+        return _SomeFrames(recordings, specs, span, lambda: False)
     if len(live) < len(specs):
         raise ConfigError(f"{', '.join(specs)}: live sources and recordings have different clocks; replay them apart")
     with ExitStack() as rollback:
@@ -92,7 +93,50 @@ def open_sources(  # noqa: PLR0913 - what may be said of sources
             rollback.callback(opened[-1].close)
         source = opened[0] if len(opened) == 1 else LiveSources(opened)
         rollback.pop_all()
-    return source
+    return _SomeFrames(source, specs, span, is_stopped)
+
+
+class _SomeFrames:
+    """A source of which at least one frame has to come, of whatever kind it is: without one its end is an error.
+
+    Args:
+        source: The source.
+        specs: What it was opened by.
+        span: What is read of it.
+        is_stopped: Whether its frames were ended from outside.
+    """
+
+    def __init__(
+        self, source: FrameSource, specs: Sequence[str], span: TimeRange, is_stopped: Callable[[], bool]
+    ) -> None:
+        self._source, self._span, self._is_stopped = source, span, is_stopped
+        self._name = ", ".join(map(without_login, specs))
+
+    def streams(self) -> tuple[StreamInfo, ...]:
+        """List its streams."""
+        return self._source.streams()
+
+    def frames(self) -> Iterator[Frame]:
+        """Yield its frames.
+
+        Raises:
+            ConfigError: There is none from the start on that was asked for.
+            SourceError: There is none, or the source broke off.
+        """
+        frame = None
+        for frame in self._source.frames():
+            yield frame
+        if frame is not None or self._is_stopped():
+            return
+        if self._span.start:
+            raise ConfigError(
+                f"{self._name}: there is no frame from {self._span.start:g} s on; choose an earlier start"
+            )
+        raise SourceError(f"{self._name}: no frame came of it; look what it holds: mqinfer bag info SOURCE")
+
+    def close(self) -> None:
+        """Close it."""
+        self._source.close()
 
 
 def _recordings(specs: Sequence[str], open_one: Callable[[str], FrameSource]) -> FrameSource:

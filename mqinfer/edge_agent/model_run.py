@@ -352,17 +352,13 @@ class ModelRun:
         return not self.settings.source.is_endless and not (self._is_read and not snapshot.outcomes[Outcome.CANCELLED])
 
     def _nothing_read(self, snapshot: Snapshot) -> ConfigError | None:
-        start, missed = self.settings.source.start, self._site.missed
-        if not self._is_read or snapshot.frames_read or self.done.count:
+        missed = self._site.missed
+        if not self._is_read or snapshot.frames_read or self.done.count or missed is None or not missed():
             return None
-        if missed is not None and missed():
-            return ConfigError(
-                f"{self.settings.source}: no frames go together, so none was sent; join topics of the same moments, or "
-                "raise --tolerance"
-            )
-        if not start:
-            return None
-        return ConfigError(f"{self.settings.source}: there is no frame from {start:g} s on; choose an earlier start")
+        return ConfigError(
+            f"{self.settings.source}: no frames go together, so none was sent; join topics of the same moments, or "
+            "raise --tolerance"
+        )
 
     def close(self) -> None:
         """Close what is open."""

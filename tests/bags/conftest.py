@@ -26,7 +26,7 @@ Storage = Literal["mcap", "sqlite3"]
 
 @dataclass(frozen=True)
 class Recorded:
-    """One message to write: an image, or text for a topic without images."""
+    """One message to write: an image, or text for a topic without images; before 0, a topic without messages."""
 
     topic: str
     log_time_ns: int
@@ -68,7 +68,8 @@ def _write(writer: Any, store: Typestore, messages: Sequence[Recorded], serializ
         message = _message(store, each, is_ros1=isinstance(writer, Writer1))
         if each.topic not in connections:
             connections[each.topic] = writer.add_connection(each.topic, message.__msgtype__, typestore=store)
-        writer.write(connections[each.topic], each.log_time_ns, serialize(message, message.__msgtype__))
+        if each.log_time_ns >= 0:
+            writer.write(connections[each.topic], each.log_time_ns, serialize(message, message.__msgtype__))
 
 
 def _write_ros1(path: Path, messages: Sequence[Recorded], compression: Compression = "none", chunk: int = 0) -> Path:

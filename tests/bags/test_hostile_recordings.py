@@ -8,6 +8,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +33,14 @@ ROOM = 2048 * MIB
 ZEROS = bytes(16 * MIB)
 Write = Callable[..., Path]
 Make = Callable[[str, int], Path]
+COMPRESSED = b"""std_msgs/Header header
+string format
+uint8[] data
+================================================================================
+MSG: std_msgs/Header
+builtin_interfaces/Time stamp
+string frame_id
+"""
 KINDS = ("bz2.bag", "lz4.bag", "chunk", "message", "file", "bare message")
 
 
@@ -169,6 +178,85 @@ def test_what_parsers_say_is_cut(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="database files are missing") as raised:
         read(tmp_path)
     assert len(str(raised.value)) < 1500
+
+
+QUALITY = "- history: 3\\n  depth: 0\\n  deadline:\\n    sec: 9223372036\\n    nsec: 854775807\\n" * 2
+
+
+def describe_topics(folder: Path, topics: int) -> None:
+    """Add topics without messages to the metadata of a bag."""
+    topic = "type: std_msgs/msg/String, serialization_format: cdr"
+    lines = "".join(
+        f"  - message_count: 0\n    topic_metadata:\n      {{name: /more/{number}, {topic}, "
+        f'offered_qos_profiles: "{QUALITY}"}}\n'
+        for number in range(topics)
+    )
+    path = folder / "metadata.yaml"
+    before, after = path.read_text().split("  topics_with_message_count:\n")
+    path.write_text(f"{before}  topics_with_message_count:\n{lines}{after}")
+
+
+def test_metadata_of_a_megabyte(tmp_path: Path, write_ros2: Write, drive: list[Any]) -> None:
+    """Thousands of topics with their qualities are read in a few seconds; rosbags takes a minute for them."""
+    folder = write_ros2(tmp_path / "folder", drive)
+    describe_topics(folder, 4000)
+    assert (folder / "metadata.yaml").stat().st_size > MIB
+    began = time.process_time()
+    assert len(read(folder)) == 20
+    assert time.process_time() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x" * (9 * MIB), "metadata.yaml has 9437184 bytes; expected at most 8388608; name single files of the bag"),
+        ("- 1\n" * (1 << 20), "metadata.yaml has more than 524288 parts"),
+        ("- " * 900 + "1\n", "exceeded maximum nesting depth|list indices"),
+        ("a: " + ":".join(["1"] * MIB), "is missing"),
+        ("a: &a {b: 1}\nc: {!!merge x: [*a, *a]}", "could not determine a constructor"),
+        ("a: 2020-99-99", "is missing"),
+    ],
+    ids=["bytes", "parts", "depth", "base 60", "merged", "date"],
+)
+def test_metadata_that_nobody_writes(tmp_path: Path, text: str, expected: str) -> None:
+    """What would take minutes or gigabytes to parse is refused in words, within seconds."""
+    (tmp_path / "metadata.yaml").write_text(text)
+    began = time.process_time()
+    with pytest.raises(SourceError, match=expected) as raised:
+        read(tmp_path)
+    assert len(str(raised.value)) < 1500
+    assert time.process_time() - began < 20
+
+
+@pytest.mark.parametrize("kind", ["ros1", "mcap", "sqlite3"])
+def test_a_recording_without_a_frame(write_bag: Write, recorded: type[Any], grey: Any, kind: str) -> None:
+    """Its topics of pictures have no message: that is an error, and no success with nothing done."""
+    bag = write_bag([recorded("/image", -1, 0, grey(1)), recorded("/chatter", 2, 2, "hello")], kind)
+    with pytest.raises(SourceError, match=r"no frame came of it; look what it holds: mqinfer bag info SOURCE$"):
+        read(bag)
+
+
+@pytest.mark.parametrize("known", [0, 5])
+@pytest.mark.parametrize("counts", [True, False])
+def test_messages_of_no_topic(tmp_path: Path, caplog: pytest.LogCaptureFixture, known: int, *, counts: bool) -> None:
+    """Their channel is nowhere in the file: without another frame it is an error, else their number is logged."""
+    path = tmp_path / "strange.mcap"
+    with path.open("wb") as file:
+        writer = Writer(file, use_statistics=counts)
+        writer.start("ros2")
+        schema = writer.register_schema("sensor_msgs/msg/CompressedImage", "ros2msg", COMPRESSED)
+        channel = writer.register_channel("/image", "cdr", schema)
+        for number in range(10):
+            message = b"\0\1\0\0" + bytes(8) + b"\1\0\0\0\0\0\0\0\5\0\0\0jpeg\0\0\0\0\3\0\0\0abc"
+            writer.add_message(channel if number < known else 77, number, message, number)
+        writer.finish()
+    expected = f"messages that belong to none of its topics, and are not read: {10 - known}"
+    if known:
+        assert len(read(path)) == known
+        assert [record.getMessage() for record in caplog.records] == [f"{path}: {expected}"]
+    else:
+        with pytest.raises(SourceError, match=f"{expected}; the bag is damaged"):
+            read(path)
 
 
 def test_an_encoding_of_a_megabyte(tmp_path: Path, write_ros1: Write, recorded: type[Any]) -> None:

@@ -5,8 +5,9 @@ import sys
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -136,6 +137,68 @@ class TestReturning:
         source = ReturningSource("x", opening(File("x", [1, 2, None]), Recorded("x", [3])))
         with pytest.raises(SourceError, match="broke off"):
             list(source.frames())
+
+
+class _Heads(BaseHTTPRequestHandler):
+    """A camera whose first picture has heads without end."""
+
+    def do_GET(self) -> None:
+        """Send them until the client leaves."""
+        self.send_response(200)
+        self.send_header("Content-Type", "multipart/x-mixed-replace; boundary=b")
+        self.end_headers()
+        self.wfile.write(b"--b\r\n")
+        with suppress(ConnectionError):
+            while True:
+                self.wfile.write(b"X-Head: 1\r\n" * 99)
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
+@pytest.fixture
+def heads() -> Iterator[str]:
+    """URL of such a camera."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Heads) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, name="heads-camera")
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_camera_that_never_comes_to_a_picture(
+    heads: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It can be opened: an error in words, or an outage as any other where it is waited for."""
+    monkeypatch.setattr("mqinfer.bags.live.camera._OPENED_MS", 500)
+    with pytest.raises(SourceError, match="it can be opened and no picture comes; check what is sent there"):
+        open_source(heads)
+    span = TimeRange(duration=2.0)
+    with (
+        closing(open_sources([f"front={heads}"], span=span, waits=True)) as source,
+        pytest.raises(SourceError, match="no frame came of it"),
+    ):
+        list(source.frames())
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "mqinfer.bags"]
+    assert line.startswith("front: http://127.0.0.1")
+    assert line.endswith("; trying again")
+
+
+def test_a_live_source_that_sent_nothing() -> None:
+    """The end of the time that was asked for is an error then; a stop is none."""
+    stop = threading.Event()
+
+    def opened(is_stopped: Callable[[], bool]) -> list[Frame]:
+        source = open_sources(["camera:99"], span=TimeRange(duration=0.01), is_stopped=is_stopped, waits=True)
+        with closing(source):
+            return list(source.frames())
+
+    with pytest.raises(SourceError, match="camera:99: no frame came of it"):
+        opened(stop.is_set)
+    stop.set()
+    assert opened(stop.is_set) == []
 
 
 def test_logins_are_not_shown(stalling: Callable[[int], str]) -> None:

@@ -60,11 +60,12 @@ class TestVideo:
         assert blue == pytest.approx(10, abs=6)
 
     def test_span(self, video: Path) -> None:
-        """Start and duration in seconds; beyond the end there is nothing."""
+        """Start and duration in seconds; beyond the end there is nothing, which is an error."""
         times = [frame.log_time_ns // 100_000_000 for frame in read(video, start=1.0, duration=0.5)]
         assert times == [10, 11, 12, 13, 14]
         assert [frame.sequence for frame in read(video, start=1.0, duration=0.5)] == [10, 11, 12, 13, 14]
-        assert read(video, start=60.0) == []
+        with pytest.raises(ConfigError, match="no frame from 60 s on"):
+            read(video, start=60.0)
 
     def test_pixels_are_a_view(self, video: Path) -> None:
         """What OpenCV decoded is not copied again."""

@@ -171,7 +171,8 @@ def test_span(write_bag: Write, drive: Drive, kind: str) -> None:
     whole = [(frame.source, frame.sequence, frame.log_time_ns) for frame in read(path)]
     part = [(frame.source, frame.sequence, frame.log_time_ns) for frame in read(path, start=0.85)]
     assert part == whole[-3:], "a frame has the number that it has in the whole recording"
-    assert read(path, start=100.0) == []
+    with pytest.raises(ConfigError, match="no frame from 100 s on; choose an earlier start"):
+        read(path, start=100.0)
 
 
 @pytest.mark.parametrize(("start", "duration"), [(-1.0, None), (float("nan"), None), (0.0, 0.0), (0.0, -2.0)])
@@ -312,7 +313,7 @@ class TestDamage:
         with pytest.raises(SourceError, match="missing"):
             open_source(str(folder))
         (folder / "metadata.yaml").write_text("{ nothing: [")
-        with pytest.raises(SourceError, match="YAML"):
+        with pytest.raises(SourceError, match=r"metadata\.yaml is not YAML: while parsing a flow node"):
             open_source(str(folder))
 
     def test_nothing_there(self, tmp_path: Path) -> None:
@@ -400,7 +401,8 @@ def test_fewer_frames_than_stated(tmp_path: Path, write_ros2: Write, recorded: t
     with closing(open_source(str(path), start=start)) as source:
         frames = source.frames()
         if start:
-            assert list(frames) == []
+            with pytest.raises(ConfigError, match=r"no frame from 0\.01 s on"):
+                next(frames)
             return
         found: list[int] = []
         with pytest.raises(SourceError, match=r"frames are missing: \d of 6 on /camera; the bag is damaged"):

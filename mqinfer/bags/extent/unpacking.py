@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import bz2
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from io import BytesIO
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,12 @@ _DEFINITION = 1 << 18
 """Characters of the definition of a message type, with all that it uses; one of 60,000 is large."""
 _PIECE = 1 << 20
 """Bytes that are unpacked at a time."""
+METADATA = 1 << 23
+"""Bytes of a folder's metadata.yaml: 20,000 files or 15,000 topics take half of them."""
+_MOST_PARTS = 1 << 19
+"""Names, values, beginnings and ends in it, which are parsed in some seconds: 30,000 files or topics have so many."""
+_PLAIN = {"int": "-?[0-9]{1,19}", "bool": "true|false", "null": "~|null|"}
+"""What else than text stands in it without a mark of its type."""
 
 
 def zstd() -> Any:
@@ -76,6 +83,7 @@ def bound_rosbags() -> None:
     from rosbags.rosbag1 import reader as ros1
     from rosbags.rosbag2 import reader as ros2
     from rosbags.rosbag2 import storage_mcap as mcap
+    from rosbags.rosbag2 import storage_sqlite3 as sqlite
 
     def bounded(kind: str) -> Any:
         return lambda packed, *_: unpack(kind, packed)
@@ -83,9 +91,29 @@ def bound_rosbags() -> None:
     for table in (vars(ros1).get("decompressors", {}), vars(mcap).get("DECOMPRESSORS", {})):
         table.update({kind: bounded(kind) for kind in table if kind in {"zstd", "lz4", "bz2"}})
     for name in ("get_types_from_msg", "get_types_from_idl"):
-        vars(anyreader)[name] = partial(_parse, vars(typesys)[name])
+        vars(anyreader)[name] = lru_cache(partial(_parse, vars(typesys)[name]))  # of most topics the same ones
+    for each in (ros2, mcap, sqlite):  # one more YAML file a topic, of which nothing is used
+        vars(each)["parse_qos"] = lambda _: []
+    vars(ros2)["YAML"] = lambda **_: SimpleNamespace(load=_metadata)
     module = zstd()
     vars(ros2)["zstd"] = SimpleNamespace(open=module.open, decompress=bounded("zstd"))
+
+
+def _metadata(text: str) -> Any:
+    """Parse a metadata.yaml in C; rosbags takes a minute for a megabyte."""
+    import yaml
+
+    # No dates, no numbers to the base of 60 and no merging of maps, which may take for ever.
+    without: dict[str, Any] = {"yaml_implicit_resolvers": {}, "flatten_mapping": lambda *_: None}
+    loader: Any = type("Loader", (yaml.CSafeLoader,), without)
+    for name, pattern in _PLAIN.items():
+        loader.add_implicit_resolver(f"tag:yaml.org,2002:{name}", re.compile(f"^(?:{pattern})$"), None)
+    try:
+        if any(number > _MOST_PARTS for number, _ in enumerate(yaml.parse(text, loader))):
+            raise ValueError(f"metadata.yaml has more than {_MOST_PARTS} parts")
+        return yaml.load(text, loader)  # noqa: S506 - a safe loader, with less
+    except yaml.YAMLError as error:
+        raise ValueError(f"metadata.yaml is not YAML: {error}") from error
 
 
 def _parse(parse: Callable[..., Any], text: str, *name: str) -> Any:

@@ -80,4 +80,7 @@ def _open(spec: str, timeout: float) -> Any:
         raise SourceError(
             f"{without_login(spec)}: can't be opened; check that the device or URL exists and no other program holds it"
         )
+    if not (capture.get(cv2.CAP_PROP_FRAME_WIDTH) or capture.grab()):  # what sends heads without end is open, too
+        capture.release()
+        raise SourceError(f"{without_login(spec)}: it can be opened and no picture comes; check what is sent there")
     return capture
