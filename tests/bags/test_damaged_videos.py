@@ -15,7 +15,7 @@ import pytest
 
 from mqinfer.bags.sources import open_source
 from mqinfer.bags.video_decoder import VideoFileDecoder
-from mqinfer.protocol.errors import SourceError
+from mqinfer.protocol.errors import ConfigError, SourceError
 
 FRAMES, RATE = 60, 25
 
@@ -114,7 +114,7 @@ def encode_raw(path: Path) -> Path:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_whole_videos_raise_no_alarm(videos: Callable[[str], Path], name: str) -> None:
-    """Neither from the start, nor from a later one, nor for a part, nor from behind the end."""
+    """Neither from the start, nor from a later one, nor for a part; behind the end it is the start that is wrong."""
     path = videos(name)
     assert read(path) == (list(range(FRAMES)), "")
     later, error = read(path, start=1.0)
@@ -123,7 +123,8 @@ def test_whole_videos_raise_no_alarm(videos: Callable[[str], Path], name: str) -
     part, error = read(path, start=0.5, duration=0.5)
     assert part
     assert not error
-    assert read(path, start=60.0) == ([], "")
+    with pytest.raises(ConfigError, match="no frame from 60 s on"):
+        read(path, start=60.0)
 
 
 @pytest.mark.parametrize("options", [{"b": "30k"}, {"b": "100k"}, {"b": "300k"}, {"g": "1", "b": "8M"}])
