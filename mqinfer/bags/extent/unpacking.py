@@ -101,18 +101,18 @@ def bound_rosbags() -> None:
 
 def _metadata(text: str) -> Any:
     """Parse a metadata.yaml in C; rosbags takes a minute for a megabyte."""
-    import yaml
+    from yaml import CSafeLoader, YAMLError, parse
 
     # No dates, no numbers to the base of 60 and no merging of maps, which may take for ever.
     without: dict[str, Any] = {"yaml_implicit_resolvers": {}, "flatten_mapping": lambda *_: None}
-    loader: Any = type("Loader", (yaml.CSafeLoader,), without)
+    loader: Any = type("Loader", (CSafeLoader,), without)
     for name, pattern in _PLAIN.items():
         loader.add_implicit_resolver(f"tag:yaml.org,2002:{name}", re.compile(f"^(?:{pattern})$"), None)
     try:
-        if any(number > _MOST_PARTS for number, _ in enumerate(yaml.parse(text, loader))):
+        if any(number > _MOST_PARTS for number, _ in enumerate(parse(text, loader))):
             raise ValueError(f"metadata.yaml has more than {_MOST_PARTS} parts")
-        return yaml.load(text, loader)  # noqa: S506 - a safe loader, with less
-    except yaml.YAMLError as error:
+        return loader(text).get_single_data()
+    except YAMLError as error:
         raise ValueError(f"metadata.yaml is not YAML: {error}") from error
 
 
