@@ -31,7 +31,7 @@ CALLS = {
 }
 TRUSTING = {"allow_pickle": True, "safe_mode": False, "weights_only": False, "shell": True}
 STARTS_PROGRAMS = {
-    "bench/contestants/triton.py",  # Triton, in a container
+    "bench/contestants/triton.py",  # the server that the user named
     "bench/processes.py",  # this Python, with a function of ours
     "bench/seeds/noscope/placements.py",  # this Python, on one core, with a command of ours
     "broker/mosquitto/server.py",  # Mosquitto
