@@ -71,7 +71,7 @@ _LOGIN = re.compile(r"(?<=://)[^\s/]*@")
 _COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """Attributes of every record; the others are the fields of one message (`extra`)."""
-_LONGEST, _LONGEST_REASON = 4096, 1000
+_LONGEST, _LONGEST_REASON, _LONGEST_NAME = 4096, 1000, 100
 """Characters of a message that are logged, and of what an error of others says: they may repeat all that they got."""
 _settings = LogSettings()
 _MOST_NOTICES = 4096
@@ -193,8 +193,14 @@ def log_dropped(log: logging.Logger, what: str, reason: str, number: int) -> Non
         log.warning("dropped %s (%s: %d)", what, reason, number, extra={"reason": reason, "count": number})
 
 
-def log_call(
-    caller: str, what: str, reply: object, *, changes: Mapping[str, object] | None, proven: bool | None
+def log_call(  # noqa: PLR0913 - what a line has
+    caller: str,
+    what: str,
+    reply: object,
+    *,
+    changes: Mapping[str, object] | None,
+    proven: bool | None,
+    behalf: str = "",
 ) -> None:
     """Log a control call: who made it, what it asked for, and what came of it.
 
@@ -204,9 +210,12 @@ def log_call(
         reply: To the call; its `code` is the outcome where it has one.
         changes: What it changes, as far as that is known; None for a question, which is logged for debugging alone.
         proven: Whether the broker vouches for the caller, by its access rules; None where this process can't know.
+        behalf: Whom the caller says that it calls for, of any content; empty for itself.
     """
     outcome = str(reply.get("code", "ok")) if isinstance(reply, dict) else "ok"
     doubt = {True: "", False: " (name not proven: the broker asks for no login)", None: ""}[proven]
+    if behalf := printable(behalf[:_LONGEST_NAME]):
+        doubt += f' on behalf of "{behalf}"'
     _audit.log(
         logging.DEBUG if changes is None else logging.INFO,
         "control call of %s%s: %s: %s%s",
@@ -215,7 +224,7 @@ def log_call(
         what,
         outcome,
         f" {json.dumps(changes, default=str)}" if changes else "",
-        extra={"caller": caller, "proven": proven, "call": what, "outcome": outcome},
+        extra={"caller": caller, "proven": proven, "on_behalf_of": behalf, "call": what, "outcome": outcome},
     )
 
 

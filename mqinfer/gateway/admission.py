@@ -91,7 +91,10 @@ class CallAdmission:
         accepted: Calls accepted since the start.
         of_keys: Of these, number and bytes of each caller of the file of keys, by name.
         refused: Calls refused since the start, by reason: `count`, `bytes`, `share` (the caller had its share),
-            `evicted` (it had waited, and made room for a caller with fewer).
+            `evicted` (it had waited, and made room for a caller with fewer), `quota`.
+        over_quota: Of these, those above the quota of each caller of the file of keys, by name.
+        take_quota: Counts a request of a caller with a key against its quota, by name and bytes; returns the seconds
+            after which it may come, 0 for now. None without a file of keys.
     """
 
     def __init__(
@@ -108,6 +111,8 @@ class CallAdmission:
         self.running = self.queued = self.bytes = self.accepted = 0
         self.of_keys: dict[str, tuple[int, int]] = {}
         self.refused: Counter[str] = Counter()
+        self.over_quota: Counter[str] = Counter()
+        self.take_quota: Callable[[str, int], float] | None = None
 
     def waiting(self) -> dict[str, tuple[int, float]]:
         """Return by model how many calls wait, and since when the first does; from any thread."""
@@ -124,6 +129,8 @@ class CallAdmission:
             Overloaded: There is no room.
             LimitExceeded: There never will be, for so many bytes.
         """
+        if self.take_quota is not None and caller.startswith(BY_KEY):
+            self._check_quota(self.take_quota, caller.removeprefix(BY_KEY), size)
         self._check_room(model, caller, size)
         own = self._callers.get(caller)
         if own is None:
@@ -151,6 +158,14 @@ class CallAdmission:
         self.queued += 1
         self._start(lane)
         return ticket
+
+    def _check_quota(self, take_quota: Callable[[str, int], float], name: str, size: int) -> None:
+        if wait := take_quota(name, size):
+            self.refused["quota"] += 1
+            self.over_quota[name] += 1
+            error = Overloaded(f"{name!r} has used up its quota of requests or bytes; try again in {wait:.3g} s")
+            error.retry_after_s = wait
+            raise error
 
     def _check_room(self, model: str, caller: str, size: int) -> None:
         """Raise unless there is room for a call, or can be made."""

@@ -16,6 +16,7 @@ from mqinfer.client.result import InferResult
 from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.errors import Unavailable
 from mqinfer.gateway.inference import Inference
+from mqinfer.logs import printable
 from mqinfer.protocol.card import ModelCard, card_from_json
 from mqinfer.protocol.control import Call, ModelState, Operation
 from mqinfer.protocol.decoding import write_json
@@ -173,8 +174,10 @@ class Core:
         entries = _read(merge_index, await self._ask(Call(Operation.INDEX)))
         return [entry.to_record() for entry in entries if entry.state is ModelState.READY or not only_ready]
 
-    async def load(self, model: str, parameters: dict[str, Scalar] | None = None) -> None:
+    async def load(self, model: str, parameters: dict[str, Scalar] | None = None, caller: str = "") -> None:
         """Load a model on all servers that have it; parameters are refused, nothing of a model comes from a message.
+
+        Servers log for whom.
 
         Raises:
             InvalidRequest: There are parameters, or no model can have this name.
@@ -190,7 +193,7 @@ class Core:
                 "a message, put them into the repository"
             )
         try:
-            replies = await self._control.load(model)
+            replies = await self._control.load(model, behalf=printable(caller))
         except BadTopic:
             raise InvalidRequest(
                 f"{failed}, {_why_no_name(model)}: a model's name is 1 to 64 letters, digits, '_', '.' or '-', begins "
@@ -205,11 +208,11 @@ class Core:
         versions = {str(each) for reply in replies for each in _field(reply, "versions")}
         await self._registry.until(lambda: any(self._known.models.is_ready(model, each) for each in versions), _SEEN_S)
 
-    async def unload(self, model: str) -> None:
+    async def unload(self, model: str, caller: str = "") -> None:
         """Unload a model on all servers; do nothing where none has it, as Triton. May raise NotAuthorized as `load`."""
         self._check_control()
         try:
-            await self._control.unload(model)
+            await self._control.unload(model, behalf=printable(caller))
         except (ModelNotFound, BadTopic):
             return
         except MqinferError as error:

@@ -104,6 +104,8 @@ def _read(core: Core, access: Access, counted: Mapping[tuple[str, str], ModelSta
     for caller, (count, size) in list(admission.of_keys.items()):
         samples.count("gateway_caller_accepted", "Of these, those of a caller with a key.", count, caller=caller)
         samples.count("gateway_caller_accepted_bytes", "Bytes of their inputs.", size, caller=caller)
+    for caller, count in list(admission.over_quota.items()):
+        samples.count("gateway_caller_over_quota", "Requests above a caller's quota.", count, caller=caller)
     for reason, count in admission.refused.items():
         samples.count("gateway_refused", "Calls for inference for which there was no room.", count, reason=reason)
     for reason, count in access.refused.items():

@@ -61,6 +61,9 @@ CHANGES = frozenset(
 )
 """Operations that may take long and whose replies a server keeps; the others are asked anew."""
 
+BEHALF = "on_behalf_of"
+"""User property of a call: whom its sender makes it for. It gives no right, and stands in the log alone."""
+
 _ALONE = {operation.value: operation for operation in Operation if "{" not in operation}
 _OF_MODEL = {
     None: Operation.METADATA,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import msgspec
 from mqinfer.protocol.decoding import prepare
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.toml_files import parse_toml, read_text
+from mqinfer.web.quotas import Quota
 
 _LARGEST = 16 << 20  # bytes: tens of thousands of callers
 _log = logging.getLogger("mqinfer.web")
@@ -28,6 +30,8 @@ _LEAST_KEY = 16
 class _Entry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     rights: list[str]
     key: str = ""
+    requests_per_second: float = math.inf
+    bytes_per_second: float = math.inf
 
 
 prepare(_Entry)
@@ -50,7 +54,8 @@ class KeyFile:
     """The callers of a TOML file, which is read again when it changes.
 
     Each table has a caller's name, its `rights`, and its `key`; without a key it stands for the client certificate of
-    that common name. Keys are looked up by their SHA-256, so the time of a look-up tells nothing about them.
+    that common name. `requests_per_second` and `bytes_per_second` bound what it may send to a gateway. Keys are looked
+    up by their SHA-256, so the time of a look-up tells nothing about them.
 
     Args:
         path: Of the file.
@@ -66,7 +71,7 @@ class KeyFile:
     ) -> None:
         self._path, self._granted, self._clock = path, granted, clock
         self._stamp = self._look()
-        self._keys, self._certificates = _read_callers(path, granted)
+        self._keys, self._certificates, self._quotas = _read_callers(path, granted)
         self._looked = clock()
 
     def of_key(self, key: str) -> Credentials | None:
@@ -91,6 +96,10 @@ class KeyFile:
         self._refresh()
         return self._certificates.get(name)
 
+    def quota_of(self, name: str) -> Quota | None:
+        """Return the quota of a caller; None where it has none."""
+        return self._quotas.get(name)
+
     def _refresh(self) -> None:
         now = self._clock()
         if now - self._looked < _LOOK_S:
@@ -104,7 +113,7 @@ class KeyFile:
             _log.error("the keys stay as they were: key file %s is a pipe now", self._path)
             return
         try:
-            self._keys, self._certificates = _read_callers(self._path, self._granted)
+            self._keys, self._certificates, self._quotas = _read_callers(self._path, self._granted)
         except ConfigError as error:
             _log.error("the keys stay as they were: %s", error)
         else:
@@ -120,8 +129,8 @@ class KeyFile:
 
 def _read_callers(
     path: Path, granted: Mapping[str, frozenset[str]]
-) -> tuple[dict[bytes, Credentials], dict[str, Credentials]]:
-    """Return the callers of a key file: those with a key by its SHA-256, those with a certificate by their names."""
+) -> tuple[dict[bytes, Credentials], dict[str, Credentials], dict[str, Quota]]:
+    """Return the callers of a key file: by the SHA-256 of a key, and by the name of a certificate; and their quotas."""
     try:
         entries = msgspec.convert(parse_toml(read_text(path, _LARGEST)), dict[str, _Entry])
     except OSError as error:
@@ -144,7 +153,19 @@ def _read_callers(
             raise ConfigError(f"key file {path}: {name!r} and {keys[digest].name!r} have the same key")
         else:
             keys[digest] = found
-    return keys, certificates
+    return keys, certificates, _quotas(path, entries)
+
+
+def _quotas(path: Path, entries: Mapping[str, _Entry]) -> dict[str, Quota]:
+    found: dict[str, Quota] = {}
+    for name, entry in entries.items():
+        try:
+            quota = Quota(entry.requests_per_second, entry.bytes_per_second)
+        except ConfigError as error:
+            raise ConfigError(f"key file {path}: {name!r}: {error}") from None
+        if quota != Quota():
+            found[name] = quota
+    return found
 
 
 def _rights(path: Path, name: str, wanted: Iterable[str], granted: Mapping[str, frozenset[str]]) -> frozenset[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import socket
 import ssl
@@ -236,6 +237,35 @@ async def test_client_certificates(fleet: Fleet, unique: Callable[[str], str], f
         assert await ask(gateway, "car-1") == [200, grpc.StatusCode.OK]
         assert await ask(gateway, "car-2") == [401, grpc.StatusCode.UNAUTHENTICATED]
         assert await ask(gateway, None) == [None, grpc.StatusCode.UNAVAILABLE]
+
+
+async def test_quotas_and_whom_a_call_is_for(
+    fleet: Fleet, unique: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above its quota a caller gets 429 with the time to wait; the server's log names whom the gateway loads for."""
+    logged: list[logging.LogRecord] = []
+    monkeypatch.setattr(logging.getLogger("mqinfer.audit"), "isEnabledFor", lambda level: level >= logging.INFO)
+    monkeypatch.setattr(logging.getLogger("mqinfer.audit"), "handle", logged.append)
+    keys, name = tmp_path / "keys.toml", unique("gw")
+    quota = f'[ann]\nkey = "{KEY}"\nrights = ["infer"]\nrequests_per_second = 0.001\n'
+    keys.write_text(f'{quota}["o\\nps"]\nkey = "{KEY}-too"\nrights = ["admin"]\n')
+    settings = settings_of(keys=keys, model_control=True, metrics_port=free_port())
+    async with running(fleet, settings, name) as gateway, aiohttp.ClientSession() as session:
+        url, ann = f"{gateway.http}/v2/models/identity_fp32/infer", {"Authorization": f"Bearer {KEY}"}
+        async with session.post(url, json=IDENTITY, headers=ann) as reply:
+            assert reply.status == 200
+        async with session.post(url, json=IDENTITY, headers=ann) as reply:
+            assert (reply.status, "'ann' has used up its quota" in await reply.text()) == (429, True)
+            assert 900 < int(reply.headers["Retry-After"]) <= 1000
+        ops = {"Authorization": f"Bearer {KEY}-too"}
+        async with session.post(f"{gateway.http}/v2/repository/models/absent/load", headers=ops) as reply:
+            assert "no server has it" in await reply.text()
+        async with session.get(f"http://127.0.0.1:{settings.ports.metrics_port}/metrics") as reply:
+            assert re.search(r'caller_over_quota_total\{.*caller="ann".*\} 1.0', await reply.text())
+        await until(lambda: logged)
+    (line,) = [each for each in logged if vars(each)["caller"] == name]
+    assert vars(line)["on_behalf_of"] == r"key o\nps"
+    assert r'on behalf of "key o\nps": repository/models/absent/load: model_not_found' in line.getMessage()
 
 
 async def test_keys_and_restricted_calls(fleet: Fleet, unique: Callable[[str], str], tmp_path: Path) -> None:

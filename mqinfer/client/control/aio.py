@@ -47,8 +47,12 @@ class AsyncControl:
         *,
         server: str | None = None,
         timeout: float = 10.0,  # noqa: ASYNC109  part of the result: who has not replied in time
+        behalf: str = "",
     ) -> list[ControlReply]:
-        """Send a call to one server, or to all, and wait for the replies. As `ControlClient.ask`."""
+        """Send a call to one server, or to all, and wait for the replies. As `ControlClient.ask`.
+
+        Servers log whom it is made for, `behalf`, beside the client.
+        """
         check_timeout(timeout)
         await self._registry.wait_until_complete()
         question, known, name = Question(server, timeout), self._registry.known, self._requester.name
@@ -60,7 +64,7 @@ class AsyncControl:
 
         self._asked[question.request.hex()] = question
         try:
-            self._requester.link.publish(question.message(self._requester.topics, name, call, body), on_ack)
+            self._requester.link.publish(question.message(self._requester.topics, name, call, body, behalf), on_ack)
             ends_at = time.monotonic() + timeout
             while (left := ends_at - time.monotonic()) > 0:
                 if await self._registry.until(lambda: question.is_complete(known.servers), min(left, question.again_s)):
@@ -72,13 +76,29 @@ class AsyncControl:
         finally:
             del self._asked[question.request.hex()]
 
-    async def load(self, model: str, *, server: str | None = None, timeout: float = 300.0) -> list[ControlReply]:  # noqa: ASYNC109
+    async def load(
+        self,
+        model: str,
+        *,
+        server: str | None = None,
+        timeout: float = 300.0,  # noqa: ASYNC109  as of `ask`
+        behalf: str = "",
+    ) -> list[ControlReply]:
         """Load a model, or what has changed of it. As `ControlClient.load`."""
-        return check_replies(await self.ask(Call(Operation.LOAD, model), server=server, timeout=timeout))
+        asked = await self.ask(Call(Operation.LOAD, model), server=server, timeout=timeout, behalf=behalf)
+        return check_replies(asked)
 
-    async def unload(self, model: str, *, server: str | None = None, timeout: float = 60.0) -> list[ControlReply]:  # noqa: ASYNC109
+    async def unload(
+        self,
+        model: str,
+        *,
+        server: str | None = None,
+        timeout: float = 60.0,  # noqa: ASYNC109  as of `ask`
+        behalf: str = "",
+    ) -> list[ControlReply]:
         """Unload a model. As `ControlClient.unload`."""
-        return check_replies(await self.ask(Call(Operation.UNLOAD, model), server=server, timeout=timeout))
+        asked = await self.ask(Call(Operation.UNLOAD, model), server=server, timeout=timeout, behalf=behalf)
+        return check_replies(asked)
 
     def _on_reply(self, message: Message) -> None:
         question = self._asked.get(message.topic.rpartition("/")[2])

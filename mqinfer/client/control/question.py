@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.client.options import NAME_HINT
-from mqinfer.protocol.control import CHANGES, Call, Operation
+from mqinfer.protocol.control import BEHALF, CHANGES, Call, Operation
 from mqinfer.protocol.decoding import parse_json, write_json
 from mqinfer.protocol.errors import (
     BadEnvelope,
@@ -68,7 +68,9 @@ class Question:
         self._call = Call(Operation.SERVER)
         self._asked: dict[str, int] | None = None  # incarnations by server; None until the broker has taken it
 
-    def message(self, topics: Topics, client: str, call: Call, body: Mapping[str, Any] | None) -> Message:
+    def message(
+        self, topics: Topics, client: str, call: Call, body: Mapping[str, Any] | None, behalf: str = ""
+    ) -> Message:
         """Return the message that asks it.
 
         Args:
@@ -76,6 +78,7 @@ class Question:
             client: Name of the client that asks.
             call: What the servers do.
             body: The call's JSON.
+            behalf: Whom the client calls for, for the log of the server; empty for itself.
 
         Raises:
             BadTopic: A name breaks the naming rules.
@@ -89,6 +92,7 @@ class Question:
             response_topic=self.reply_topic(topics, client, call),
             correlation_data=self.request,
             expiry_s=max(1, math.ceil(self._timeout)),  # a call that nobody waits for any more is not carried out
+            user_properties=((BEHALF, behalf),) if behalf else (),
         )
 
     def reply_topic(self, topics: Topics, client: str, call: Call) -> str:

@@ -30,7 +30,7 @@ from mqinfer.cloud_worker.supervision.planning import is_process_of
 from mqinfer.cloud_worker.supervision.supervisor import Event
 from mqinfer.logs import log_call, log_dropped
 from mqinfer.protocol.card import read_card
-from mqinfer.protocol.control import CHANGES, Call, Operation, read_body, read_path
+from mqinfer.protocol.control import BEHALF, CHANGES, Call, Operation, read_body, read_path
 from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError, NotConnected, Rejected
 from mqinfer.protocol.states import (
     ServerState,
@@ -409,7 +409,8 @@ class ControlServer:
         caller, path = asked["client"], asked["path"]
         is_order = path.rpartition("/")[2] in _ORDERS
         changes = {name: reply[name] for name in _DETAILS if name in reply} if is_order else None
-        log_call(caller, path, reply, changes=changes, proven=self._management.has_login)
+        behalf = dict(message.user_properties).get(BEHALF, "")
+        log_call(caller, path, reply, changes=changes, proven=self._management.has_login, behalf=behalf)
 
     def _reply_topic(self, message: Message) -> str:
         client = self._topics.control.parse(message.topic)["client"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from mqinfer.gateway.access import Right
@@ -26,6 +27,8 @@ from mqinfer.protocol.errors import LimitExceeded
 _MOST_BYTES = 1 << 20
 """Bytes of a request that carries no tensors."""
 
+_caller: ContextVar[str] = ContextVar("caller")
+"""Who made the call that a task answers."""
 _Fields = Mapping[str, Any]
 _Method = Callable[[Core, GatewaySettings, Any], Awaitable[_Fields]]
 """What a method does: from the request's message to the fields of the reply's."""
@@ -35,7 +38,8 @@ def make_work(name: str, method: _Method, core: Core, settings: GatewaySettings)
     """Return what a method does, from bytes to bytes."""
     request_class, reply_class = message_class(f"inference.{name}Request"), message_class(f"inference.{name}Response")
 
-    async def work(request: bytes, _: GrpcCaller) -> bytes:
+    async def work(request: bytes, caller: GrpcCaller) -> bytes:
+        _caller.set(caller.name)
         if len(request) > _MOST_BYTES:
             raise LimitExceeded(
                 f"{_refusal(name)}a request of {len(request)} bytes; at most {_MOST_BYTES} are accepted"
@@ -98,13 +102,13 @@ async def _repository_index(core: Core, _settings: GatewaySettings, request: Any
 
 async def _load(core: Core, _settings: GatewaySettings, request: Any) -> _Fields:
     model = _model_of(request)
-    await core.load(model, {key: _chosen(value) for key, value in request.parameters.items()})
+    await core.load(model, {key: _chosen(value) for key, value in request.parameters.items()}, _caller.get())
     return {"model_name": model, "isLoaded": True}
 
 
 async def _unload(core: Core, _settings: GatewaySettings, request: Any) -> _Fields:
     model = _model_of(request)
-    await core.unload(model)
+    await core.unload(model, _caller.get())
     return {"model_name": model, "isUnloaded": True}
 
 

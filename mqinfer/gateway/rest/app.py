@@ -218,13 +218,13 @@ class _Repository:
     async def load(self, call: AdmittedCall) -> web.Response:
         _check_repository(call)
         wanted = await _fields(self._bodies, call, _Load)
-        await self._core.load(call.parts[1], wanted.parameters)
+        await self._core.load(call.parts[1], wanted.parameters, call.caller)
         return web.Response(content_type="application/json")
 
     async def unload(self, call: AdmittedCall) -> web.Response:
         _check_repository(call)
         await _fields(self._bodies, call, _Unload)
-        await self._core.unload(call.parts[1])
+        await self._core.unload(call.parts[1], call.caller)
         return web.Response(content_type="application/json")
 
 

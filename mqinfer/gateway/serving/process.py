@@ -21,6 +21,7 @@ from mqinfer.gateway.serving.fronts import Fronts, places
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.telemetry.exporting import make_tracer
 from mqinfer.web.keys import KeyFile
+from mqinfer.web.quotas import Quotas
 from mqinfer.web.tls import ssl_context
 
 _log = logging.getLogger("mqinfer.gateway")
@@ -85,6 +86,8 @@ async def serve(spec: GatewaySpec, stop: Stop, on_ready: Callable[[], None] = la
         keys, read_restrictions(callers.restrict or ()), asks_certificates=tls is not None and bool(callers.client_ca)
     )
     async with _open_core(spec, stop) as (core, client):
+        if keys is not None:
+            core.inference.admission.take_quota = Quotas(keys.quota_of).take
         fronts = Fronts(settings, shared=spec.shared)
         returning = asyncio.create_task(_return_memory(core))
         try:

@@ -1,0 +1,60 @@
+"""How much a caller may send in a second, beyond which it is refused until it has sent less."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mqinfer.protocol.errors import ConfigError
+
+_BURST_S = 1.0
+"""What a caller may send at once is what its quota allows in this time; a larger request when it has sent nothing."""
+_ROUNDING_S = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What a caller may send in a second; infinite without a bound.
+
+    Raises:
+        ConfigError: A bound is not above 0.
+    """
+
+    requests: float = math.inf
+    bytes: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not (self.requests > 0 and self.bytes > 0):
+            raise ConfigError("requests_per_second or bytes_per_second is not above 0; leave it out for no bound")
+
+
+class Quotas:
+    """What callers have used of their quotas. Not thread-safe.
+
+    Args:
+        quota_of: Returns the quota of a caller by name, None where there is none.
+        clock: In seconds.
+    """
+
+    def __init__(self, quota_of: Callable[[str], Quota | None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._quota_of, self._clock = quota_of, clock
+        self._paid: dict[str, tuple[float, float]] = {}  # until when requests, and bytes, of a caller count as sent
+
+    def take(self, caller: str, size: int) -> float:
+        """Count a request of so many bytes, and return 0; or count nothing, and return in how many seconds it may come.
+
+        Each takes the time in which the quota would be used up by such requests alone (the virtual scheduling of GCRA,
+        ITU-T I.371).
+        """
+        quota, now = self._quota_of(caller), self._clock()
+        if quota is None:
+            return 0.0
+        costs = 1 / quota.requests, size / quota.bytes
+        paid = [max(each, now) + cost for each, cost in zip(self._paid.get(caller, (now, now)), costs, strict=True)]
+        wait = max(each - now - max(_BURST_S, cost) for each, cost in zip(paid, costs, strict=True))
+        if wait > _ROUNDING_S:
+            return wait
+        self._paid[caller] = paid[0], paid[1]
+        return 0.0
