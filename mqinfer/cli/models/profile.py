@@ -41,14 +41,16 @@ def profile(
     from mqinfer.lab.profiling.report import as_grids
     from mqinfer.lab.profiling.verdicts import verdicts
     from mqinfer.lab.reports import check_plots, print_grid
+    from mqinfer.lab.zoo.jet_plots import draw_autoencoder
 
     plan = Plan(_sizes("--batch", batch), rounds, seconds)
     inputs = RandomInputs(dict(map(_named_shape, shape or ())))
     if output:
         check_plots()
     console = plain_console(stderr=True)
+    chosen = _version(repository, model, version)
     found = run.profile(
-        _version(repository, model, version),
+        chosen,
         plan,
         backends=backend,
         device=device,
@@ -59,7 +61,7 @@ def profile(
         print_grid(grid, table_console())
     for sentence in verdicts(found):
         typer.echo(sentence)
-    for path in run.write_profile(found, output) if output else ():
+    for path in (*run.write_profile(found, output), *draw_autoencoder(chosen, output)) if output else ():
         typer.echo(f"wrote {path}")
     if found.base is None:
         raise typer.Exit(1)

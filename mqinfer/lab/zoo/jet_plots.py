@@ -1,0 +1,86 @@
+"""Draws what a trained autoencoder of jets learned: the losses of its training, and the ROC curve of its scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mqinfer.edge_agent.output_files import set_aside, writing
+from mqinfer.lab.model_process import in_process
+from mqinfer.lab.reports import new_figure
+from mqinfer.lab.scores import RocCurve, roc
+from mqinfer.lab.zoo.building import read_losses
+from mqinfer.lab.zoo.networks.jets import adjacency, draw_jets
+from mqinfer.models.loading import load_model
+from mqinfer.models.repository import ModelVersion
+from mqinfer.protocol.datatypes import Array
+
+SCORES = ("chamfer", "loss")
+_COUNT, _BATCH = 1000, 250
+_AUTOENCODERS = ("conv_vae", "graph_vae")
+
+
+def draw_autoencoder(model: ModelVersion, directory: Path) -> tuple[Path, ...]:
+    """Write `MODEL-VERSION-roc.png` and `MODEL-VERSION-loss.png`, earlier ones kept under numbers.
+
+    Nothing is written for a model that is none of the two autoencoders.
+
+    Args:
+        model: Version of a repository.
+        directory: Existing folder.
+
+    Raises:
+        ConfigError: The folder can't be written, or the build of the model kept no losses.
+        MissingExtra: matplotlib is not installed.
+    """
+    if not model.name.startswith(_AUTOENCODERS):
+        return ()
+    curves = in_process(score_jets, model, _COUNT)
+    figure = new_figure(4.6, 4.2)
+    axes = figure.subplots()
+    for name, curve in curves.items():
+        axes.plot(curve.false, curve.true, label=f"{name}, area {curve.area:.3f}")
+    _label(axes, "jets with one core, share above", "jets with two cores, share above")
+    axes.legend(fontsize="small")
+    losses = read_losses(model.folder.parent)
+    fall = new_figure(4.6, 4.2)
+    axes = fall.subplots()
+    axes.plot(range(1, len(losses) + 1), losses)
+    _label(axes, "step of 128 jets", "loss")
+    stem = f"{model.name}-{model.version}"
+    return tuple(_save(each, directory / f"{stem}-{kind}.png") for each, kind in ((figure, "roc"), (fall, "loss")))
+
+
+def score_jets(model: ModelVersion, count: int) -> dict[str, RocCurve]:
+    """Return the curve of each score: jets with two cores are the signal, jets with one the background.
+
+    Args:
+        model: One of the two autoencoders.
+        count: Jets of either kind.
+    """
+    backend = load_model(model, device="cpu").backend
+    jets = np.concatenate([draw_jets(count, seed=1), draw_jets(count, 2, seed=2)])
+    names = [spec.name for spec in backend.inputs]
+    runs = [backend.infer(_inputs(names, jets[start : start + _BATCH])) for start in range(0, len(jets), _BATCH)]
+    scores = {name: np.concatenate([run[name] for run in runs]) for name in SCORES}
+    return {name: roc(found[count:], found[:count]) for name, found in scores.items()}
+
+
+def _inputs(names: Sequence[str], jets: Any) -> dict[str, Array]:
+    return {name: adjacency(jets) if name == "adjacency" else jets for name in names}
+
+
+def _label(axes: Any, over: str, up: str) -> None:
+    axes.set_xlabel(over)
+    axes.set_ylabel(up)
+    axes.grid(visible=True, alpha=0.3)
+
+
+def _save(figure: Any, path: Path) -> Path:
+    with writing(path):
+        set_aside(path)
+        figure.savefig(path)
+    return path
