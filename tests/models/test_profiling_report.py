@@ -19,6 +19,7 @@ from mqinfer.lab.profiling import profiling as module
 from mqinfer.lab.profiling.profiling import engines_for, find_contenders
 from mqinfer.lab.profiling.report import ModelProfile, as_csv, as_grids, as_report
 from mqinfer.lab.profiling.results import BatchPoint, Loaded, Profile, Turn
+from mqinfer.lab.profiling.verdicts import verdicts
 from mqinfer.lab.report_files import write_report
 from mqinfer.lab.reports import Grid, print_grid
 from mqinfer.models.repository import ModelVersion
@@ -211,3 +212,21 @@ def test_wrong_options(words: list[str], message: str, write_onnx: WriteOnnx, re
     result = CliRunner().invoke(app, ["models", "profile", str(repository), *words])
     assert isinstance(result.exception, ConfigError)
     assert message in str(result.exception)
+
+
+def test_verdicts_of_the_autoencoders() -> None:
+    """A bound is kept or missed by a share, at the smallest batch with its rows; other networks have none."""
+    points = (point(1, 1.0), point(16, 20.0), point(64, 6.0))
+    profiles = (TENSORFLOW, Profile("onnxruntime", loaded("onnxruntime 1"), points))
+    kept = list(verdicts(replace(found(*profiles), model="conv_vae_12")))
+    assert kept == [
+        "onnxruntime, 64 events within 5 ms: missed, 6 ms for 64 (+20%)",
+        "onnxruntime, one event of 9 jets within 100 ms: kept, 20 ms for 16 (-80%)",
+        "onnxruntime, memory: 90 MB with 1 and 90 MB with 64 rows a run, 0 kB more for each",
+    ]
+    few = replace(found(replace(profiles[1], points=points[:1])), model="graph_vae")
+    assert [each.partition(": ")[2] for each in verdicts(few)] == [
+        "not measured; add 64 to --batch",
+        "not measured; add 9 to --batch",
+    ]
+    assert list(verdicts(found(*profiles))) == []

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from mqinfer.lab.zoo import building
+from mqinfer.lab.zoo.jet_plots import draw_autoencoder
 from mqinfer.lab.zoo.layers import tensorflow
 from mqinfer.lab.zoo.networks import jet_models
 from mqinfer.lab.zoo.networks.autoencoder import (
@@ -230,3 +231,15 @@ def test_formats_agree(repository: Path, name: str) -> None:
     for other in answers[1:]:
         for output, array in answers[0].items():
             np.testing.assert_allclose(other[output], array, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.full
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["conv_vae", "graph_vae"])
+def test_plots_of_what_they_learned(repository: Path, name: str, tmp_path: Path) -> None:
+    """The ROC curve and the losses of the build are drawn; the losses are those of its three steps."""
+    model = Repository(repository).find(name)
+    drawn = draw_autoencoder(model, tmp_path)
+    assert [path.name for path in drawn] == [f"{name}-1-roc.png", f"{name}-1-loss.png"]
+    assert all(path.stat().st_size > 1000 for path in drawn)
+    assert len(building.read_losses(model.folder.parent)) == 3

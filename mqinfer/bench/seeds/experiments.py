@@ -32,6 +32,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "001.S17b": lossless,
     "002.T1": parameters,
     "002.T2": parameters,
+    "002.T6": parameters,
     "002.F1": latency_by_batch,
     "002.F2": latency_by_batch,
     "002.T7": latency_by_batch,

@@ -16,6 +16,7 @@ from mqinfer.lab.scores import roc
 from mqinfer.lab.zoo.building import read_losses
 from mqinfer.lab.zoo.networks.jets import adjacency, draw_jets
 from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.errors import ConfigError
 
 _MB = 1e6
 _MEMORY: Mapping[str, tuple[str, int, int]] = {
@@ -98,7 +99,8 @@ def losses(bench: Bench) -> Iterator[Measured]:
     """Read the losses that the build of the Conv-VAE logged, with 12, 6 and 8 latent variables."""
     for latent in (12, 6, 8):
         model = bench.model("conv_vae" if latent == 8 else f"conv_vae_{latent}")
-        steps = read_losses(model.folder.parent)
+        if not (steps := read_losses(model.folder.parent)):
+            raise ConfigError(f"{model.folder.parent}: its build kept no losses; remove it, and it is built again")
         ends = [mean(part) for part in (steps[-10:], steps[:10])]
         comment = f"{len(steps)} steps of 128 jets, not epochs"
         yield of_rounds("002.F18", f"loss at the end, latent {latent}", [ends[0]], len(steps), comment=comment)

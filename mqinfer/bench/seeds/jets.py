@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mqinfer.bench.seeds.experiment import Bench
+from mqinfer.bench.seeds.formulas import event_bytes
 from mqinfer.bench.seeds.rows import Measured, of_rounds
 from mqinfer.lab.profiling.child import Plan
 from mqinfer.lab.profiling.inputs import RandomInputs
@@ -43,6 +44,9 @@ _UNLISTED = ("InputLayer", "Reshape")
 
 def parameters(_: Bench) -> Iterator[Measured]:
     """Count the parameters of the built Conv-VAE by layer, and of those with 12 and 6 latent variables."""
+    yield of_rounds(
+        "002.T6", "bytes of a batch of 128", [event_bytes(128, graph=False) / 1024], comment="by the formula"
+    )
     for latent in _LATENT:
         network = conv_vae(latent)
         for table, half in _HALVES.items():

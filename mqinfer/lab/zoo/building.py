@@ -101,18 +101,14 @@ def _build_one(
 
 
 def read_losses(folder: Path) -> list[float]:
-    """Return the loss of each step of a model's training, which its build kept.
+    """Return the loss of each step of a model's training; none for a model that is not trained by its build.
 
     Args:
         folder: Folder of the model.
-
-    Raises:
-        ConfigError: There is no such file: the model is not trained, or an earlier release built it.
     """
     path = folder / _LOSSES
-    if not path.is_file():
-        raise ConfigError(f"no {path}; remove {folder}, and build the model again")
-    return [float(line["loss"]) for line in csv.DictReader(path.read_text().splitlines())]
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return [float(line["loss"]) for line in csv.DictReader(lines)]
 
 
 def _keep_losses(network: Network | OnnxGraph, folder: Path) -> None:

@@ -24,7 +24,7 @@ _AUTOENCODERS = ("conv_vae", "graph_vae")
 
 
 def draw_autoencoder(model: ModelVersion, directory: Path) -> tuple[Path, ...]:
-    """Write `MODEL-VERSION-roc.png` and `MODEL-VERSION-loss.png`, earlier ones kept under numbers.
+    """Write `MODEL-VERSION-roc.png`, and `-loss.png` where its build kept the losses; earlier ones under numbers.
 
     Nothing is written for a model that is none of the two autoencoders.
 
@@ -33,7 +33,7 @@ def draw_autoencoder(model: ModelVersion, directory: Path) -> tuple[Path, ...]:
         directory: Existing folder.
 
     Raises:
-        ConfigError: The folder can't be written, or the build of the model kept no losses.
+        ConfigError: The folder can't be written.
         MissingExtra: matplotlib is not installed.
     """
     if not model.name.startswith(_AUTOENCODERS):
@@ -45,13 +45,13 @@ def draw_autoencoder(model: ModelVersion, directory: Path) -> tuple[Path, ...]:
         axes.plot(curve.false, curve.true, label=f"{name}, area {curve.area:.3f}")
     _label(axes, "jets with one core, share above", "jets with two cores, share above")
     axes.legend(fontsize="small")
-    losses = read_losses(model.folder.parent)
-    fall = new_figure(4.6, 4.2)
-    axes = fall.subplots()
-    axes.plot(range(1, len(losses) + 1), losses)
-    _label(axes, "step of 128 jets", "loss")
-    stem = f"{model.name}-{model.version}"
-    return tuple(_save(each, directory / f"{stem}-{kind}.png") for each, kind in ((figure, "roc"), (fall, "loss")))
+    drawn = {"roc": figure}
+    if losses := read_losses(model.folder.parent):
+        drawn["loss"] = new_figure(4.6, 4.2)
+        axes = drawn["loss"].subplots()
+        axes.plot(range(1, len(losses) + 1), losses)
+        _label(axes, "step of 128 jets", "loss")
+    return tuple(_save(each, directory / f"{model.name}-{model.version}-{kind}.png") for kind, each in drawn.items())
 
 
 def score_jets(model: ModelVersion, count: int) -> dict[str, RocCurve]:
