@@ -7,13 +7,14 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
 from mqinfer.bench.seeds.experiment import Bench
 from mqinfer.bench.seeds.rows import Measured, of_rounds
 from mqinfer.client.request import make_request
-from mqinfer.gateway.messages import message_class
+from mqinfer.extras import check_packages
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.envelope import encode_request
 
@@ -23,6 +24,7 @@ _MODEL, _INPUT = "model", "input"
 
 def messages(bench: Bench) -> Iterator[Measured]:
     """Write and read one request with a float32 tensor of three sizes in six forms."""
+    check_packages({"google.protobuf": "protobuf"}, "gateway")
     rounds, ratios = bench.count(3, 20), list[float]()
     for shape in _SHAPES:
         array = np.random.default_rng(0).random(shape, np.float32)
@@ -46,12 +48,12 @@ def _forms(array: Array) -> Mapping[str, Callable[[], bytes]]:
 
     def oip() -> bytes:
         described = {"name": _INPUT, "datatype": "FP32", "shape": shape}
-        kind = message_class("inference.ModelInferRequest")
+        kind = _message("inference.ModelInferRequest")
         request = kind(model_name=_MODEL, inputs=[described], raw_input_contents=[array.tobytes()])
         return bytes(request.SerializeToString())
 
     def tfs() -> bytes:
-        request = message_class("tensorflow.serving.PredictRequest")()
+        request = _message("tensorflow.serving.PredictRequest")()
         tensor = request.inputs[_INPUT]
         tensor.dtype, tensor.tensor_content = 1, array.tobytes()  # 1: DT_FLOAT
         for size in shape:
@@ -81,10 +83,14 @@ def _forms(array: Array) -> Mapping[str, Callable[[], bytes]]:
     }
 
 
+def _message(name: str) -> Any:
+    from mqinfer.gateway.messages import message_class
+
+    return message_class(name)
+
+
 def _from_protobuf(data: bytes) -> Array:
-    return np.frombuffer(
-        message_class("inference.ModelInferRequest").FromString(data).raw_input_contents[0], np.float32
-    )
+    return np.frombuffer(_message("inference.ModelInferRequest").FromString(data).raw_input_contents[0], np.float32)
 
 
 def _from_json(text: bytes) -> Array:
