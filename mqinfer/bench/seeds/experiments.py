@@ -14,9 +14,12 @@ from mqinfer.bench.seeds.noscope.one_request import one_request
 from mqinfer.bench.seeds.noscope.table_1 import table_1
 from mqinfer.bench.seeds.pictures import encodings, lossless, segmentation_models, share_of_postprocessing
 from mqinfer.bench.seeds.rows import Measured
+from mqinfer.bench.seeds.transports import large_frames, small_frames, tensorflow_serving, thin_link, vehicles
 from mqinfer.protocol.errors import MqinferError
 
 EXPERIMENTS: Mapping[str, Experiment] = {
+    "000.F1": small_frames,
+    "000.S10": small_frames,
     "000.F2": encodings,
     "000.S7a": encodings,
     "000.T1": lossless,
@@ -27,6 +30,11 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "001.M": segmentation_models,
     "001.T1": segmentation_models,
     "001.C3": share_of_postprocessing,
+    "001.C1": large_frames,
+    "001.C4": large_frames,
+    "001.T2": tensorflow_serving,
+    "001.C5": vehicles,
+    "001.S18a": thin_link,
     "001.S4": messages,
     "001.S17a": formats,
     "001.S17b": lossless,

@@ -1,0 +1,150 @@
+"""Documents 000 and 001: MQTT, gRPC and REST to the same model, vehicles, and a thin link between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+
+import numpy as np
+
+from mqinfer.bench.comparing import ComparedSeries, CompareOptions, Comparison, LinkShape
+from mqinfer.bench.contestants.driving import Load
+from mqinfer.bench.contestants.site import chosen
+from mqinfer.bench.seeds.experiment import Bench
+from mqinfer.bench.seeds.formulas import rate_gained, time_saved
+from mqinfer.bench.seeds.pictures import recording
+from mqinfer.bench.seeds.rows import Measured, of_rounds
+from mqinfer.bench.workloads import Workload, load_workloads, record_workload
+
+_NAMES: Mapping[str, str] = {
+    "in-process": "in process",
+    "bare-grpc": "bare gRPC",
+    "mqtt": "MQTT raw",
+    "mqtt-jpeg": "MQTT jpeg:90",
+    "grpc": "gateway gRPC",
+    "rest-binary": "gateway REST binary",
+    "rest-json": "gateway REST",
+    "tfs-grpc": "gateway TFS gRPC",
+    "tfs-rest": "gateway TFS REST",
+}
+"""Contestants by their name in the documents' rows."""
+_SMALL, _LARGE = ("mobilenet_224_onnx", (224, 224)), ("drive_segmentation_2048_1024_onnx", (2048, 1024))
+_FRAMES = 10
+"""Different frames that requests carry in turn."""
+
+
+def small_frames(bench: Bench) -> Iterator[Measured]:
+    """Measure every way with frames of 224x224 and MobileNet, one caller and 8."""
+    load = Load(samples=bench.count(0, 300_000), seconds=bench.count(2, 1200))
+    found = _compared(bench, [_frames(bench, *_SMALL)], list(_NAMES), CompareOptions(load=load, callers=(1, 8)))
+    for each in found:
+        rates = [one.turn.rate for one in each.rounds]
+        callers = f"{each.callers} callers" if each.callers > 1 else "1 caller"
+        name, results = _NAMES[each.contestant], sum(len(one.turn.times) for one in each.rounds)
+        yield of_rounds("000.F1", f"{name}, {callers}", rates, results, comment=_about(each), unit="requests/s")
+    alone = {each.contestant: each for each in found if each.callers == 1}
+    yield from _latencies("224x224", alone)
+    gained = _ratios(alone, "rest-json", "grpc")
+    yield from _row("000.S10", "gRPC against REST: rate", gained, comment="JSON of numbers, 1 caller")
+
+
+def large_frames(bench: Bench) -> Iterator[Measured]:
+    """Measure every way with frames of 2048x1024 and a segmentation network whose argmax is in the graph."""
+    options = CompareOptions(load=Load(seconds=bench.count(4, 60)), callers=(1,))
+    found = _compared(bench, [_frames(bench, *_LARGE)], list(_NAMES), options)
+    alone = {each.contestant: each for each in found}
+    yield from _latencies("2048x1024", alone)
+    pairs = list(zip(_times(alone, "tfs-rest"), _times(alone, "tfs-grpc"), strict=False))
+    for row, formula in (("time saved", time_saved), ("rate gained", rate_gained)):
+        figures = [100 * formula(rest, grpc) for rest, grpc in pairs]
+        comment = "TensorFlow Serving's fronts of the gateway, mask out"
+        yield from _row("001.C1", f"gRPC against REST, {row}: total", figures, comment=comment)
+    for row, front in (("gRPC", "tfs-grpc"), ("REST", "tfs-rest")):
+        ratios = _ratios(alone, "mqtt-jpeg", front)
+        yield from _row("001.C4", f"MQTT against {row}: time", ratios, comment=f"jpeg:90 against {_NAMES[front]}")
+
+
+def tensorflow_serving(bench: Bench) -> Iterator[Measured]:
+    """Measure the document's two large networks through the gateway's fronts of TensorFlow Serving."""
+    for model, name in (("model 2", "mobilenetv3_large_os8_deeplabv3plus"), ("model 3", "encoder_decoder_2048_1024")):
+        options = CompareOptions(load=Load(seconds=bench.count(4, 60)), callers=(1,), rounds=2)
+        found = _compared(bench, [_frames(bench, name, (2048, 1024))], ["tfs-rest", "tfs-grpc"], options)
+        for each in found:
+            row = f"{model}, CPU, PC, {'REST' if each.contestant == 'tfs-rest' else 'gRPC'}"
+            yield of_rounds("001.T2", row, _milliseconds(each), comment=_about(each), setting=name)
+
+
+def vehicles(bench: Bench) -> Iterator[Measured]:
+    """Measure what vehicles that send 10 frames a second each get, by their number and that of the workers."""
+    bench.model("frame_mask")
+    workloads = load_workloads(bench.repository, ("frame",))
+    numbers, workers = ((1, 2, 4, 8, 16, 32, 64), (1, 2, 4)) if bench.full else ((1, 4, 16), (1, 2))
+    load = Load(callers=2, seconds=bench.count(3, 20), rate=10.0)
+    options = CompareOptions(numbers, workers, load=load, callers=(2,), rounds=1)
+    for each in _compared(bench, workloads, ["mqtt"], options):
+        turn = each.rounds[0].turn
+        about = f"{10 * each.vehicles} offered, {turn.dropped} replaced by newer frames, Jain {turn.jain:.2f}"
+        row = f"{each.vehicles} vehicles, {each.workers} workers: answered"
+        yield of_rounds("001.C5", row, [turn.rate], len(turn.times), comment=f"{about}, {_about(each)}")
+
+
+def thin_link(bench: Bench) -> Iterator[Measured]:
+    """Compare MQTT with JPEG and gRPC behind a thin link, with frames of 968x608."""
+    workload = _frames(bench, "drive_segmentation_onnx", (968, 608))
+    for mbit in (50, 10, 2):
+        load = Load(seconds=bench.count(4, 60))
+        options = CompareOptions(load=load, callers=(1,), rounds=2, link=LinkShape(mbit, 25.0))
+        found = {each.contestant: each for each in _compared(bench, [workload], ["mqtt-jpeg", "grpc"], options)}
+        ratios = _ratios(found, "grpc", "mqtt-jpeg")
+        comment = "rate against rate, 25 ms each way"
+        yield from _row("001.S18a", f"MQTT jpeg:90 against gRPC behind {mbit} Mbit/s", ratios, comment=comment)
+
+
+def _frames(bench: Bench, model: str, size: tuple[int, int]) -> Workload:
+    bench.model(model)
+    with recording(bench, size) as source:
+        return record_workload(source, model, bench.repository, _FRAMES)
+
+
+def _compared(
+    bench: Bench, workloads: Sequence[Workload], names: Sequence[str], options: CompareOptions
+) -> list[ComparedSeries]:
+    """Return the contestants that were measured."""
+    comparison = Comparison(workloads, chosen(names), options, bench.progress)
+    comparison.run()
+    return [each for each in comparison.found if any(one.turn.times for one in each.rounds)]
+
+
+def _latencies(size: str, found: Mapping[str, ComparedSeries]) -> Iterator[Measured]:
+    for name, each in found.items():
+        row = f"{size} {_NAMES[name]}, p50"
+        yield of_rounds("001.C4", row, _milliseconds(each), comment=_about(each))
+
+
+def _milliseconds(each: ComparedSeries) -> list[float]:
+    return [1e3 * median(one.turn.times) for one in each.rounds if one.turn.times]
+
+
+def _times(found: Mapping[str, ComparedSeries], name: str) -> list[float]:
+    return _milliseconds(found[name]) if name in found else []
+
+
+def _ratios(found: Mapping[str, ComparedSeries], above: str, below: str) -> list[float]:
+    """Return the ratios of the times of two contestants, one a round."""
+    pairs = zip(_times(found, above), _times(found, below), strict=False)
+    return [one / other for one, other in pairs]
+
+
+def _about(each: ComparedSeries) -> str:
+    """Return percentiles, bytes on the way and failures."""
+    times = np.concatenate([one.turn.times for one in each.rounds if one.turn.times])
+    p50, p99 = (1e3 * float(figure) for figure in np.percentile(times, (50, 99)))
+    failed = sum(sum(one.turn.failures.values()) for one in each.rounds)
+    sizes = f", {each.traffic[0] / 1e3:,.0f} kB up and {each.traffic[1] / 1e3:,.0f} kB down" if each.traffic else ""
+    return f"p50 {p50:.3g} ms, p99 {p99:.3g} ms{sizes}, {failed} failed"
+
+
+def _row(table: str, row: str, figures: Sequence[float], comment: str) -> Iterator[Measured]:
+    """Yield a row, unless one of its contestants was not measured."""
+    if figures:
+        yield of_rounds(table, row, figures, comment=comment)
