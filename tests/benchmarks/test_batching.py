@@ -63,4 +63,4 @@ def test_all_settings_are_measured() -> None:
 def test_a_workload_that_is_unknown_is_named() -> None:
     """With those that there are."""
     refused = CliRunner().invoke(app, ["batching", "--workload", "none"])
-    assert "unknown workload none; expected one of small" in str(refused.exception)
+    assert "no workload is called 'none'; expected one of small" in str(refused.exception)

@@ -31,7 +31,7 @@ ELSEWHERE = {
 }
 IN_SHELL = re.compile(r"(?:^|[;&|(=] *|bin/)mqinfer ([^;&#|)\n]*)", re.MULTILINE)
 IN_A_SENTENCE = re.compile(r"(?<!`)`mqinfer ([^`]*)`(?!`)")
-NOT_RUN = 15
+NOT_RUN = 16
 """Blocks that no test can run: measurements of minutes, root's own commands, and the suite itself."""
 
 
