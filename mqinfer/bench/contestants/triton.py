@@ -21,10 +21,13 @@ from mqinfer.protocol.errors import MissingExtra, ModelNotLoadable
 
 _START_S = 120.0
 _MODEL = """
-import numpy, onnxruntime
+import sys
+
+PATH, SOURCE, TARGET, THREADS, PACKAGES = {settings!r}
 import triton_python_backend_utils as pb_utils
 
-PATH, SOURCE, TARGET, THREADS = {settings!r}
+sys.path.append(PACKAGES)  # the stub reads no PYTHONPATH; numpy has to be the one of its own environment
+import onnxruntime
 
 
 class TritonPythonModel:
@@ -82,10 +85,8 @@ def triton_server(packages: Path, workload: Workload, folder: Path) -> Iterator[
     command = [str(server / "bin" / "tritonserver"), "--model-repository", str(folder / "models")]
     command += ["--backend-directory", str(backends), "--grpc-port", str(port), "--grpc-address", "127.0.0.1"]
     command += ["--allow-http", "false", "--allow-metrics", "false"]
-    ours = Path(np.__file__).parents[1]  # onnxruntime is here; numpy has to be the one of its own environment
     environment = os.environ | {
         "LD_LIBRARY_PATH": str(packages / "nvidia_pytriton.libs"),
-        "PYTHONPATH": f"{packages}{os.pathsep}{ours}",
         "PATH": f"{packages.parents[2] / 'bin'}{os.pathsep}{os.environ['PATH']}",
     }
     with log.open("wb") as file:
@@ -104,7 +105,13 @@ def _write_model(workload: Workload, folder: Path) -> None:
         return f"[{{ name: {json.dumps(name)}, data_type: {kind}, dims: {list(array.shape)} }}]\n"
 
     (folder / "1").mkdir(parents=True)
-    settings = (str(workload.path), workload.input, workload.output, default_threads())
+    settings = (
+        str(workload.path),
+        workload.input,
+        workload.output,
+        default_threads(),
+        str(Path(np.__file__).parents[1]),
+    )
     (folder / "1" / "model.py").write_text(_MODEL.format(settings=settings), encoding="utf-8")
     (folder / "config.pbtxt").write_text(
         f'name: "{workload.model}"\nbackend: "python"\nmax_batch_size: 0\ninstance_group: [{{ kind: KIND_CPU }}]\n'
