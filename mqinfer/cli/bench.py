@@ -118,7 +118,7 @@ def load(
 
 
 @dataclass(frozen=True, slots=True)
-class _LinkOptions:
+class LinkOptions:
     """The link between clients and what they ask; each field is an option of `compare`."""
 
     link_mbit: Annotated[float, typer.Option(help="Bandwidth of the link each way, in Mbit/s; 0 for any.", min=0)] = 0
@@ -129,7 +129,7 @@ class _LinkOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Subject:
+class WhatIsSent:
     """What requests carry, and to which model; each field is an option of `compare`."""
 
     workload: Annotated[
@@ -147,13 +147,13 @@ class _Subject:
 
 
 @app.command()
-@with_group("link", _LinkOptions)
-@with_group("subject", _Subject)
+@with_group("link", LinkOptions)
+@with_group("sent", WhatIsSent)
 @_with_files
 def compare(
     files: ReportFiles,
-    subject: _Subject,
-    link: _LinkOptions,
+    sent: WhatIsSent,
+    link: LinkOptions,
     contestant: Annotated[
         list[str] | None,
         typer.Argument(help=f"Ways to the model: {', '.join(CONTESTANTS)}; all by default. The first is the base."),
@@ -185,7 +185,7 @@ def compare(
     options = CompareOptions(numbers[0], numbers[1], load_, numbers[2], rounds, shaped, triton)
     ways = chosen(contestant or ())
     with TemporaryDirectory(prefix="mqinfer-bench-") as folder:
-        comparison = Comparison(_workloads(subject, Path(folder)), ways, options, _progress)
+        comparison = Comparison(_workloads(sent, Path(folder)), ways, options, _progress)
         try:
             comparison.run()
         except KeyboardInterrupt:
@@ -195,16 +195,16 @@ def compare(
     files.keep(report_comparison(comparison, options))
 
 
-def _workloads(subject: _Subject, folder: Path) -> Sequence[Workload]:
-    if (subject.recording is None) is not (subject.model is None):
+def _workloads(sent: WhatIsSent, folder: Path) -> Sequence[Workload]:
+    if (sent.recording is None) is not (sent.model is None):
         raise ConfigError("--recording and --model belong together: the frames, and what gets them; state both")
-    if subject.recording and subject.model:
-        repository = (subject.repository or Path("models")).absolute()
-        return [record_workload(subject.recording, subject.model, repository, subject.frames)]
-    names = subject.workload or tuple(WORKLOADS)
+    if sent.recording and sent.model:
+        repository = (sent.repository or Path("models")).absolute()
+        return [record_workload(sent.recording, sent.model, repository, sent.frames)]
+    names = sent.workload or tuple(WORKLOADS)
     check_workloads(names)
-    repository = subject.repository or folder
-    if subject.repository is None:
+    repository = sent.repository or folder
+    if sent.repository is None:
         build(folder, [WORKLOADS[name] for name in names])
     return load_workloads(repository.absolute(), names)
 
