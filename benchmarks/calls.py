@@ -59,6 +59,8 @@ _SLOWER = 10
 """A worker takes about this many times as long under the profile; its bound for short work is raised by as much, so
 that a request takes the same way as without it."""
 _PACKAGE = Path(mqinfer.__file__).parent
+_NOT_OURS = ("/", "bench/")
+"""How files outside the package begin, and those that send the requests."""
 
 Tally = Counter[tuple[str, str, str, str]]
 """How often each event happened, by event (`call`, `c_call`), file, function and thread."""
@@ -226,7 +228,7 @@ def side_of(tally: Tally, times: int) -> Side:
         times: Number of requests.
     """
     regular = _regular(tally, times)
-    ours = {key: count for key, count in regular.items() if not key[1].startswith("/")}
+    ours = {key: count for key, count in regular.items() if not key[1].startswith(_NOT_OURS)}
     functions = {(file, function.partition(".<locals>")[0]) for _, file, function, _ in ours}
     events: Counter[str] = Counter()
     for (event, *_), count in regular.items():

@@ -93,7 +93,9 @@ def test_an_edge(printed: Callable[..., list[dict[str, object]]], damaged: str, 
     """A damaged video and a camera that is not there; its report at the end is a record too."""
     sources = ["--source", damaged, "--source", "camera:97"]
     spool = ["--model", "echo", "--spool", str(tmp_path / "spool")]
-    records = printed("edge", *sources, *spool, until={"camera:97: can't be opened", "v.mp4: the camera stopped"})
+    records = printed(
+        "edge", *sources, *spool, until={"camera:97: can't be opened", "v.mp4: it can be opened and no picture comes"}
+    )
     assert "summary" in records[-1]
 
 

@@ -105,7 +105,7 @@ def test_the_command_behind_the_rules(secured: Any, serve: Serve, write_echo: Wr
     url = f"mqtts://127.0.0.1:{secured.server.port}"
     ran = CliRunner().invoke(app, ["broker", "check", "--broker", url, *map(str, files)])
     assert ran.exit_code == 0, ran.output
-    assert len([line for line in ran.output.splitlines() if line.startswith("ok ")]) == 18
+    assert len([line for line in ran.output.splitlines() if line.startswith("ok ")]) == 20
 
 
 def test_without_a_login(secured: Any) -> None:
