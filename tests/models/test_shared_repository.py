@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import threading
@@ -28,6 +29,7 @@ class Server(ThreadingHTTPServer):
 
     cut = 0
     endless = False
+    coding = ""
     asked: list[str]
 
 
@@ -45,6 +47,13 @@ class Handler(SimpleHTTPRequestHandler):
             while True:
                 self.wfile.write(b" " * 65536)
         super().do_GET()
+
+    def end_headers(self) -> None:
+        """End them behind the coding, as of a server that packs what nobody wants packed."""
+        assert self.headers["Accept-Encoding"] == "identity"
+        if self.server.coding:
+            self.send_header("Content-Encoding", self.server.coding)
+        super().end_headers()
 
     def copyfile(self, source: Any, outputfile: Any) -> None:
         """Send the content, or its first bytes before the connection ends."""
@@ -239,6 +248,20 @@ def test_sizes_are_bounded(remote: Path, server: Server, url: str, opened: Calla
     with pytest.raises(ConfigError, match="more than"):
         again(shared)
     assert versions(shared) == ["net/2", "other/1"]
+
+
+def test_what_is_packed_stays_so(
+    remote: Path, server: Server, url: str, opened: Callable[[str], SharedRepository]
+) -> None:
+    """Four kilobytes may be four megabytes: nothing is unpacked, whatever coding a server says that it has."""
+    packed = gzip.compress(bytes(4 << 20))
+    (remote / "net/3").mkdir()
+    (remote / "net/3/model.onnx").write_bytes(packed)
+    edit(remote, "net", **{"3/model.onnx": entry(packed)})
+    server.coding = "gzip"
+    shared = opened(url)
+    assert versions(shared) == ["net/3", "other/1"]
+    assert (shared.folder / "net/3/model.onnx").read_bytes() == packed
 
 
 def test_names_within_each_other(remote: Path, opened: Callable[[str], SharedRepository]) -> None:
