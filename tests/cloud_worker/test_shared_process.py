@@ -30,6 +30,7 @@ from mqinfer.protocol.states import read_worker_state
 from mqinfer.protocol.topics import Topics
 from tests.cloud_worker.test_supervisor import Watch
 from tests.models.conftest import _write_onnx
+from tests.patience import wait_until
 
 WriteEcho = Callable[..., Path]
 X = np.zeros((1, 4), np.float32)
@@ -212,8 +213,8 @@ def test_models_share_a_process_and_survive_its_kill(
     with Client(broker_url, name=unique("client")) as client:
         assert client.infer(quick, {"x": X}).outcome is Outcome.OK
         running = client.submit(slow, {"x": X}, timeout=60)
-        while watch.supervisor.statistics().result(30).models[slow, 1].depth == 0:
-            pass
+        process: Any = next(each.run for each in watch.supervisor._children if each.spec.model == slow)
+        wait_until(lambda: process._running.is_busy)  # a request that only waits is not to blame
         os.kill(before[slow], signal.SIGKILL)
         events = [watch.next() for _ in range(6)]
         crashed = {event.model.split()[0]: event for event in events if event.kind == "crashed"}
