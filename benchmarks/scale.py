@@ -21,7 +21,7 @@ import numpy as np
 
 from mqinfer.bench.contestants.clients import Clients
 from mqinfer.bench.contestants.driving import DrivenTurn, Load
-from mqinfer.bench.contestants.site import worker_specs
+from mqinfer.bench.contestants.site import workload_specs
 from mqinfer.bench.contestants.ways import Target
 from mqinfer.bench.processes import worker_processes
 from mqinfer.bench.processor_time import seconds_of
@@ -114,7 +114,7 @@ def measure_scale(options: ScaleOptions, progress: Callable[[str], None] = lambd
     with _broker(options) as (url, pids), TemporaryDirectory(prefix="mqinfer-scale-") as folder, ExitStack() as stack:
         workload = _workload(Path(folder), options.size)
         workload.save(Path(folder))
-        specs = worker_specs(workload, BrokerAddress.parse(url), capacity=4096)
+        specs = workload_specs(workload, BrokerAddress.parse(url), capacity=4096)
         worker = list(stack.enter_context(worker_processes(specs)).pids.values())
         steps: list[Step] = []
         for count in options.vehicles:

@@ -12,11 +12,11 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+from msgspec import structs
 
 from mqinfer.bench.contestants.clients import Clients
 from mqinfer.bench.contestants.driving import DrivenTurn, Load, rotated
 from mqinfer.bench.contestants.site import Contestant, Pids, Site
-from mqinfer.bench.contestants.ways import Target
 from mqinfer.bench.processes import Program
 from mqinfer.bench.processor_time import CpuMeter
 from mqinfer.bench.thin_link import serve_link
@@ -218,7 +218,7 @@ class Comparison:
         program = Program(serve_link, target.port, link.mbit, link.delay_ms, link.loss / 100)
         stack.callback(program.close)
         between = int(program.first_line)
-        clients = Clients(_through(target, between) if link.is_shaped else target, site.folder, vehicles)
+        clients = Clients(structs.replace(target, port=between) if link.is_shaped else target, site.folder, vehicles)
         stack.callback(clients.close)
         clients.connect(between)
         before = json.loads(program.ask("passed"))
@@ -230,7 +230,7 @@ class Comparison:
     def _rounds(self, entrants: Sequence[_Entrant]) -> None:
         options = self._options
         for callers in options.callers:
-            load = _with_callers(options.load, callers)
+            load = structs.replace(options.load, callers=callers)
             for each in entrants:
                 each.clients.drive(_warm_up(load))
             for number in range(options.rounds):
@@ -268,18 +268,9 @@ def _kept(found: ComparedSeries, entrant: _Entrant | None, reason: str) -> Compa
     return replace(found, rounds=rounds, traffic=entrant.traffic, reason="" if rounds else "interrupted")
 
 
-def _through(target: Target, port: int) -> Target:
-    import msgspec
-
-    return msgspec.structs.replace(target, port=port)
-
-
-def _with_callers(load: Load, callers: int) -> Load:
-    return Load(callers, load.seconds, load.samples, load.rate)
-
-
 def _warm_up(load: Load) -> Load:
-    return Load(load.callers, max(0.05, min(load.seconds, 10.0) * _WARM_UP), load.samples // 5, load.rate)
+    seconds = max(0.05, min(load.seconds, 10.0) * _WARM_UP)
+    return structs.replace(load, seconds=seconds, samples=load.samples // 5)
 
 
 def report_comparison(comparison: Comparison, options: CompareOptions) -> Report:

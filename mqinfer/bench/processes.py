@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
+from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ModelNotLoadable
 
 _START_TIMEOUT_S = 300.0
@@ -62,6 +68,20 @@ def say(line: str) -> None:
     """Write a line to standard output, for whoever started this process as a `Program`."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
+
+
+def worker_specs(repository: Path, model: str, count: int, url: str) -> list[ProcessSpec]:
+    """Return what so many worker processes of a model do, whose names end with its name and a number.
+
+    Args:
+        repository: Folder of its repository.
+        model: Its name.
+        count: How many.
+        url: Of the broker.
+    """
+    options = WorkerOptions(f"bench-{os.getpid()}-{model}")
+    template = ProcessSpec(repository, model, 0, BrokerAddress.parse(url), options)
+    return plan(Repository(repository), template, [model], count)
 
 
 @contextmanager

@@ -101,7 +101,7 @@ class Site:
         return program
 
     def _workers_at(self, broker: BrokerAddress) -> Sequence[int]:
-        specs = worker_specs(self._workload, broker, self._workers)
+        specs = workload_specs(self._workload, broker, self._workers)
         return list(self._stack.enter_context(worker_processes(specs)).pids.values())
 
 
@@ -109,7 +109,7 @@ def _address(broker: PrivateBroker) -> BrokerAddress:
     return BrokerAddress.parse(broker.url)
 
 
-def worker_specs(workload: Workload, broker: BrokerAddress, count: int = 1, **options: Any) -> list[ProcessSpec]:
+def workload_specs(workload: Workload, broker: BrokerAddress, count: int = 1, **options: Any) -> list[ProcessSpec]:
     """Return what the worker processes of a workload's model do; options are those of a worker."""
     repository = workload.path.parents[2]
     version = default_version(repository, workload.model)

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from mqinfer.bench.workloads import Workload
+from mqinfer.broker.mosquitto.server import free_port
 from mqinfer.models.load_options import default_threads
 from mqinfer.protocol.errors import MissingExtra, ModelNotLoadable
 
@@ -81,7 +82,7 @@ def triton_server(packages: Path, workload: Workload, folder: Path) -> Iterator[
     backends = shutil.copytree(server / "backends", folder / "backends")
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     shutil.copy2(server / "python_backend_stubs" / version / "triton_python_backend_stub", backends / "python")
-    port = _free_port()
+    port = free_port("127.0.0.1")
     command = [str(server / "bin" / "tritonserver"), "--model-repository", str(folder / "models")]
     command += ["--backend-directory", str(backends), "--grpc-port", str(port), "--grpc-address", "127.0.0.1"]
     command += ["--allow-http", "false", "--allow-metrics", "false"]
@@ -118,12 +119,6 @@ def _write_model(workload: Workload, folder: Path) -> None:
         f"input: {entry(workload.input, workload.array)}output: {entry(workload.output, workload.expected)}",
         encoding="utf-8",
     )
-
-
-def _free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _await_port(process: subprocess.Popen[bytes], port: int, log: Path) -> None:

@@ -14,7 +14,8 @@ from mqinfer.lab.model_process import in_process
 from mqinfer.lab.profiling.arrays import call_memory, run_rows
 from mqinfer.lab.scores import roc
 from mqinfer.lab.zoo.building import read_losses
-from mqinfer.lab.zoo.networks.jets import adjacency, draw_jets
+from mqinfer.lab.zoo.jet_plots import SCORES
+from mqinfer.lab.zoo.networks.jets import adjacency, draw_both
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
 
@@ -32,7 +33,6 @@ _SCORED: Mapping[str, tuple[str, str | None]] = {
     "ONNX Runtime": ("conv_vae_onnx", None),
     "OpenVINO": ("conv_vae_onnx", "openvino"),
 }
-_SCORES = ("chamfer", "loss")
 
 
 def memory_of_the_call(bench: Bench) -> Iterator[Measured]:
@@ -67,22 +67,22 @@ def memory_by_events(bench: Bench) -> Iterator[Measured]:
 def scores(bench: Bench) -> Iterator[Measured]:
     """Score jets of one core and of two in each engine: the area under the ROC curve, and the largest difference."""
     count = bench.count(2_000, 10_000)
-    jets = np.concatenate([draw_jets(count, seed=1), draw_jets(count, 2, seed=2)])
+    jets = draw_both(count)
     first: Mapping[str, Array] = {}
     for engine, (name, backend) in _SCORED.items():
-        found = in_process(run_rows, bench.model(name), backend, {"jets": jets}, _SCORES)
+        found = in_process(run_rows, bench.model(name), backend, {"jets": jets}, SCORES)
         first = first or found
         area = _area(found["chamfer"], count)
         yield of_rounds("002.F17", f"AUC of the Conv-VAE, {engine}", [area], 2 * count, comment="Chamfer distance")
         if engine == "TensorFlow":
             yield from _separation("002.F15", found, count)
         else:
-            apart = max(float(np.max(np.abs(np.divide(found[score], first[score]) - 1))) for score in _SCORES)
+            apart = max(float(np.max(np.abs(np.divide(found[score], first[score]) - 1))) for score in SCORES)
             yield of_rounds("002.F17", f"largest relative difference of a score, {engine}", [100 * apart], 2 * count)
     if "002.F16" in bench.tables:
         some = np.concatenate([jets[:500], jets[count : count + 500]])
         arrays = {"features": some, "adjacency": adjacency(some)}
-        yield from _separation("002.F16", in_process(run_rows, bench.model("graph_vae"), None, arrays, _SCORES), 500)
+        yield from _separation("002.F16", in_process(run_rows, bench.model("graph_vae"), None, arrays, SCORES), 500)
 
 
 def _area(found: Array, count: int) -> float:
@@ -90,7 +90,7 @@ def _area(found: Array, count: int) -> float:
 
 
 def _separation(table: str, found: Mapping[str, Array], count: int) -> Iterator[Measured]:
-    for score in _SCORES:
+    for score in SCORES:
         comment = "jets with two cores against one; trained for seconds"
         yield of_rounds(table, f"separation by {score}: AUC", [_area(found[score], count)], 2 * count, comment=comment)
 

@@ -13,7 +13,7 @@ from mqinfer.lab.model_process import in_process
 from mqinfer.lab.reports import new_figure
 from mqinfer.lab.scores import RocCurve, roc
 from mqinfer.lab.zoo.building import read_losses
-from mqinfer.lab.zoo.networks.jets import adjacency, draw_jets
+from mqinfer.lab.zoo.networks.jets import adjacency, draw_both
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.datatypes import Array
@@ -62,7 +62,7 @@ def score_jets(model: ModelVersion, count: int) -> dict[str, RocCurve]:
         count: Jets of either kind.
     """
     backend = load_model(model, device="cpu").backend
-    jets = np.concatenate([draw_jets(count, seed=1), draw_jets(count, 2, seed=2)])
+    jets = draw_both(count)
     names = [spec.name for spec in backend.inputs]
     runs = [backend.infer(_inputs(names, jets[start : start + _BATCH])) for start in range(0, len(jets), _BATCH)]
     scores = {name: np.concatenate([run[name] for run in runs]) for name in SCORES}

@@ -17,16 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mqinfer.bench.processes import worker_processes
+from mqinfer.bench.processes import worker_processes, worker_specs
 from mqinfer.bench.processor_time import seconds_of
-from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.private import PrivateBroker
-from mqinfer.cloud_worker.serving.options import WorkerOptions
-from mqinfer.cloud_worker.supervision.planning import plan
-from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.judging.settings import CascadeSettings, write_settings
 from mqinfer.lab.profiling.memory import peak_bytes
-from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ModelFailed
 from mqinfer.protocol.types import Stage
 
@@ -132,11 +127,7 @@ def measure(setting: Setting, repository: Path, frames: Path, folder: Path) -> S
 def serving(setting: Setting, repository: Path, url: str) -> Iterator[Mapping[str, list[int]]]:
     """Run the workers of a setting; yield their process ids by model."""
     wanted = {REFERENCE: setting.references, SMALL: setting.smalls}
-    specs = []
-    for model, count in wanted.items():
-        options = WorkerOptions(f"bench-{os.getpid()}-{model}")
-        template = ProcessSpec(repository, model, 0, BrokerAddress.parse(url), options)
-        specs += plan(Repository(repository), template, [model], count) if count else []
+    specs = [spec for model, count in wanted.items() if count for spec in worker_specs(repository, model, count, url)]
     with worker_processes(specs) as supervisor:
         pids = supervisor.pids
         yield {

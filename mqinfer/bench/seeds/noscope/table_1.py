@@ -24,12 +24,13 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from mqinfer.bags.frame import Frame
+from mqinfer.bench.contestants import gateway
 from mqinfer.bench.processes import Program
 from mqinfer.bench.seeds.experiment import Bench
 from mqinfer.bench.seeds.formulas import fit_latency
 from mqinfer.bench.seeds.noscope.closed_loop import closed_loop_s
 from mqinfer.bench.seeds.noscope.scene import read_scene
-from mqinfer.bench.seeds.noscope.timed import ANSWER, drawn, serve_rest, serve_timed, shared, write_timed
+from mqinfer.bench.seeds.noscope.timed import ANSWER, drawn, serve_timed, shared, write_timed
 from mqinfer.bench.seeds.rows import Measured, of_rounds
 from mqinfer.broker.private import PrivateBroker
 from mqinfer.client.client import Client
@@ -286,10 +287,10 @@ def timed_servers(
     with ExitStack() as stack:
         broker = stack.enter_context(PrivateBroker())
         stack.enter_context(closing(Program(serve_timed, broker.url, repository, *replicas)))
-        gateway = stack.enter_context(closing(Program(serve_rest, broker.url)))
+        fronts = stack.enter_context(closing(Program(gateway.serve, broker.url)))
         room = ClientOptions(window=2 * max(replicas))
         client = stack.enter_context(Client(broker.url, options=room))
-        yield client, int(gateway.first_line)
+        yield client, json.loads(fronts.first_line)["tfs-rest"]
 
 
 def _two(_: int) -> int:

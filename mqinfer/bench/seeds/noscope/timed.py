@@ -1,20 +1,14 @@
-"""A timed reference: servers that sleep in YOLOv2's place, so that many work on few cores; and their gateway."""
+"""A timed reference: servers that sleep in YOLOv2's place, so that many work on few cores."""
 
 from __future__ import annotations
 
-import asyncio
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from mqinfer.bench.processes import say
-from mqinfer.broker.address import BrokerAddress
-from mqinfer.cloud_worker.serving.options import WorkerOptions
-from mqinfer.cloud_worker.supervision.planning import plan
-from mqinfer.cloud_worker.supervision.process import ProcessSpec, serve
-from mqinfer.models.repository import Repository
+from mqinfer.bench.processes import say, worker_specs
+from mqinfer.cloud_worker.supervision.process import serve
 
 ANSWER = "answer"
 """The timed reference returns this input; what it is belongs to the scene, and not to the time that it takes."""
@@ -62,41 +56,7 @@ def serve_timed(url: str, folder: str, *counts: str) -> None:
     wanted = {drawn(number): 1 for number in range(max(numbers))} | {shared(count): count for count in numbers}
     with ExitStack() as stack:
         for model, count in wanted.items():
-            options = WorkerOptions(f"bench-{os.getpid()}-{model}")
-            template = ProcessSpec(Path(folder), model, 0, BrokerAddress.parse(url), options)
-            for spec in plan(Repository(Path(folder)), template, [model], count):
+            for spec in worker_specs(Path(folder), model, count, url):
                 stack.callback(serve(spec).stop)
         say(str(len(wanted)))
         sys.stdin.read()
-
-
-def serve_rest(url: str) -> None:
-    """Run a gateway's front for TensorFlow Serving's REST API: print its port, and serve until standard input ends.
-
-    Args:
-        url: Of the broker.
-    """
-    asyncio.run(_serve_rest(url))
-
-
-async def _serve_rest(url: str) -> None:
-    from aiohttp import web
-
-    from mqinfer.client.aio import AsyncClient
-    from mqinfer.client.control import AsyncControl
-    from mqinfer.gateway.access import Access
-    from mqinfer.gateway.core import Core
-    from mqinfer.gateway.http import make_runner
-    from mqinfer.gateway.settings import GatewaySettings
-    from mqinfer.gateway.tfs.rest import make_rest_app
-
-    settings = GatewaySettings()
-    async with AsyncClient(url, in_loop=True) as client:
-        core = Core(client, AsyncControl(client))
-        await core.start()
-        runner = make_runner(make_rest_app(core, Access(asks_certificates=False), settings), settings)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        say(str(runner.addresses[0][1]))
-        await asyncio.to_thread(sys.stdin.read)
-        await runner.cleanup()

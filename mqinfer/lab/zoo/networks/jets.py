@@ -50,6 +50,11 @@ def _centres(rng: np.random.Generator, count: int, cores: int) -> npt.NDArray[np
     return _DISTANCE * np.stack([np.cos(turn), np.sin(turn)], axis=2)
 
 
+def draw_both(count: int) -> Jets:
+    """Draw `count` jets with one core, the background, and behind them as many with two, the signal."""
+    return np.concatenate([draw_jets(count, seed=1), draw_jets(count, 2, seed=2)])
+
+
 def adjacency(jets: Jets) -> Jets:
     """Return the adjacency matrix of the near particles of each jet.
 
