@@ -13,18 +13,18 @@ import typer
 
 from benchmarks.autoscale.real import Played, play_real, real_grid
 from benchmarks.autoscale.tables import Run, chosen_grid, play, rules_grid
-from benchmarks.batching import BatchingOptions, measure_batching, report_batching
+from benchmarks.batching import BatchingOptions, measure_batching
 from benchmarks.calls import calls_grid, count_calls
 from benchmarks.faults import as_markdown as faults_as_markdown
 from benchmarks.faults.soak import SoakOptions
 from benchmarks.faults.soak import soak as run_soak
 from benchmarks.golden import differences, figures_of, read_golden, write_golden
 from benchmarks.relay import measure_relay
-from benchmarks.scale import ScaleOptions, measure_scale, measure_states, scale_grid
+from benchmarks.scale import ScaleOptions, measure_scale, measure_states
 from mqinfer.bench.workloads import WORKLOADS, check_workloads
 from mqinfer.cli.bench import ReportFiles
 from mqinfer.cli.exit_codes import exit_code, print_error
-from mqinfer.cli.options import plain_console, table_console, with_group
+from mqinfer.cli.options import numbers, plain_console, table_console, with_group
 from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.lab.reports import as_json, as_markdown, print_grid, write_files
 from mqinfer.lab.zoo import build
@@ -81,9 +81,9 @@ def batching(
 ) -> None:
     """Measure batching: no batches, fixed sizes and the adaptive setting, in turns in one run through a broker."""
     check_workloads([workload])
-    loads = tuple(int(each) for each in callers.split(","))
-    options = BatchingOptions(workload, rounds, seconds, callers=loads, delay_us=delay_us)
-    files.keep(report_batching(measure_batching(options, plain_console(stderr=True).print)))
+    loads = numbers("--callers", [callers], int)
+    options = BatchingOptions(workload, rounds, seconds, loads, delay_us=delay_us)
+    files.keep(measure_batching(options, plain_console(stderr=True).print))
 
 
 @app.command()
@@ -96,7 +96,9 @@ def relay(
 
 
 @app.command()
+@with_group("files", ReportFiles)
 def scale(
+    files: ReportFiles,
     vehicles: Annotated[str, typer.Option(help="Numbers of vehicles, separated by commas.")] = "10,100,300,1000",
     rate: Annotated[float, typer.Option(help="Requests a second of each vehicle.", min=0.01)] = _SCALE.rate,
     size: Annotated[int, typer.Option(help="Bytes of a request.", min=8)] = _SCALE.size,
@@ -107,9 +109,9 @@ def scale(
     states: Annotated[int, typer.Option(help="Also measure so many retained states.", min=0)] = 0,
 ) -> None:
     """Measure how many vehicles one broker carries: delays, and processor time and memory of the broker."""
-    counts = [int(each) for each in vehicles.split(",")]
-    options, console = ScaleOptions(counts, rate, size, seconds, broker, pid, nats), table_console()
-    print_grid(scale_grid(options, measure_scale(options, lambda line: console.print(line, style="dim"))), console)
+    counts = numbers("--vehicles", [vehicles], int)
+    options = ScaleOptions(counts, rate, size, seconds, broker, pid, nats)
+    files.keep(measure_scale(options, plain_console(stderr=True).print))
     if states:
         typer.echo(measure_states(states))
 

@@ -1,6 +1,6 @@
 """How far one broker carries: simulated vehicles, more at each step, and what each step costs the broker.
 
-A vehicle is a whole client: a connection, a state of its own, the states of all workers, lanes. Hundreds share one
+A vehicle is a whole client: a connection, a state of its own, the states of all workers, lanes. A hundred share one
 process and one asyncio loop, and a worker answers with a few bytes, so that the broker has as much to do as possible.
 Requests have their times in advance, and a delay counts from there: what waits behind another one is late, too.
 """
@@ -11,20 +11,18 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from mqinfer.bench.contestants.clients import Clients
-from mqinfer.bench.contestants.driving import DrivenTurn, Load
-from mqinfer.bench.contestants.site import workload_specs
+from mqinfer.bench.comparing import CompareOptions, Comparison, report_comparison
+from mqinfer.bench.contestants.driving import Load
+from mqinfer.bench.contestants.site import Contestant, Pids, Site
 from mqinfer.bench.contestants.ways import Target
-from mqinfer.bench.processes import worker_processes
-from mqinfer.bench.processor_time import seconds_of
 from mqinfer.bench.workloads import Workload
 from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
@@ -33,20 +31,16 @@ from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.nats.server import NatsServers
 from mqinfer.lab.profiling.memory import resident_bytes
-from mqinfer.lab.reports import Grid
+from mqinfer.lab.report_files import Report
 from mqinfer.lab.zoo.onnx_graph import OnnxGraph
 from mqinfer.protocol.errors import ConfigError, ModelFailed
 
-__all__ = ["ScaleOptions", "Step", "measure_scale", "measure_states", "scale_grid"]
+__all__ = ["ScaleOptions", "measure_scale", "measure_states"]
 
 _MODEL = "first_bytes"
 _WAITING = 1024
 """Requests of a vehicle at a time, more than there are within their timeout: none waits for another one."""
-_AT_ONCE = 16
-"""Processes of vehicles that start at the same time."""
 _PATIENCE_S = 120.0
-_EACH = 100
-"""Vehicles of one process: each has a timer's thread, and with many more they keep each other from running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +57,7 @@ class ScaleOptions:
         nats: How many nats-servers are its own broker; 0 for a Mosquitto.
     """
 
-    vehicles: Sequence[int] = (10, 100, 300, 1000)
+    vehicles: tuple[int, ...] = (10, 100, 300, 1000)
     rate: float = 1.0
     size: int = 1000
     seconds: float = 10.0
@@ -72,38 +66,7 @@ class ScaleOptions:
     nats: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What so many vehicles got, and what it cost.
-
-    Attributes:
-        vehicles: How many.
-        sent: Requests a second.
-        answered: Results a second.
-        failed: Requests without a result.
-        p50: Median delay from the request's own time to its result, in seconds.
-        p99: Of a hundred the slowest but one.
-        broker_us: Processor time of the broker for a request, in microseconds; of all servers, where it is a cluster.
-        broker_share: Share of a processor that the broker took; likewise.
-        broker_bytes: Resident memory of the broker; likewise.
-        vehicles_us: Processor time of the vehicles for a request, in microseconds.
-        worker_us: Processor time of the worker for a request, in microseconds.
-    """
-
-    vehicles: int
-    sent: float
-    answered: float
-    failed: int
-    p50: float
-    p99: float
-    broker_us: float
-    broker_share: float
-    broker_bytes: int
-    vehicles_us: float
-    worker_us: float
-
-
-def measure_scale(options: ScaleOptions, progress: Callable[[str], None] = lambda _: None) -> list[Step]:
+def measure_scale(options: ScaleOptions, progress: Callable[[str], None] = lambda _: None) -> Report:
     """Measure each number of vehicles, one after the other.
 
     Raises:
@@ -111,18 +74,21 @@ def measure_scale(options: ScaleOptions, progress: Callable[[str], None] = lambd
     """
     if options.url is not None and options.pid is None:
         raise ConfigError("--broker: its processor time can't be measured without --pid, that of its process")
-    with _broker(options) as (url, pids), TemporaryDirectory(prefix="mqinfer-scale-") as folder, ExitStack() as stack:
+
+    @cache  # the same broker and worker for each number of vehicles
+    def enter(site: Site) -> tuple[Target, Pids]:
+        url, pids = site.use(_broker(options))
+        workers = site.serve(site.workload, BrokerAddress.parse(url), capacity=4096)
+        return Target("mqtt", url=url, announce="scale"), {"broker": pids, "worker": workers}
+
+    load = Load(seconds=options.seconds, rate=options.rate)
+    how = CompareOptions(options.vehicles, load=load, callers=(_WAITING,), rounds=1)
+    kind = options.url or (f"{options.nats} nats-servers" if options.nats else "Mosquitto")
+    with TemporaryDirectory(prefix="mqinfer-scale-") as folder:
         workload = _workload(Path(folder), options.size)
-        workload.save(Path(folder))
-        specs = workload_specs(workload, BrokerAddress.parse(url), capacity=4096)
-        worker = list(stack.enter_context(worker_processes(specs)).pids.values())
-        steps: list[Step] = []
-        for count in options.vehicles:
-            with ExitStack() as fleets:
-                drive = _fleets(fleets, Path(folder), url, count)
-                steps.append(_step(options, count, drive, (pids, worker)))
-            progress(f"{count} vehicles: {steps[-1].answered:.0f} results/s, p99 {1000 * steps[-1].p99:.1f} ms")
-        return steps
+        comparison = Comparison([workload], [Contestant(kind, "one broker", enter)], how, progress)
+        comparison.run()
+    return report_comparison(comparison, how, f"Requests of {options.size:,} bytes")
 
 
 @contextmanager
@@ -140,47 +106,6 @@ def _broker(options: ScaleOptions) -> Iterator[tuple[str, Sequence[int]]]:
 def _for_many(port: int) -> str:
     """Return Mosquitto's configuration, with more connections than most sites have."""
     return render(port).replace("\nmax_connections 1000\n", "\nmax_connections 100000\n")
-
-
-def _fleets(stack: ExitStack, folder: Path, url: str, count: int) -> Callable[[Load], list[DrivenTurn]]:
-    """Start the vehicles; return what has all of them drive for a turn."""
-    starters = stack.enter_context(ThreadPoolExecutor(_AT_ONCE, "scale"))
-
-    def start(first: int) -> Clients:
-        target = Target("mqtt", url=url, announce="scale", first=first)
-        return stack.enter_context(closing(Clients(target, folder, min(_EACH, count - first))))
-
-    fleets = list(starters.map(start, range(0, count, _EACH)))
-    return lambda load: list(starters.map(lambda each: each.drive(load), fleets))
-
-
-def _step(
-    options: ScaleOptions,
-    count: int,
-    drive: Callable[[Load], list[DrivenTurn]],
-    roles: tuple[Sequence[int], Sequence[int]],
-) -> Step:
-    drive(Load(_WAITING, 1, rate=options.rate))  # each connection once, and the worker's estimates
-    before = [sum(map(seconds_of, pids)) for pids in roles]
-    turns = drive(Load(_WAITING, options.seconds, rate=options.rate))
-    broker, worker = (sum(map(seconds_of, pids)) - spent for pids, spent in zip(roles, before, strict=True))
-    delays, seconds = [delay for turn in turns for delay in turn.times], max(turn.seconds for turn in turns)
-    failed = sum(sum(turn.failures.values()) + turn.dropped for turn in turns)
-    done = max(1, len(delays))
-    p50, p99 = np.quantile(delays or [float("nan")], (0.5, 0.99)).tolist()
-    return Step(
-        vehicles=count,
-        sent=(len(delays) + failed) / seconds,
-        answered=len(delays) / seconds,
-        failed=failed,
-        p50=p50,
-        p99=p99,
-        broker_us=1e6 * broker / done,
-        broker_share=broker / seconds,
-        broker_bytes=sum(map(resident_bytes, roles[0])),
-        vehicles_us=1e6 * sum(turn.cpu_s for turn in turns) / done,
-        worker_us=1e6 * worker / done,
-    )
 
 
 def _workload(repository: Path, size: int) -> Workload:
@@ -228,36 +153,3 @@ def _newcomer(url: str, count: int) -> float:
     if not has_come:
         raise ModelFailed(f"{left[0]} of {count} retained states did not come to a newcomer")
     return time.perf_counter() - begin
-
-
-def scale_grid(options: ScaleOptions, steps: Sequence[Step]) -> Grid:
-    """Return the table of a measurement."""
-    rows = [
-        (
-            step.vehicles,
-            step.answered,
-            step.failed,
-            1000 * step.p50,
-            1000 * step.p99,
-            step.broker_us,
-            100 * step.broker_share,
-            step.broker_bytes / 2**20,
-            step.vehicles_us,
-            step.worker_us,
-        )
-        for step in steps
-    ]
-    headings = (
-        "vehicles",
-        "results/s",
-        "failed",
-        "p50 ms",
-        "p99 ms",
-        "broker us",
-        "broker %",
-        "broker MiB",
-        "vehicles us",
-        "worker us",
-    )
-    title = f"{options.rate:g} requests/s of {options.size} bytes from each vehicle; processor time for a request"
-    return Grid(title, headings, rows, words=0)

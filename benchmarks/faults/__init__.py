@@ -5,7 +5,7 @@ The tests in `tests/faults` are made of these parts; `python -m benchmarks soak`
 
 from benchmarks.faults.figures import Figure, Figures, as_markdown
 from benchmarks.faults.traffic import EchoTraffic, RequestRecord
-from benchmarks.faults.watching import Peak, beside, open_files
+from benchmarks.faults.watching import beside, open_files
 from benchmarks.faults.workers import MODEL, Workers
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "EchoTraffic",
     "Figure",
     "Figures",
-    "Peak",
     "RequestRecord",
     "Workers",
     "as_markdown",

@@ -123,7 +123,7 @@ class ComparedSeries:
     def ratio(self, base: ComparedSeries) -> float | None:
         """Return the median of the rounds' ratios of its rate to another's: what slows a round down slows both."""
         pairs = zip(self.rounds, base.rounds, strict=False)  # the last round may have been interrupted
-        ratios = [one.turn.rate / other.turn.rate for one, other in pairs if other.turn.times]
+        ratios = [one.turn.rate / other.turn.rate for one, other in pairs if other.turn.results]
         return median(ratios) if ratios else None
 
 
@@ -273,14 +273,14 @@ def _warm_up(load: Load) -> Load:
     return structs.replace(load, seconds=seconds, samples=load.samples // 5)
 
 
-def report_comparison(comparison: Comparison, options: CompareOptions) -> Report:
+def report_comparison(comparison: Comparison, options: CompareOptions, what: str = "Ways to a model") -> Report:
     """Return the report: a row for each contestant and setting, medians with their spread."""
     found = comparison.found
     bases = {each.setting: each for each in reversed(found) if each.rounds}
     base = next((each.contestant for each in found if each.rounds), "")
     rows = [_row(each, bases.get(each.setting), base) for each in found]
     headings = [name for name in rows[0] if name == "why not" or any(row[name] is not None for row in rows)]
-    title = f"Ways to a model, {options.rounds} rounds, {_lasting(options.load)}{_link(options.link)}"
+    title = f"{what}, {options.rounds} rounds, {_lasting(options.load)}{_link(options.link)}"
     grid = Grid(title, headings, [[row.get(name) for name in headings] for row in rows], words=5, ends_in_words=True)
     about = (
         f"Medians of {options.rounds} interleaved rounds of {_lasting(options.load)}, with the least and the greatest; "
@@ -303,9 +303,13 @@ def _link(link: LinkShape) -> str:
 
 
 def _panels(options: CompareOptions) -> list[Panel]:
-    for over, numbers in (("vehicles", options.vehicles), ("workers", options.workers)):
-        if len(numbers) > 1:
-            return [Panel(each, [each], over=over, by="contestant") for each in ("results/s", "p99 ms")]
+    is_over = {
+        "vehicles": len(options.vehicles) > 1,
+        "workers": len(options.workers) > 1,
+        "callers": len(options.callers) > 2,
+    }
+    for over in filter(is_over.get, is_over):
+        return [Panel(each, [each], over=over, by="contestant") for each in ("results/s", "p99 ms")]
     return [Panel("results/s", ["results/s"], is_log=True), Panel("p50, ms", ["p50 ms"], is_log=True)]
 
 
@@ -360,7 +364,7 @@ def _taken(rounds: Sequence[ComparedRound]) -> dict[str, Cell]:
     """Return what each part took of the machine: processor time a result, and peak memory."""
     figures: dict[str, Cell] = {}
     for role in rounds[0].cpu_s:
-        spent = [found.cpu_s[role] / max(1, len(found.turn.times)) for found in rounds]
+        spent = [found.cpu_s[role] / max(1, found.turn.results) for found in rounds]
         figures[f"{role} CPU ms"] = 1000 * median(spent)
         figures[f"{role} MiB"] = median(found.peaks[role] for found in rounds) / _MIB
     return figures

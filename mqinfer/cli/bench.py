@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
@@ -20,18 +20,22 @@ from mqinfer.bench.site_load import SiteLoad, measure_load, random_inputs, repor
 from mqinfer.bench.workloads import WORKLOADS, Workload, check_workloads, load_workloads, record_workload
 from mqinfer.cli.bench_seeds import seeds
 from mqinfer.cli.infer import named_inputs, read_input
-from mqinfer.cli.options import AsJson, ConnectionOptions, plain_console, table_console, with_connection, with_group
+from mqinfer.cli.options import (
+    AsJson,
+    ConnectionOptions,
+    numbers,
+    plain_console,
+    table_console,
+    with_connection,
+    with_group,
+)
 from mqinfer.client import Client, ClientOptions
 from mqinfer.lab.report_files import Report, check_files, write_report
 from mqinfer.lab.reports import as_json, print_grid
 from mqinfer.lab.zoo import build
 from mqinfer.protocol.errors import ConfigError
 
-_Number = TypeVar("_Number", int, float)
 _LOAD = SiteLoad()
-_KINDS: Mapping[object, str] = {int: "whole numbers", float: "numbers"}
-_MOST = 1_000_000
-"""Bound of callers, and of requests a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +107,8 @@ def load(
 
     Each load lasts for --seconds after a short one that is not counted. The request is always the same.
     """
-    loads = _numbers("--callers", callers or (() if rate else _LOAD.callers), int)
-    options = SiteLoad(loads, _numbers("--rate", rate or (), float), seconds, timeout, version, encoding)
+    loads = numbers("--callers", callers or (() if rate else _LOAD.callers), int)
+    options = SiteLoad(loads, numbers("--rate", rate or (), float), seconds, timeout, version, encoding)
     given = [read_input(text) for text in input_ or ()]
     most, usual = max(loads, default=1), ClientOptions()
     room = replace(usual, window=max(usual.window, most), max_pending=max(usual.max_pending, most))
@@ -179,10 +183,10 @@ def compare(
     is kept.
     """
     counts = {"--vehicles": vehicles, "--workers": workers, "--callers": callers}
-    numbers = [_numbers(option, [text], int) for option, text in counts.items()]
+    tried = [numbers(option, [text], int) for option, text in counts.items()]
     load_ = Load(1, math.inf if samples else seconds, samples, rate)
     shaped = LinkShape(link.link_mbit, link.link_delay, link.link_loss)
-    options = CompareOptions(numbers[0], numbers[1], load_, numbers[2], rounds, shaped, triton)
+    options = CompareOptions(tried[0], tried[1], load_, tried[2], rounds, shaped, triton)
     ways = chosen(contestant or ())
     with TemporaryDirectory(prefix="mqinfer-bench-") as folder:
         comparison = Comparison(_workloads(sent, Path(folder)), ways, options, _progress)
@@ -245,14 +249,3 @@ def segmentation(
 ) -> None:
     """Compare where a worker's time goes for versions of a segmentation model: logits, fused argmax."""
     files.keep(report_segmentation(measure_segmentation(repository, model, [before, *after], rounds, _progress)))
-
-
-def _numbers(option: str, given: Sequence[str | float], kind: Callable[[str], _Number]) -> tuple[_Number, ...]:
-    try:
-        numbers = tuple(kind(each) for text in given for each in str(text).split(","))
-    except ValueError as error:
-        text = ",".join(map(str, given))
-        raise ConfigError(f"{option} {text!r}: expected {_KINDS[kind]} separated by commas") from error
-    if not all(0 < each < _MOST for each in numbers):
-        raise ConfigError(f"{option}: expected numbers above 0 and below {_MOST:,}")
-    return numbers

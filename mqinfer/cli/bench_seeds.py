@@ -13,7 +13,7 @@ from mqinfer.bench.seeds.experiment import Bench
 from mqinfer.bench.seeds.experiments import run_experiments
 from mqinfer.bench.seeds.report import SeedFigures, as_grids, as_whole, write_folder
 from mqinfer.bench.seeds.rows import Measured, join, read_published
-from mqinfer.cli.options import AsJson, plain_console, table_console
+from mqinfer.cli.options import AsJson, numbers, plain_console, table_console
 from mqinfer.lab.machine import describe_machine
 from mqinfer.lab.reports import check_plots, print_grid
 from mqinfer.protocol.errors import ConfigError
@@ -61,8 +61,9 @@ def seeds(
     tables = _chosen([row.table for row in published], documents or (), table or ())
     if output:
         check_plots()
-    of_004 = _counts("--replicas", replicas, 64), _counts("--frames", frames, 5000) if frames else (), labels
-    bench = Bench(repository, full, source, tables, plain_console(stderr=True).print, *of_004)
+    servers = tuple(sorted(set(numbers("--replicas", [replicas], int, 64))))
+    counts = numbers("--frames", [frames], int, 5000) if frames else ()
+    bench = Bench(repository, full, source, tables, plain_console(stderr=True).print, servers, counts, labels)
     machine, found, reasons = describe_machine(_PACKAGES), list[Measured](), dict[str, str]()
     try:
         run_experiments(bench, found, reasons)
@@ -83,13 +84,6 @@ def _show(figures: SeedFigures, output: Path | None, *, as_json: bool) -> None:
             print_grid(grid, table_console())
     for path in write_folder(figures, output) if output else ():
         typer.echo(f"wrote {path}", err=as_json)
-
-
-def _counts(option: str, text: str, most: int) -> tuple[int, ...]:
-    counts = sorted({int(each) if each.strip().isdecimal() else 0 for each in text.split(",")})
-    if not 0 < counts[0] <= counts[-1] <= most:
-        raise ConfigError(f"{option} {text!r}: expected whole numbers from 1 to {most}, separated by commas")
-    return tuple(counts)
 
 
 def _chosen(known: Sequence[str], documents: Sequence[str], tables: Sequence[str]) -> frozenset[str]:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
 from mqinfer.cli.settings import CONFIG_FILE, ConfigFile
 from mqinfer.logs import LogFormat, LogLevel, LogSettings, set_up
+from mqinfer.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from mqinfer.broker.address import BrokerAddress
 
+_Number = TypeVar("_Number", int, float)
+_KINDS: Mapping[object, str] = {int: "whole numbers", float: "numbers"}
 _EMPTY = inspect.Parameter.empty
 """Default of an option that must be stated."""
 _WIDE = 10_000
@@ -222,3 +225,28 @@ def table_console() -> Console:
     if not console.is_terminal:
         console.width = _WIDE
     return console
+
+
+def numbers(
+    option: str, given: Sequence[str | float], kind: Callable[[str], _Number], most: int = 1_000_000
+) -> tuple[_Number, ...]:
+    """Return the numbers of an option that lists them, separated by commas.
+
+    Args:
+        option: Its name, for the error.
+        given: Each time that it was stated.
+        kind: `int` or `float`.
+        most: Greatest number.
+
+    Raises:
+        ConfigError: One is no number, or not above 0 and up to `most`.
+    """
+    texts = [each for text in given for each in str(text).split(",")]
+    try:
+        found = tuple(map(kind, texts))
+    except ValueError:
+        found = ()
+    if len(found) < len(texts) or not all(0 < each <= most for each in found):
+        expected = f"{_KINDS[kind]} above 0 and up to {most:,}"
+        raise ConfigError(f"{option} {','.join(texts)!r}: expected {expected}, separated by commas")
+    return found

@@ -139,7 +139,7 @@ def test_contestants_are_known_by_name() -> None:
         (["quic"], "no contestant is called 'quic'"),
         (["--workload", "huge"], "no workload is called 'huge'"),
         (["--recording", "x.mcap"], "--recording and --model belong together"),
-        (["--vehicles", "0"], "--vehicles: expected numbers above 0"),
+        (["--vehicles", "0"], "--vehicles '0': expected whole numbers above 0"),
         (["--workers", "one"], "--workers 'one': expected whole numbers"),
         (["--recording", "x.mcap", "--model", "seg", "--repository", "none"], "there is no model 'seg'"),
         (["--csv", "none/x.csv"], "there is no folder none"),

@@ -110,8 +110,8 @@ def test_a_picture_is_what_each_request_carries(load: Callable[..., Result], tmp
     [
         (["--callers", "1.5"], "--callers '1.5': expected whole numbers"),
         (["--rate", "a,2"], "--rate 'a,2': expected numbers"),
-        (["--callers", "0"], "--callers: expected numbers above 0"),
-        (["--rate", "nan"], "--rate: expected numbers above 0"),
+        (["--callers", "0"], "--callers '0': expected whole numbers above 0"),
+        (["--rate", "nan"], "--rate 'nan': expected numbers above 0"),
         (["--plot", "a.doc"], "ends with one of .png"),
         (["--csv", "nowhere/a.csv"], "there is no folder nowhere"),
     ],

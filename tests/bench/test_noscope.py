@@ -151,7 +151,7 @@ def results() -> dict[str, SettingResult]:
     """Return known figures: the reference on each of ten frames, and a cascade that asks it for two."""
     stages = (Stage.EDGE,) * 7 + (Stage.REUSE,) + (Stage.WORKER,) * 2
     answers = (True,) * 5 + (False,) * 5
-    worker = Component("reference", 1, 2.0, 700.0)
+    worker = Component("reference", 2.0, 700.0)
 
     def result(setting: Setting, seconds: float) -> SettingResult:
         is_every = setting.name == EVERY
@@ -196,7 +196,7 @@ def test_a_client_that_fails_is_quoted(tmp_path: Path) -> None:
     with pytest.raises(ModelFailed, match="ended with 3: no such model"):
         run_pinned([sys.executable, "-c", "import sys; print('no such model', file=sys.stderr); sys.exit(3)"], tmp_path)
     took = run_pinned([sys.executable, "-c", "sum(range(10**7))"], tmp_path)
-    assert (took.name, took.processes) == ("client", 1)
+    assert took.name == "client"
     assert took.cpu_s > 0
 
 
@@ -230,9 +230,9 @@ def test_a_number_of_frames_that_table_1_lacks_is_refused(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        (["--replicas", "0"], "--replicas '0': expected whole numbers from 1 to 64"),
+        (["--replicas", "0"], "--replicas '0': expected whole numbers above 0 and up to 64"),
         (["--replicas", "two"], "--replicas 'two'"),
-        (["--replicas", "1,65"], "from 1 to 64"),
+        (["--replicas", "1,65"], "up to 64"),
         (["--frames", "50,"], "--frames '50,'"),
     ],
 )

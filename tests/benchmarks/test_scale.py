@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.scale import ScaleOptions, measure_scale, measure_states, scale_grid
+from benchmarks.scale import ScaleOptions, measure_scale, measure_states
 from mqinfer.protocol.errors import ConfigError
 
 
@@ -13,15 +13,15 @@ from mqinfer.protocol.errors import ConfigError
 def test_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request of each vehicle is answered, also where vehicles are in several processes."""
     said: list[str] = []
-    monkeypatch.setattr("benchmarks.scale._EACH", 2)
-    options = ScaleOptions((1, 5), rate=2, seconds=2)
-    few, many = measure_scale(options, said.append)
-    assert (few.vehicles, many.vehicles) == (1, 5)
-    assert few.failed == many.failed == 0
-    assert few.answered < many.answered
-    assert 0 < many.p50 <= many.p99
-    assert many.broker_bytes > 1 << 20
-    assert len(said) == len(scale_grid(options, [few, many]).rows) == 2
+    monkeypatch.setattr("mqinfer.bench.contestants.clients._EACH", 2)
+    report = measure_scale(ScaleOptions((1, 5), rate=2, seconds=2), said.append)
+    few, many = (dict(zip(report.grid.headings, row, strict=True)) for row in report.grid.rows)
+    assert (few["vehicles"], many["vehicles"]) == (1, 5)
+    assert few["failed"] == many["failed"] == 0
+    assert float(few["results/s"] or 0) < float(many["results/s"] or 0)
+    assert 0 < float(many["p50 ms"] or 0) <= float(many["p99 ms"] or 0)
+    assert float(many["broker MiB"] or 0) > 1
+    assert len(said) == 2
 
 
 @pytest.mark.broker

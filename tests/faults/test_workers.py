@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults import EchoTraffic, Figures, Peak, Workers, beside
+from benchmarks.faults import EchoTraffic, Figures, Workers, beside
+from mqinfer.bench.processor_time import CpuMeter
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client.options import Silence
 from mqinfer.lab.profiling.memory import resident_bytes
@@ -271,12 +272,11 @@ def test_overload(
     workers(delay, delay, url=own_broker.url, width=width)
     client: EchoTraffic = traffic(own_broker.url, width=width, window=16, max_pending=64, first=8)
     before = resident_bytes(os.getpid())
-    peak = Peak([os.getpid(), own_broker.pid])
+    meter = CpuMeter({"broker": [own_broker.pid], "edge": [os.getpid()]})
     rate = 2 * 2000 / delay
     start, done = time.monotonic(), len(client.ended)
-    with peak:
-        client.pace(rate, int(rate * seconds), timeout=0.5)
-        client.wait()
+    client.pace(rate, int(rate * seconds), timeout=0.5)
+    client.wait()
     took = time.monotonic() - start
     ok = sum(each.outcome is Outcome.OK for each in client.ended[done:])
     counters = client.check()
@@ -284,7 +284,8 @@ def test_overload(
     row = f"overload 2x, {seconds} s, requests of {width * 8 // 1_000_000} MB with a deadline of 0.5 s"
     figure(row, "goodput / capacity", f"{goodput:.2f}", ">= 0.95", passed=goodput >= 0.95)
     figure(row, "outcomes", client.outcomes(), "each stated")
-    broker, edge = peak[own_broker.pid] / 2**20, (peak[os.getpid()] - before) / 2**20
+    peaks = meter.peaks()
+    broker, edge = peaks["broker"] / 2**20, (peaks["edge"] - before) / 2**20
     figure.bound(row, "broker's resident memory", broker, 250, ".0f MB")
     bound = 2 * 64 * width * 8 >> 20
     figure.bound(row, "edge's growth", edge, bound, ".0f MB", why="64 pending, twice")

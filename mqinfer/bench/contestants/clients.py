@@ -1,4 +1,4 @@
-"""The client process of a contestant: its vehicles, each with a connection of its own, in one asyncio loop."""
+"""The client processes of a contestant: its vehicles, each with a connection of its own, in an asyncio loop."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import asyncio
 import gc
 import sys
 import time
-from contextlib import AsyncExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from mqinfer.bench.contestants.driving import Ask, DrivenTurn, Load, drive
+from mqinfer.bench.contestants.driving import Ask, DrivenTurn, Load, drive, merged
 from mqinfer.bench.contestants.ways import WAYS, Connection, Target
 from mqinfer.bench.processes import Program, say
 from mqinfer.bench.workloads import Workload
@@ -22,6 +23,10 @@ from mqinfer.protocol.errors import ModelFailed, MqinferError
 _ERROR = "error: "
 _COUNTED = 8
 """Requests over a link that counts bytes."""
+_EACH = 100
+"""Vehicles of one process: each has a timer's thread, and with many more they keep each other from running."""
+_AT_ONCE = 16
+"""Processes that start at the same time."""
 
 
 class _Job(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -35,8 +40,8 @@ _JOBS = msgspec.json.Decoder(_Job)
 _TURNS = msgspec.json.Decoder(DrivenTurn)
 
 
-class Clients(Program):
-    """Vehicles in a process of their own.
+class Clients:
+    """Vehicles in processes of their own.
 
     Args:
         target: What they ask, and how.
@@ -45,20 +50,30 @@ class Clients(Program):
 
     Raises:
         ModelFailed: The first request fails, or returns another output than the model.
-        ModelNotLoadable: The process ended.
+        ModelNotLoadable: A process ended.
     """
 
     def __init__(self, target: Target, folder: Path, vehicles: int) -> None:
-        super().__init__(main, msgspec.json.encode(target).decode(), folder, vehicles)
-        self._check(self.first_line)
+        with ExitStack() as stack:
+            self._threads = stack.enter_context(ThreadPoolExecutor(_AT_ONCE, "mqinfer-bench-clients"))
+
+            def start(first: int) -> _Process:
+                own = msgspec.structs.replace(target, first=first)
+                process = _Process(own, folder, min(_EACH, vehicles - first))
+                stack.callback(process.close)
+                return process
+
+            self._processes = list(self._threads.map(start, range(0, vehicles, _EACH)))
+            self._stack = stack.pop_all()
 
     def drive(self, load: Load) -> DrivenTurn:
         """Take a turn.
 
         Raises:
-            ModelNotLoadable: The process ended.
+            ModelNotLoadable: A process ended.
         """
-        return _TURNS.decode(self._do(_Job(load)))
+        job = _Job(msgspec.structs.replace(load, samples=-(-load.samples // len(self._processes))))
+        return merged([_TURNS.decode(line) for line in self._threads.map(lambda each: each.do(job), self._processes)])
 
     def connect(self, port: int) -> None:
         """Open one more connection, over another port, and send the first request.
@@ -66,7 +81,7 @@ class Clients(Program):
         Raises:
             ModelFailed: It fails.
         """
-        self._do(_Job(port=port))
+        self._processes[0].do(_Job(port=port))
 
     def count(self) -> int:
         """Send some requests over that connection, close it, and return how many.
@@ -74,9 +89,20 @@ class Clients(Program):
         Raises:
             ModelFailed: One fails.
         """
-        return int(self._do(_Job()))
+        return int(self._processes[0].do(_Job()))
 
-    def _do(self, job: _Job) -> str:
+    def close(self) -> None:
+        """End the processes."""
+        self._stack.close()
+
+
+class _Process(Program):
+    def __init__(self, target: Target, folder: Path, vehicles: int) -> None:
+        super().__init__(main, msgspec.json.encode(target).decode(), folder, vehicles)
+        self._check(self.first_line)
+
+    def do(self, job: _Job) -> str:
+        """Have it do a job; return its answer."""
         return self._check(self.ask(msgspec.json.encode(job).decode()))
 
     def _check(self, line: str) -> str:

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
+from random import Random
 from typing import TypeVar
 
 from msgspec import Struct
@@ -16,6 +17,8 @@ from mqinfer.protocol.errors import MqinferError
 _T = TypeVar("_T")
 Ask = Callable[[int], Awaitable[object]]
 """Sends the frame of a number, and returns once its output is there."""
+_MOST_TIMES = 10_000
+"""Times that a turn keeps, so that a million requests take no more memory than ten thousand."""
 
 
 class Load(Struct, frozen=True):
@@ -40,7 +43,8 @@ class DrivenTurn(Struct, frozen=True):
 
     Attributes:
         seconds: From the first request's start to the last one's end.
-        times: Seconds of each result: from its request, or from the moment that its frame was due.
+        times: Seconds of a result: from its request, or from the moment that its frame was due. Of more than 10,000
+            results those of 10,000 that were drawn at random.
         vehicles: Results of each vehicle.
         failures: Requests without a result, by code.
         dropped: Frames that a newer one replaced.
@@ -57,15 +61,34 @@ class DrivenTurn(Struct, frozen=True):
     peak_bytes: int = 0
 
     @property
+    def results(self) -> int:
+        """Results of all vehicles."""
+        return sum(self.vehicles)
+
+    @property
     def rate(self) -> float:
         """Results a second."""
-        return len(self.times) / self.seconds
+        return self.results / self.seconds
 
     @property
     def jain(self) -> float:
         """Jain's index of the vehicles' results: 1 where all have as many, 1/n where one of n has all."""
         squares = len(self.vehicles) * sum(each**2 for each in self.vehicles)
-        return sum(self.vehicles) ** 2 / squares if squares else 0.0
+        return self.results**2 / squares if squares else 0.0
+
+
+def merged(turns: Sequence[DrivenTurn]) -> DrivenTurn:
+    """Return the turn of vehicles in several processes, each with as many, as that of all of them."""
+    failures = sum((Counter(turn.failures) for turn in turns), Counter[str]())
+    return DrivenTurn(
+        max(turn.seconds for turn in turns),
+        [each for turn in turns for each in turn.times],
+        [each for turn in turns for each in turn.vehicles],
+        dict(failures),
+        sum(turn.dropped for turn in turns),
+        sum(turn.cpu_s for turn in turns),
+        sum(turn.peak_bytes for turn in turns),
+    )
 
 
 class _Watch:
@@ -76,7 +99,8 @@ class _Watch:
         self.started, self.begin = 0, clock()
         self.turn = DrivenTurn(0.0, [], [0] * vehicles)
         self.failures: Counter[str] = Counter()
-        self.dropped = 0
+        self.dropped = self._results = 0
+        self._random = Random(0)  # noqa: S311 - no secret
 
     def take(self) -> int | None:
         """Return the number of the next request; None where none may start any more."""
@@ -93,8 +117,16 @@ class _Watch:
         except MqinferError as error:
             self.failures[error.code] += 1
         else:
-            self.turn.times.append(self.clock() - since)
+            self._keep(self.clock() - since)
             self.turn.vehicles[vehicle] += 1
+
+    def _keep(self, seconds: float) -> None:
+        """Keep a time; of too many each is kept with the same chance (Vitter's algorithm R)."""
+        self._results += 1
+        if len(self.turn.times) < _MOST_TIMES:
+            self.turn.times.append(seconds)
+        elif (place := int(self._random.random() * self._results)) < _MOST_TIMES:
+            self.turn.times[place] = seconds
 
     def end(self) -> DrivenTurn:
         turn = self.turn

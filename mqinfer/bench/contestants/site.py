@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from mqinfer.bench.contestants import gateway, model_server, script
 from mqinfer.bench.contestants.secure import SecureBroker
@@ -25,6 +25,7 @@ from mqinfer.cloud_worker.supervision.planning import plan_versions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.protocol.errors import ConfigError
 
+_T = TypeVar("_T")
 Pids = Mapping[str, Sequence[int]]
 """Processes beside the client's by their role: `broker`, `gateway`, `worker`."""
 
@@ -40,33 +41,44 @@ class Site:
     """
 
     def __init__(self, workload: Workload, workers: int = 1, vehicles: int = 1, triton: Path | None = None) -> None:
-        self._workload, self._workers, self._vehicles, self._triton = workload, workers, vehicles, triton
+        self.workload = workload
+        self._workers, self._vehicles, self._triton = workers, vehicles, triton
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         self.folder = Path(self._stack.enter_context(TemporaryDirectory(prefix="mqinfer-bench-")))
-        self._workload.save(self.folder)
+        self.workload.save(self.folder)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    def use(self, started: AbstractContextManager[_T]) -> _T:
+        """Start something that ends with the site."""
+        return self._stack.enter_context(started)
+
+    def serve(self, workload: Workload, broker: BrokerAddress, **options: Any) -> Sequence[int]:
+        """Start the workers of a workload's model, with these options; return their processes."""
+        specs = _workload_specs(workload, broker, self._workers, **options)
+        return list(self.use(worker_processes(specs)).pids.values())
+
     @cached_property
     def mqtt(self) -> tuple[int, Pids]:
         """Port of a Mosquitto, with workers behind it."""
-        return self._broker.port, {"broker": [self._broker.pid], "worker": self._workers_at(_address(self._broker))}
+        workers = self.serve(self.workload, BrokerAddress.parse(self.broker.url))
+        return self.broker.port, {"broker": [self.broker.pid], "worker": workers}
 
     @cached_property
     def secure(self) -> tuple[Target, Pids]:
         """The same over TLS, with certificates on both sides and rules of access."""
-        broker = self._stack.enter_context(SecureBroker(self._vehicles + 1))
-        return broker.target, {"broker": [broker.pid], "worker": self._workers_at(broker.worker_address)}
+        broker = self.use(SecureBroker(self._vehicles + 1))
+        return broker.target, {"broker": [broker.pid], "worker": self.serve(self.workload, broker.worker_address)}
 
     @cached_property
     def gateway(self) -> tuple[Mapping[str, int], Pids]:
         """Ports of a gateway's fronts, before the same workers."""
         _, pids = self.mqtt
-        program = self._program(gateway.serve, self._broker.url)
+        program = self._program(gateway.serve, self.broker.url)
         return json.loads(program.first_line), {"gateway": [program.pid], **pids}
 
     @cached_property
@@ -78,42 +90,35 @@ class Site:
     @cached_property
     def script(self) -> tuple[int, Pids]:
         """Port of the same Mosquitto, with the script's worker behind it."""
-        load = self._workload
+        load = self.workload
         program = self._program(
-            script.serve, self._broker.port, load.path.parents[2], load.model, load.input, load.output
+            script.serve, self.broker.port, load.path.parents[2], load.model, load.input, load.output
         )
-        return self._broker.port, {"broker": [self._broker.pid], "worker": [program.pid]}
+        return self.broker.port, {"broker": [self.broker.pid], "worker": [program.pid]}
 
     @cached_property
     def triton(self) -> tuple[Target, Pids]:
         """Triton."""
         packages = find_packages(self._triton)
-        port, pids = self._stack.enter_context(triton_server(packages, self._workload, self.folder))
+        port, pids = self.use(triton_server(packages, self.workload, self.folder))
         return Target("triton", port, packages=str(packages)), {"worker": pids}
 
     @cached_property
-    def _broker(self) -> PrivateBroker:
-        return self._stack.enter_context(PrivateBroker())
+    def broker(self) -> PrivateBroker:
+        """A Mosquitto."""
+        return self.use(PrivateBroker())
 
     def _program(self, main: Callable[..., None], *arguments: object) -> Program:
         program = Program(main, *arguments)
         self._stack.callback(program.close)
         return program
 
-    def _workers_at(self, broker: BrokerAddress) -> Sequence[int]:
-        specs = workload_specs(self._workload, broker, self._workers)
-        return list(self._stack.enter_context(worker_processes(specs)).pids.values())
 
-
-def _address(broker: PrivateBroker) -> BrokerAddress:
-    return BrokerAddress.parse(broker.url)
-
-
-def workload_specs(workload: Workload, broker: BrokerAddress, count: int = 1, **options: Any) -> list[ProcessSpec]:
+def _workload_specs(workload: Workload, broker: BrokerAddress, count: int, **options: Any) -> list[ProcessSpec]:
     """Return what the worker processes of a workload's model do; options are those of a worker."""
-    repository = workload.path.parents[2]
-    version = default_version(repository, workload.model)
-    template = ProcessSpec(repository, "", 0, broker, WorkerOptions(f"bench-{os.getpid()}", **options), device="cpu")
+    repository, model = workload.path.parents[2], workload.model
+    version, how = default_version(repository, model), WorkerOptions(f"bench-{os.getpid()}-{model}", **options)
+    template = ProcessSpec(repository, "", 0, broker, how, device="cpu")
     return plan_versions([version], template, instances=count)
 
 

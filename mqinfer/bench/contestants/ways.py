@@ -45,6 +45,7 @@ class Target(Struct, frozen=True):
         url: Of a broker in place of the port; each vehicle begins with another server of a cluster.
         announce: What the vehicles say that they are, in states of their own; None for no states.
         first: Number of the first vehicle.
+        model: Where it is another one than the workload's.
     """
 
     kind: str
@@ -55,6 +56,7 @@ class Target(Struct, frozen=True):
     url: str = ""
     announce: str | None = None
     first: int = 0
+    model: str = ""
 
     @property
     def is_lossy(self) -> bool:
@@ -78,9 +80,10 @@ async def _in_process(_: Target, workload: Workload, vehicle: int) -> AsyncItera
 
 @asynccontextmanager
 async def _mqtt(target: Target, workload: Workload, vehicle: int) -> AsyncIterator[Connection]:
-    name, address = _login(target, vehicle)
+    name, address = _login(target, target.first + vehicle)
     options = ClientOptions(timeout=_TIMEOUT_S, max_pending=_MOST)
-    encoder, source = FrameEncoder(target.encoding), f"vehicle-{vehicle}"
+    encoder, source = FrameEncoder(target.encoding), f"vehicle-{target.first + vehicle}"
+    model = target.model or workload.model
     how = encoder.choose(source, is_mosaic=False)
     async with AsyncClient(
         address,
@@ -94,7 +97,7 @@ async def _mqtt(target: Target, workload: Workload, vehicle: int) -> AsyncIterat
         async def infer(value: Any, number: int, encoding: str) -> Any:
             capture = Capture(source, number)
             return await client.infer(
-                workload.model, {workload.input: value}, encoding=encoding, outputs=[workload.output], capture=capture
+                model, {workload.input: value}, encoding=encoding, outputs=[workload.output], capture=capture
             )
 
         async def ask(number: int) -> Array:
@@ -117,9 +120,7 @@ async def _mqtt(target: Target, workload: Workload, vehicle: int) -> AsyncIterat
 def _login(target: Target, vehicle: int) -> tuple[str | None, BrokerAddress]:
     if target.url:
         scheme, _, places = target.url.partition("://")
-        return f"car-{target.first + vehicle}", BrokerAddress.parse(
-            f"{scheme}://{','.join(rotated(places.split(','), target.first + vehicle))}"
-        )
+        return f"car-{vehicle}", BrokerAddress.parse(f"{scheme}://{','.join(rotated(places.split(','), vehicle))}")
     if not target.logins:
         return None, BrokerAddress.parse(f"mqtt://127.0.0.1:{target.port}")
     name, *files = target.logins[vehicle]
@@ -141,7 +142,7 @@ def request_maker(workload: Workload) -> Callable[[Array], bytes]:
     return lambda frame: b"".join((head, frame.data.cast("B")))
 
 
-def _predict_maker(workload: Workload) -> Callable[[Array], bytes]:
+def predict_maker(workload: Workload) -> Callable[[Array], bytes]:
     """Return what makes a request as TensorFlow Serving's clients do: the tensor's content in a field of its own."""
     from mqinfer.gateway.messages import message_class
 
@@ -223,7 +224,8 @@ def _described(workload: Workload, frame: Array) -> dict[str, object]:
     return {"name": workload.input, "datatype": str(datatype_of(frame.dtype)), "shape": frame.shape}
 
 
-def _predict_body(workload: Workload, frame: Array) -> tuple[bytes, dict[str, str]]:
+def predict_body(workload: Workload, frame: Array) -> tuple[bytes, dict[str, str]]:
+    """Return the body of a request to TensorFlow Serving's REST API, in numbers of text, and its headers."""
     return json.dumps({"inputs": {workload.input: frame.tolist()}}).encode(), {}
 
 
@@ -291,9 +293,9 @@ WAYS: Mapping[str, Way] = {
     "script": script.connect,
     "bare": _over_grpc(METHOD, lambda _: lambda frame: frame.tobytes(), _tail),
     "grpc": _over_grpc(INFER, request_maker, _tail),
-    "tfs-grpc": _over_grpc(_PREDICT, _predict_maker, _predicted),
+    "tfs-grpc": _over_grpc(_PREDICT, predict_maker, _predicted),
     "rest-json": _over_rest("v2/models/{}/infer", _json_body, _json_output),
     "rest-binary": _over_rest("v2/models/{}/infer", _binary_body, _tail),
-    "tfs-rest": _over_rest("v1/models/{}:predict", _predict_body, _predict_output),
+    "tfs-rest": _over_rest("v1/models/{}:predict", predict_body, _predict_output),
     "triton": _triton,
 }

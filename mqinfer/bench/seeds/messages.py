@@ -6,13 +6,15 @@ import base64
 import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
+from mqinfer.bench.contestants.ways import predict_body, predict_maker, request_maker
 from mqinfer.bench.seeds.experiment import Bench
 from mqinfer.bench.seeds.rows import Measured, of_rounds
+from mqinfer.bench.workloads import Workload
 from mqinfer.client.request import make_request
 from mqinfer.extras import check_packages
 from mqinfer.protocol.datatypes import Array
@@ -44,53 +46,30 @@ def messages(bench: Bench) -> Iterator[Measured]:
 
 
 def _forms(array: Array) -> Mapping[str, Callable[[], bytes]]:
-    shape = list(array.shape)
-
-    def oip() -> bytes:
-        described = {"name": _INPUT, "datatype": "FP32", "shape": shape}
-        kind = _message("inference.ModelInferRequest")
-        request = kind(model_name=_MODEL, inputs=[described], raw_input_contents=[array.tobytes()])
-        return bytes(request.SerializeToString())
-
-    def tfs() -> bytes:
-        request = _message("tensorflow.serving.PredictRequest")()
-        tensor = request.inputs[_INPUT]
-        tensor.dtype, tensor.tensor_content = 1, array.tobytes()  # 1: DT_FLOAT
-        for size in shape:
-            tensor.tensor_shape.dim.add(size=size)
-        return bytes(request.SerializeToString())
-
-    def numbers() -> bytes:
-        return json.dumps({"inputs": {_INPUT: array.tolist()}}).encode()
+    asked = Workload(_MODEL, _MODEL, Path(_MODEL), _INPUT, array, "output", array)
 
     def text() -> bytes:
         content = base64.b64encode(array.tobytes()).decode()
-        return json.dumps({"inputs": {_INPUT: {"b64": content, "shape": shape}}}).encode()
+        return json.dumps({"inputs": {_INPUT: {"b64": content, "shape": list(array.shape)}}}).encode()
 
     def xml() -> bytes:
         return f"<input>{''.join(f'<v>{value}</v>' for value in array.ravel().tolist())}</input>".encode()
 
-    def mqinfer() -> bytes:
-        return encode_request(make_request(_MODEL, {_INPUT: array}, {}))
-
     return {
-        "OIP protobuf": oip,
-        "TFS protobuf": tfs,
-        "mqinfer": mqinfer,
-        "JSON numbers": numbers,
+        "OIP protobuf": partial(request_maker(asked), array),
+        "TFS protobuf": partial(predict_maker(asked), array),
+        "mqinfer": lambda: encode_request(make_request(_MODEL, {_INPUT: array}, {})),
+        "JSON numbers": lambda: predict_body(asked, array)[0],
         "JSON base64": text,
         "XML": xml,
     }
 
 
-def _message(name: str) -> Any:
+def _from_protobuf(data: bytes) -> Array:
     from mqinfer.gateway.messages import message_class
 
-    return message_class(name)
-
-
-def _from_protobuf(data: bytes) -> Array:
-    return np.frombuffer(_message("inference.ModelInferRequest").FromString(data).raw_input_contents[0], np.float32)
+    request = message_class("inference.ModelInferRequest").FromString(data)
+    return np.frombuffer(request.raw_input_contents[0], np.float32)
 
 
 def _from_json(text: bytes) -> Array:

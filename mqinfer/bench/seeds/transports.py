@@ -40,7 +40,7 @@ def small_frames(bench: Bench) -> Iterator[Measured]:
     for each in found:
         rates = [one.turn.rate for one in each.rounds]
         callers = f"{each.callers} callers" if each.callers > 1 else "1 caller"
-        name, results = _NAMES[each.contestant], sum(len(one.turn.times) for one in each.rounds)
+        name, results = _NAMES[each.contestant], sum(one.turn.results for one in each.rounds)
         yield of_rounds("000.F1", f"{name}, {callers}", rates, results, comment=_about(each), unit="requests/s")
     alone = {each.contestant: each for each in found if each.callers == 1}
     yield from _latencies("224x224", alone)
@@ -85,7 +85,7 @@ def vehicles(bench: Bench) -> Iterator[Measured]:
         turn = each.rounds[0].turn
         about = f"{10 * each.vehicles} offered, {turn.dropped} replaced by newer frames, Jain {turn.jain:.2f}"
         row = f"{each.vehicles} vehicles, {each.workers} workers: answered"
-        yield of_rounds("001.C5", row, [turn.rate], len(turn.times), comment=f"{about}, {_about(each)}")
+        yield of_rounds("001.C5", row, [turn.rate], turn.results, comment=f"{about}, {_about(each)}")
 
 
 def thin_link(bench: Bench) -> Iterator[Measured]:

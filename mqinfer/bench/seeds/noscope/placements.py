@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mqinfer.bench.processes import worker_processes, worker_specs
-from mqinfer.bench.processor_time import seconds_of
+from mqinfer.bench.processor_time import CpuMeter
 from mqinfer.broker.private import PrivateBroker
 from mqinfer.judging.settings import CascadeSettings, write_settings
 from mqinfer.lab.profiling.memory import peak_bytes
@@ -57,13 +57,11 @@ class Component:
 
     Attributes:
         name: `client`, `broker`, `reference` or `small`.
-        processes: How many.
         cpu_s: Processor time of all of them, in seconds; the client's with its start.
         memory_mb: Largest resident memory of all of them together, in megabytes.
     """
 
     name: str
-    processes: int
     cpu_s: float
     memory_mb: float
 
@@ -113,13 +111,10 @@ def measure(setting: Setting, repository: Path, frames: Path, folder: Path) -> S
     if not setting.references:
         return _turn(setting, folder, run_pinned([*command, "--local", "--repository", str(repository)], folder), ())
     with PrivateBroker() as broker, serving(setting, repository, broker.url) as pids:
-        roles = {"broker": [broker.pid], **pids}
-        before = {role: sum(map(seconds_of, each)) for role, each in roles.items()}
+        meter = CpuMeter({"broker": [broker.pid], **pids})
         client = run_pinned([*command, "--broker", broker.url], folder)
-        others = tuple(
-            Component(role, len(each), sum(map(seconds_of, each)) - before[role], sum(map(peak_bytes, each)) / 1e6)
-            for role, each in roles.items()
-        )
+        peaks = meter.peaks()
+        others = tuple(Component(role, cpu_s, peaks[role] / 1e6) for role, cpu_s in meter.spent().items())
     return _turn(setting, folder, client, others)
 
 
@@ -159,7 +154,7 @@ def run_pinned(command: Sequence[str], folder: Path) -> Component:
     if process.returncode:
         message = (folder / "stderr.txt").read_text(encoding="utf-8", errors="replace")[-2000:]
         raise ModelFailed(f"the client of the bench ended with {process.returncode}: {message}")
-    return Component("client", 1, usage.ru_utime + usage.ru_stime, peak_mb)
+    return Component("client", usage.ru_utime + usage.ru_stime, peak_mb)
 
 
 def _turn(setting: Setting, folder: Path, client: Component, others: tuple[Component, ...]) -> SettingResult:
