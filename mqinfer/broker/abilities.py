@@ -1,4 +1,7 @@
-"""Try what mqinfer needs of a broker: `mqinfer broker check`. It uses the state topic of the login's own name."""
+"""Try what mqinfer needs of a broker: `mqinfer broker check`. It uses the state topic of the login's own name.
+
+What an earlier process of that name has left there, such as its will, is set aside meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.connect import make_link
 from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.broker.threaded.link import ThreadedLink
-from mqinfer.protocol.errors import ConfigError, LinkError, MessageTooLarge, NotAuthorized
+from mqinfer.protocol.errors import ConfigError, LinkError, MessageTooLarge, MqinferError, NotAuthorized
+from mqinfer.protocol.states import ClientStatus, read_client_state
 from mqinfer.protocol.topics import Topics
 
 _PATIENCE_S = 2.0
@@ -104,26 +108,46 @@ class Abilities:
             ("shared group", self._shared, "requests reach no worker, or several work on each"),
             ("will", self._will, "a worker that is gone is noticed only by its silence"),
             ("retained will", self._will_stays, "late clients take a worker that is gone for one that serves"),
-            # The last one: the guard of `mqinfer broker` takes a login's rights away for so large a state.
-            ("large packets", self._frames, "frames above the size that passes in time"),
         ]
+        # The last one: the guard of `mqinfer broker` takes a login's rights away for so large a state.
+        large = ("large packets", self._frames, "frames above the size that passes in time")
         if self._address.transport == "nats":  # a link keeps its will there, and takes it back when it returns
             tries = [each for each in tries if each[0] != "retained will"]
         self._link.open()
         with closing(self._link):
-            if self._retained_below(self._topic):
+            states = self._retained_below(self._topic)
+            if not all(map(self._has_ended, states)):
                 taken = f"not known: a process has the name {self._name}; give another with --name"
-                return [Ability(what, None, taken, lost) for what, _, lost in tries]
-            return [Ability(what, *self._attempt(attempt), lost) for what, attempt, lost in tries]
+                return [Ability(what, None, taken, lost) for what, _, lost in (*tries, large)]
+            with self._set_aside(states):
+                found = [self._attempt(*each) for each in tries]
+            return [*found, self._attempt(*large)]
 
     @staticmethod
-    def _attempt(attempt: Callable[[], tuple[bool | None, str]]) -> tuple[bool | None, str]:
+    def _attempt(what: str, attempt: Callable[[], tuple[bool | None, str]], lost: str) -> Ability:
         try:
-            return attempt()
+            return Ability(what, *attempt(), lost)
         except NotAuthorized as error:
-            return None, f"not known: {error}"
+            return Ability(what, None, f"not known: {error}", lost)
         except LinkError as error:
-            return False, str(error)
+            return Ability(what, False, str(error), lost)
+
+    def _has_ended(self, payload: bytes) -> bool:
+        """Return whether a retained state is of a process that has ended, such as a will."""
+        try:
+            _, state = read_client_state(self._topics, self._topic, payload)
+        except MqinferError:
+            return False
+        return state is not None and state.status in {ClientStatus.STOPPED, ClientStatus.LOST}
+
+    @contextmanager
+    def _set_aside(self, states: list[bytes]) -> Iterator[None]:
+        """Remove the retained states of the login's own name, and retain them again at the end."""
+        if states:
+            self._publish(Message(self._topic, b"", retain=True))
+        yield
+        for payload in states:
+            self._publish(Message(self._topic, payload, retain=True))
 
     def _retained_below(self, topic_filter: str) -> list[bytes]:
         """Return what is retained; a message that is not comes behind it."""

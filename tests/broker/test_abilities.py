@@ -8,7 +8,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -22,7 +22,9 @@ from mqinfer.broker.link import Message
 from mqinfer.broker.packets import encode_variable_integer
 from mqinfer.cli.app import app
 from mqinfer.cli.exit_codes import ExitCode
+from mqinfer.protocol.states import ClientState, ClientStatus
 from mqinfer.protocol.topics import Topics
+from tests.broker.heard import Inbox
 
 pytestmark = pytest.mark.broker
 Unique = Callable[[str], str]
@@ -282,14 +284,18 @@ def test_a_broker_of_an_older_version(broker_url: str, unique: Unique) -> None:
     assert "user_properties" in found["round trip"].words
 
 
-def test_a_name_in_use(broker_url: str, unique: Unique) -> None:
-    """The state of a process that has the name is not touched."""
-    name, topics = unique("c"), Topics()
-    link = make_link(broker_url, client_id=name)
-    link.open()
-    link.publish(Message(topics.client_state(name), b"{}", retain=True))
-    link.close()
-    assert {each.holds for each in faults(broker_url, name)} == {None}
+@pytest.mark.parametrize("status", [*ClientStatus, None])
+def test_a_state_that_is_there(broker_url: str, unique: Unique, status: ClientStatus | None) -> None:
+    """That of a process which has the name is not touched, and nothing is tried; one that a process left is kept."""
+    name, topics, found = unique("c"), Topics(), Inbox()
+    state = ClientState(name, status, 1).to_json() if status else b"{}"
+    holds = set() if status in {ClientStatus.STOPPED, ClientStatus.LOST} else {None}
+    with closing(make_link(broker_url, client_id=name)) as link:
+        link.open()
+        link.publish(Message(topics.client_state(name), state, retain=True))
+        assert {each.holds for each in faults(broker_url, name)} == holds
+        link.subscribe(topics.client_state(name), found)
+        assert found.payloads(1) == [state]
 
 
 def test_the_command_as_json(broker_url: str, unique: Unique) -> None:

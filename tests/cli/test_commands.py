@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import platform
 import signal
 import subprocess
@@ -470,7 +471,10 @@ def test_the_demo_overwrites_nothing(tmp_path: Path) -> None:
 @pytest.mark.broker
 @pytest.mark.slow
 def test_the_demo(tmp_path: Path) -> None:
-    """The main job in one command: both drives answered in full, by both workers, and every file named."""
+    """The main job in one command: both drives answered in full before two workers, and every file named.
+
+    Which of the two answers how many is up to how fast they are: on a busy machine one has answered all.
+    """
     found = mqinfer("demo", tmp_path / "out", timeout=600)
     assert found.returncode == 0, found.stderr
     for drive in ("ros1", "ros2"):
@@ -480,7 +484,11 @@ def test_the_demo(tmp_path: Path) -> None:
     results = [tmp_path / "out" / drive / "results.jsonl" for drive in ("ros1", "ros2")]
     counted = subprocess.run([sys.executable, count, *results], capture_output=True, text=True, check=True).stdout
     assert "80 frames, outcomes {'ok': 80}, 0 with more than one" in counted
-    assert counted.count("answered") == 2
+    answered = {line.split()[0]: int(line.split()[2]) for line in counted.splitlines() if " answered " in line}
+    ready = re.findall(r"(\S+) ready: ", (tmp_path / "out" / "log" / "workers.log").read_text())
+    assert len(set(ready)) == 2
+    assert set(answered) <= set(ready)
+    assert sum(answered.values()) == 80
     written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert {tmp_path / "out" / drive / "results.mcap" for drive in ("ros1", "ros2")} <= set(written)
     assert all(str(path) in found.stdout for path in written)

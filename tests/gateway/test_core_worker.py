@@ -67,6 +67,7 @@ def hold(
                 await core.start()
                 assert await client.connection.registry.until(lambda: core.model_ready("echo"), 60)
                 await core.infer(call())  # what one takes is known, and the worker's window
+                await until(lambda: worker.depth == 0)  # it takes note of a reply once that is sent
                 backend.entered.acquire()
                 backend.runs.clear()
                 backend.gate.clear()

@@ -80,6 +80,12 @@ async def test_a_call_with_its_parts_below(front: TfsFront) -> None:
     rows = [{"INPUT0": row, "INPUT1": row} for row in ROWS[:20].tolist()]
     assert len((await front.post("simple:predict", {"instances": rows})).json["predictions"]) == 20
     tracer, requester.tracer = requester.tracer, None
+
+    def are_ended() -> bool:
+        tracer._provider.force_flush()
+        return [span.name.split()[0] for span in memory.get_finished_spans()].count("infer") == 3
+
+    await until(are_ended)  # a request's spans end behind its answer
     tracer.close()
     spans = memory.get_finished_spans()
     (call,) = [span for span in spans if span.name == "call"]
