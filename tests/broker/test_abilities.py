@@ -285,8 +285,11 @@ def test_a_broker_of_an_older_version(broker_url: str, unique: Unique) -> None:
 
 
 @pytest.mark.parametrize("status", [*ClientStatus, None])
-def test_a_state_that_is_there(broker_url: str, unique: Unique, status: ClientStatus | None) -> None:
+def test_a_state_that_is_there(
+    broker_url: str, unique: Unique, monkeypatch: pytest.MonkeyPatch, status: ClientStatus | None
+) -> None:
     """That of a process which has the name is not touched, and nothing is tried; one that a process left is kept."""
+    monkeypatch.setattr("mqinfer.broker.abilities._PATIENCE_S", 20.0)
     name, topics, found = unique("c"), Topics(), Inbox()
     state = ClientState(name, status, 1).to_json() if status else b"{}"
     holds = set() if status in {ClientStatus.STOPPED, ClientStatus.LOST} else {None}
