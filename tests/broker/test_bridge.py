@@ -21,6 +21,7 @@ from benchmarks.faults import EchoTraffic, Workers
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.bridge import Bridge
 from mqinfer.broker.bridge.lost_models import LostModels
+from mqinfer.broker.bridge.own_states import OwnStates
 from mqinfer.broker.connect import make_link
 from mqinfer.broker.link import Ack, ConnectionHandler, Link, Message, ReasonCode, Withdraw
 from mqinfer.broker.mosquitto.configuration import render
@@ -32,7 +33,7 @@ from mqinfer.client import Client
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.card import MAX_CARD_BYTES
-from mqinfer.protocol.errors import MessageTooLarge, NotConnected
+from mqinfer.protocol.errors import LimitExceeded, MessageTooLarge, NotConnected
 from mqinfer.protocol.states import (
     ClientState,
     ClientStatus,
@@ -391,6 +392,17 @@ def test_more_than_it_carries(brokers: tuple[str, str], sides: tuple[Link, Link]
         wait_until(lambda: bridge.counters()["to_near"]["dropped_limit_exceeded"] == 1)
         inbox.wait_until(lambda got: len({each.topic for each in got}) >= 257)
     assert len({each.topic for each in inbox.items}) == 257  # and the question at the start
+
+
+def test_a_state_that_changes_where_all_are_new() -> None:
+    """It takes the place of the one before, also where there is no room for one more."""
+    states = OwnStates()
+    for number in (*range(2000), 7):
+        states.note(Message(f"s/{number}", b"%d" % number), is_there=True, travels=True)
+    assert "s/7" in states
+    assert len(states.take()) == 2000
+    with pytest.raises(LimitExceeded):
+        states.note(Message("s/2000", b"x"), is_there=True, travels=True)
 
 
 def test_more_clients_than_it_follows(brokers: tuple[str, str], sides: tuple[Link, Link]) -> None:

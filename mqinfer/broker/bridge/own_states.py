@@ -46,7 +46,7 @@ class OwnStates:
             before = self._there.pop(message.topic, None)
             self._bytes -= len(before.payload) if before else 0
             is_full = len(self._there) >= _MOST or self._bytes + len(message.payload) > _MOST_BYTES
-            if is_full or len(self._lacking) >= _MOST:
+            if is_full or (len(self._lacking) >= _MOST and message.topic not in self._lacking):
                 raise LimitExceeded(f"{message.topic}: a side's cards and states are {_MOST} at most, of 64 MiB")
             if is_there:
                 self._there[message.topic] = message
