@@ -12,6 +12,10 @@ from collections import Counter
 from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
+PRIORITY_TURNS = 64
+"""A request's place in line is `turn + level * PRIORITY_TURNS`: so many of each higher level go before one that came
+earlier, and no more."""
+_LOWEST_PRIORITY = 4
 _CLIENTS = 1024
 """Above this number of clients, those whose last turn has been served are forgotten."""
 
@@ -23,6 +27,16 @@ class Queued(NamedTuple, Generic[T]):
     number: int
     client: str
     item: T
+
+
+def turn_at(number: int, priority: int) -> int:
+    """Return the turn of a request at an edge or client, where the model's levels and its default are not known.
+
+    Args:
+        number: Of the request, in the order of coming.
+        priority: 1 is the highest; 0, none, counts as 4, as all lower ones do.
+    """
+    return number + PRIORITY_TURNS * min(priority or _LOWEST_PRIORITY, _LOWEST_PRIORITY)
 
 
 class FairQueue(Generic[T]):

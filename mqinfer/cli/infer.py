@@ -69,6 +69,9 @@ def infer(
         ),
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the result.", min=0.001, max=1e6)] = 10,
+    priority: Annotated[
+        int, typer.Option(help="1 goes first; 0 for the model's default. For models with priority_levels.", min=0)
+    ] = 0,
 ) -> None:
     """Send one request to a model and print the result.
 
@@ -83,7 +86,13 @@ def infer(
             raise ConfigError(f"--picture {picture}: no --input is a picture")
         classification = _classification(card, top) if top else {}
         result = client.infer(
-            model, inputs, version=version, encoding=encoding, classification=classification, timeout=timeout
+            model,
+            inputs,
+            version=version,
+            encoding=encoding,
+            classification=classification,
+            priority=priority,
+            timeout=timeout,
         )
     view = replace(view, outputs=result.outputs) if view else None
     if output:

@@ -109,7 +109,7 @@ class Feed(Notifier):
         self.maker = requester.maker
         self._requester = requester
         policy = Policy(settings.policy)
-        self._window: StreamWindow[_Frame] = StreamWindow(policy, settings.window)
+        self._window: StreamWindow[_Frame] = StreamWindow(policy, settings.window, settings.options.get("priority", 0))
         self._frames: deque[_Frame] = deque()  # in the order of putting; bounded by `has_room`
         self._most = _MOST_UNREAD if policy is Policy.LATEST else 2 * settings.window
         self._number = 0  # of the next frame

@@ -236,7 +236,7 @@ class Messages:
         else:
             topic, _ = self._address(request.model_name, request.model_version)
         trace = request.trace if entry.spans is None else entry.spans.sent(topic, size, entry.sent)
-        entry.bytes_sent += size
+        entry.trail.bytes_sent += size
         properties = () if trace is None else trace.properties()
         return Message(
             topic=topic,

@@ -118,17 +118,20 @@ class DelayWindow:
 class StreamWindow(Generic[T]):
     """The frames of one stream that have no outcome yet: a queue, and the frames in flight. Not thread-safe."""
 
-    def __init__(self, policy: Policy, most: int) -> None:
+    def __init__(self, policy: Policy, most: int, priority: int = 0) -> None:
         """Start with an empty queue.
 
         Args:
             policy: What happens to a frame that finds the window full.
             most: Upper bound of the frames in flight.
+            priority: Of its requests, 0 where they state none. A frame goes before others only where it is in line when
+                a run ends, so it may wait for one run: with `latest` else no frame is there while one of the stream
+                runs, and streams of all priorities take turns.
         """
         self.in_flight = 0
         """Frames that have left the queue, until their outcome."""
         self._keeps_newest = policy is Policy.LATEST
-        self._window = DelayWindow(most, _FRESH_SHARE if self._keeps_newest else 1.0)
+        self._window = DelayWindow(most, _FRESH_SHARE if self._keeps_newest and not priority else 1.0)
         self._queue: deque[T] = deque()  # one frame with the policy `latest`; bounded by the reader otherwise
 
     @property

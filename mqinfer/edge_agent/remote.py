@@ -9,6 +9,7 @@ the policy `all`. After its request a frame's preview is published, where one is
 
 from __future__ import annotations
 
+import heapq
 import logging
 import threading
 import time
@@ -32,6 +33,7 @@ from mqinfer.edge_agent.preparing.quality_ladder import FULL_QUALITY, QualityLad
 from mqinfer.edge_agent.previews import PreviewDrop, Previews
 from mqinfer.edge_agent.results import FirstResults
 from mqinfer.edge_agent.settings import ReplayOptions
+from mqinfer.fair_queue import turn_at
 from mqinfer.logs import is_logged
 from mqinfer.protocol.errors import Cancelled, LinkError, MessageTooLarge, MqinferError, Superseded
 from mqinfer.protocol.states import AT_WORK
@@ -45,13 +47,13 @@ class OneAtATime:
     Between two of its tasks the pool may run others, so streams take turns.
     """
 
-    def __init__(self, pool: Executor) -> None:
+    def __init__(self, submit: Callable[[Callable[[], None]], object]) -> None:
         """Start without a task.
 
         Args:
-            pool: Its threads run the tasks.
+            submit: Has a thread of the pool run a task.
         """
-        self._pool = pool
+        self._submit = submit
         self._lock = threading.Lock()
         self._tasks: deque[Callable[[], None]] = deque()  # the first one is running or submitted to the pool
 
@@ -61,7 +63,7 @@ class OneAtATime:
             self._tasks.append(task)
             is_first = len(self._tasks) == 1
         if is_first:
-            self._pool.submit(self._run)
+            self._submit(self._run)
 
     def _run(self) -> None:
         try:
@@ -71,7 +73,34 @@ class OneAtATime:
                 self._tasks.popleft()
                 is_more = bool(self._tasks)
             if is_more:
-                self._pool.submit(self._run)
+                self._submit(self._run)
+
+
+class InTurn:
+    """Runs tasks on the threads of a shared pool, those of a higher priority first. Thread-safe."""
+
+    def __init__(self, pool: Executor) -> None:
+        """Start without a task.
+
+        Args:
+            pool: Its threads run the tasks.
+        """
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._line: list[tuple[int, int, Callable[[], None]]] = []  # a heap: turn, number, task
+        self._number = 0
+
+    def submit(self, priority: int, task: Callable[[], None]) -> None:
+        """Queue a task of a priority, 0 for none; it must not raise."""
+        with self._lock:
+            self._number += 1
+            heapq.heappush(self._line, (turn_at(self._number, priority), self._number, task))
+        self._pool.submit(self._run_first)
+
+    def _run_first(self) -> None:
+        with self._lock:
+            _, _, task = heapq.heappop(self._line)
+        task()
 
 
 log = logging.getLogger("mqinfer.edge_agent")
@@ -105,6 +134,7 @@ class Preparation:
         self._patience = Patience(_BUSY_S)
         self._lock = threading.Lock()
         self._ladders: dict[str, QualityLadder] = {}
+        self._in_turn = InTurn(self.pool)
         self._in_order: dict[str, OneAtATime] = {}
 
     def on_frame(self, source: str) -> None:
@@ -127,12 +157,13 @@ class Preparation:
 
     def run(self, pending: PendingFrame, work: Callable[[PendingFrame], None]) -> None:
         """Work on a frame on a thread: where the encoding needs the frames before, behind them."""
-        if not self.preparer.encoder.is_in_order:
-            self.pool.submit(work, pending)
-            return
         source = pending.frame.source
+        priority = self._options.priorities.of(source)
+        if not self.preparer.encoder.is_in_order:
+            self._in_turn.submit(priority, partial(work, pending))
+            return
         if source not in self._in_order:
-            self._in_order[source] = OneAtATime(self.pool)
+            self._in_order[source] = OneAtATime(partial(self._in_turn.submit, priority))
         self._in_order[source].submit(partial(work, pending))
 
     def prepare(self, pending: PendingFrame) -> PreparedFrame | InferResult:
@@ -343,6 +374,7 @@ class RemoteStage:
             "output_encoding": options.output_encoding,
             "capture": pending.capture,
             "timestamps": True,
+            "priority": options.priorities.of(pending.frame.source),
         }
         if pending.spans is not None:
             trace = pending.spans.context

@@ -18,6 +18,7 @@ from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.requester import Requester
 from mqinfer.client.window import Policy
 from mqinfer.edge_agent.model_run import ModelRun, SessionParts
+from mqinfer.edge_agent.preparing.by_source import check_sources
 from mqinfer.edge_agent.replay import Pacer, replay
 from mqinfer.edge_agent.reporting.report import RunExtent, SessionReport, progress
 from mqinfer.edge_agent.settings import ReplaySettings, SourceSettings
@@ -288,7 +289,9 @@ def _join(
         The source of the requests, its streams, and what returns the frames that were left out of joined ones.
     """
     streams = [stream for stream in source.streams() if stream.is_image]
-    settings.preparing.bit_depths.check([stream.source for stream in streams])
+    sources = [stream.source for stream in streams]
+    settings.preparing.bit_depths.check(sources)
+    check_sources("--priority", settings.options.priorities.by_source, sources)
     settings.preparing.framing.check(streams)
     if settings.source.join is None:
         return source, streams, None

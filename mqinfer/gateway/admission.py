@@ -16,6 +16,7 @@ from mqinfer.gateway.access import BY_KEY
 from mqinfer.gateway.errors import Overloaded
 from mqinfer.protocol.errors import LimitExceeded
 from mqinfer.web.arriving import SHARE, Arriving
+from mqinfer.web.quotas import Quotas
 
 _MOST_IDLE = 64
 """Above this number of models, those without calls are forgotten."""
@@ -93,8 +94,7 @@ class CallAdmission:
         refused: Calls refused since the start, by reason: `count`, `bytes`, `share` (the caller had its share),
             `evicted` (it had waited, and made room for a caller with fewer), `quota`.
         over_quota: Of these, those above the quota of each caller of the file of keys, by name.
-        take_quota: Counts a request of a caller with a key against its quota, by name and bytes; returns the seconds
-            after which it may come, 0 for now. None without a file of keys.
+        quotas: Of the callers of the file of keys; None without one.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class CallAdmission:
         self.of_keys: dict[str, tuple[int, int]] = {}
         self.refused: Counter[str] = Counter()
         self.over_quota: Counter[str] = Counter()
-        self.take_quota: Callable[[str, int], float] | None = None
+        self.quotas: Quotas | None = None
 
     def waiting(self) -> dict[str, tuple[int, float]]:
         """Return by model how many calls wait, and since when the first does; from any thread."""
@@ -129,8 +129,8 @@ class CallAdmission:
             Overloaded: There is no room.
             LimitExceeded: There never will be, for so many bytes.
         """
-        if self.take_quota is not None and caller.startswith(BY_KEY):
-            self._check_quota(self.take_quota, caller.removeprefix(BY_KEY), size)
+        if self.quotas is not None and caller.startswith(BY_KEY):
+            self._check_quota(self.quotas, caller.removeprefix(BY_KEY), size)
         self._check_room(model, caller, size)
         own = self._callers.get(caller)
         if own is None:
@@ -159,8 +159,14 @@ class CallAdmission:
         self._start(lane)
         return ticket
 
-    def _check_quota(self, take_quota: Callable[[str, int], float], name: str, size: int) -> None:
-        if wait := take_quota(name, size):
+    def priority(self, caller: str, asked: int) -> int:
+        """Return the priority of a call: no higher than its caller may ask for; 0, the model's default, stays."""
+        if not asked or self.quotas is None or not caller.startswith(BY_KEY):
+            return asked
+        return self.quotas.held(caller.removeprefix(BY_KEY), asked)
+
+    def _check_quota(self, quotas: Quotas, name: str, size: int) -> None:
+        if wait := quotas.take(name, size):
             self.refused["quota"] += 1
             self.over_quota[name] += 1
             error = Overloaded(f"{name!r} has used up its quota of requests or bytes; try again in {wait:.3g} s")

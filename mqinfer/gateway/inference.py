@@ -196,7 +196,7 @@ class Inference:
                 inputs=call.inputs,
                 model_version=version,
                 outputs=call.outputs,
-                priority=call.priority,
+                priority=self.admission.priority(call.caller, call.priority),
                 parameters={SIGNATURE: call.signature} if call.signature else {},
                 trace=trace,
                 capture=Capture(call.source) if call.source else NO_CAPTURE,

@@ -32,6 +32,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     key: str = ""
     requests_per_second: float = math.inf
     bytes_per_second: float = math.inf
+    highest_priority: int = 0
 
 
 prepare(_Entry)
@@ -54,8 +55,8 @@ class KeyFile:
     """The callers of a TOML file, which is read again when it changes.
 
     Each table has a caller's name, its `rights`, and its `key`; without a key it stands for the client certificate of
-    that common name. `requests_per_second` and `bytes_per_second` bound what it may send to a gateway. Keys are looked
-    up by their SHA-256, so the time of a look-up tells nothing about them.
+    that common name. `requests_per_second`, `bytes_per_second` and `highest_priority` bound what it may send to a
+    gateway. Keys are looked up by their SHA-256, so the time of a look-up tells nothing about them.
 
     Args:
         path: Of the file.
@@ -160,7 +161,7 @@ def _quotas(path: Path, entries: Mapping[str, _Entry]) -> dict[str, Quota]:
     found: dict[str, Quota] = {}
     for name, entry in entries.items():
         try:
-            quota = Quota(entry.requests_per_second, entry.bytes_per_second)
+            quota = Quota(entry.requests_per_second, entry.bytes_per_second, entry.highest_priority)
         except ConfigError as error:
             raise ConfigError(f"key file {path}: {name!r}: {error}") from None
         if quota != Quota():

@@ -16,7 +16,12 @@ _ROUNDING_S = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What a caller may send in a second; infinite without a bound.
+    """What a caller may send.
+
+    Attributes:
+        requests: A second; infinite without a bound.
+        bytes: A second; infinite without a bound.
+        highest_priority: Of its requests, 1 being the highest; 0 for any.
 
     Raises:
         ConfigError: A bound is not above 0.
@@ -24,10 +29,13 @@ class Quota:
 
     requests: float = math.inf
     bytes: float = math.inf
+    highest_priority: int = 0
 
     def __post_init__(self) -> None:
         if not (self.requests > 0 and self.bytes > 0):
             raise ConfigError("requests_per_second or bytes_per_second is not above 0; leave it out for no bound")
+        if self.highest_priority < 0:
+            raise ConfigError("highest_priority is below 0; 1 is the highest, leave it out for any")
 
 
 class Quotas:
@@ -58,3 +66,8 @@ class Quotas:
             return wait
         self._paid[caller] = paid[0], paid[1]
         return 0.0
+
+    def held(self, caller: str, priority: int) -> int:
+        """Return the priority of a caller's request that asks for one: no higher than it may be."""
+        quota = self._quota_of(caller)
+        return priority if quota is None else max(priority, quota.highest_priority)

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from mqinfer.client.dispatch.pending import SLACK, PendingRequest, PendingTable, RequestPlace
 from mqinfer.client.result import InferResult
+from mqinfer.fair_queue import PRIORITY_TURNS
 from mqinfer.protocol.types import InferRequest
 
 
@@ -171,6 +173,39 @@ class Table(RuleBasedStateMachine):
 
 TestTable = Table.TestCase
 TestTable.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), max_size=200))
+def test_priorities_have_their_turns(asked: list[tuple[int, bool]]) -> None:
+    """The line is in the order of turns whatever came and left, and among equals in the order of coming."""
+    table = PendingTable(window=1000)
+    waiting: dict[str, int] = {}
+    for number, (priority, leaves) in enumerate(asked, 1):
+        entry = make_entry(str(number))
+        entry.request = replace(entry.request, priority=priority)
+        table.add(entry)
+        waiting[entry.request.id] = number + PRIORITY_TURNS * (priority if 0 < priority < 4 else 4)
+        if leaves:
+            name = min(waiting, key=lambda each: (waiting[each], int(each)))
+            assert table.remove(name) is not None
+            del waiting[name]
+        assert queue_of(table) == sorted(waiting, key=lambda each: (waiting[each], int(each)))
+
+
+def test_a_low_priority_is_overtaken_by_a_bounded_number() -> None:
+    """Of a stream without end of high ones so many go first, and no more."""
+    table = PendingTable(window=1)
+    table.add(make_entry("low"))
+    sent = []
+    for number in range(4 * PRIORITY_TURNS):
+        entry = make_entry(str(number))
+        entry.request = replace(entry.request, priority=1)
+        table.add(entry)
+        launched = launch_first(table, 0.0)
+        assert launched is not None
+        sent.append(launched.request.id)
+        table.remove(launched.request.id)
+    assert sent.index("low") == 3 * PRIORITY_TURNS - 1
 
 
 def test_the_alarms_of_settled_entries_do_not_pile_up() -> None:

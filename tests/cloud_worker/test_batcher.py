@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from mqinfer.cloud_worker.batching.batcher import (
-    PRIORITY_TURNS,
     Batch,
     Batcher,
     Choice,
@@ -15,7 +14,7 @@ from mqinfer.cloud_worker.batching.batcher import (
     FixedPolicy,
     Ready,
 )
-from mqinfer.fair_queue import FairQueue
+from mqinfer.fair_queue import PRIORITY_TURNS, FairQueue
 
 
 class Noting(FixedPolicy):

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import DelayWindow, Policy, StreamWindow
+from mqinfer.cloud_worker.batching.batcher import Batch, Batcher, FixedPolicy, Ready
 from mqinfer.edge_agent.preparing.quality_ladder import FULL_QUALITY, QualityBounds, QualityLadder, QualityStep
+from mqinfer.fair_queue import PRIORITY_TURNS, FairQueue
 from mqinfer.protocol.types import Outcome, Timings
 
 
@@ -203,3 +205,50 @@ def test_frames_that_are_no_jpeg_have_only_size_to_give() -> None:
     """There is no quality to lower."""
     ladder = QualityLadder(QualityBounds(min_rate=5, min_scale=0.8), None)
     assert Player(ladder).play(10, offered=10, answered=0)[-1] == QualityStep(None, 0.8)
+
+
+def shares(*priorities: int) -> list[list[float]]:
+    """Simulate streams of the policy `latest` at 3x overload of one worker, and return the ages of their results."""
+    service, seconds = 0.05, 100.0
+    interval = len(priorities) * service / 3
+    streams: list[StreamWindow[float]] = [StreamWindow(Policy.LATEST, 8, priority) for priority in priorities]
+    batcher: Batcher[tuple[int, float, float]] = Batcher(lambda: FixedPolicy(1))
+    turns: FairQueue[None] = FairQueue()
+    ages: list[list[float]] = [[] for _ in priorities]
+    frames = [(interval * (number + which / 2), which) for which in range(len(streams)) for number in range(4000)]
+    heapq.heapify(frames)
+    running: tuple[float, float, tuple[int, float, float]] | None = None  # ends, began, what
+
+    def send(which: int, now: float) -> None:
+        for taken in streams[which].take():
+            level = (priorities[which] or 2) - 1
+            batcher.add(Ready((which, taken, now), "", 1, str(which), level), now, turns.next_turn(str(which)))
+
+    now = 0.0
+    while now < seconds:
+        if running is None and (batch := batcher.take(now)) is not None:
+            assert isinstance(batch, Batch)
+            turns.served(batch.turn)
+            running = now + service, now, batch.items[0]
+        if running is not None and running[0] <= frames[0][0]:
+            now, began, (which, taken, sent) = running
+            running = None
+            ages[which].append(now - taken)
+            timings = Timings(server_queue=round((began - sent) * 1e9), inference=round(service * 1e9))
+            streams[which].finish(InferResult("", Outcome.OK, "m", timings=timings), now)
+        else:
+            now, which = heapq.heappop(frames)
+            streams[which].put(now)
+        send(which, now)
+    return ages
+
+
+def test_the_share_of_a_priority() -> None:
+    """Without one two streams have half each; one of priority 1 most, no older than before, and the other its part."""
+    equal, preferred = shares(0, 0), shares(1, 0)
+    assert len(equal[0]) == pytest.approx(len(equal[1]), rel=0.05)
+    total = sum(map(len, preferred))
+    assert total >= 0.95 * sum(map(len, equal))
+    assert len(preferred[0]) > 0.8 * total
+    assert len(preferred[1]) >= total // (1 + PRIORITY_TURNS)
+    assert max(preferred[0]) <= 4 * 0.05

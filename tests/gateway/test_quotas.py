@@ -53,7 +53,7 @@ def test_bytes_a_second() -> None:
 def test_a_call_above_its_quota() -> None:
     """It is refused with the time to wait, counted for its caller, and takes no room; without a key is no quota."""
     admission = CallAdmission(8, 1000, lambda _: 8)
-    admission.take_quota = Quotas({"ann": Quota(requests=0.5)}.get, Clock()).take
+    admission.quotas = Quotas({"ann": Quota(requests=0.5)}.get, Clock())
     admission.enter("m", "key ann", 1)
     with pytest.raises(Overloaded, match="'ann' has used up its quota") as caught:
         admission.enter("m", "key ann", 1)
@@ -61,6 +61,15 @@ def test_a_call_above_its_quota() -> None:
     for caller in ("key bob", "192.0.2.7", "certificate ann"):
         admission.enter("m", caller, 1)
     assert (admission.accepted, admission.refused, admission.over_quota) == (4, {"quota": 1}, {"ann": 1})
+
+
+def test_a_caller_is_held_to_a_priority() -> None:
+    """It gets no higher one than its own; the model's default stays, and so does what others ask for."""
+    admission = CallAdmission(8, 1000, lambda _: 8)
+    assert admission.priority("key ann", 1) == 1
+    admission.quotas = Quotas({"ann": Quota(highest_priority=2), "eve": Quota()}.get, Clock())
+    assert [admission.priority("key ann", asked) for asked in range(4)] == [0, 2, 2, 3]
+    assert [admission.priority(caller, 1) for caller in ("key eve", "key bob", "192.0.2.7")] == [1, 1, 1]
 
 
 def test_quotas_of_the_file(tmp_path: Path) -> None:
@@ -72,6 +81,12 @@ def test_quotas_of_the_file(tmp_path: Path) -> None:
     clock.now += 2
     assert keys.of_key("x") is None  # a call comes
     assert keys.quota_of("car-1") == Quota(math.inf, 1e6)
+    write(path, KEYS + "highest_priority = 2\n")
+    clock.now += 2
+    assert keys.of_key("x") is None
+    assert keys.quota_of("car-1") == Quota(highest_priority=2)
+    with pytest.raises(ConfigError, match="'car-1': highest_priority is below 0"):
+        KeyFile(write(path, f"{KEYS}highest_priority = -1\n"), GRANTED)
     for wrong in ("requests_per_second = 0", "bytes_per_second = -1", "requests_per_second = nan"):
         with pytest.raises(ConfigError, match=r"'car-1': requests_per_second or bytes_per_second is not above 0"):
             KeyFile(write(path, f"{KEYS}{wrong}\n"), GRANTED)

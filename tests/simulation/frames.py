@@ -66,7 +66,7 @@ class _World:
         self.has_spool = random.random() < 0.5
         # With `all` everything fits, or the reader would wait.
         self.disk = 1 << 30 if self.policy is Policy.ALL else random.randint(1, 20)
-        self.table = FrameTable(self.policy, self.window, lambda: self.now)
+        self.table = FrameTable(self.policy, self.window, clock=lambda: self.now)
         self.retries = Retries(_TIMEOUT_S, lambda: False, clock=lambda: self.now)
         self.reach = self.table.reach
         self.spooled: list[PendingFrame] = []

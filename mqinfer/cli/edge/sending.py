@@ -13,6 +13,7 @@ import typer
 from mqinfer.bags.joining import Join
 from mqinfer.cli.options import MetricsBind, MetricsPort, OtlpEndpoint, TakeOver, with_group
 from mqinfer.client.window import Policy
+from mqinfer.edge_agent.preparing.by_source import Priorities
 from mqinfer.edge_agent.preparing.framing import BitDepths, Framing
 from mqinfer.edge_agent.preparing.quality_ladder import QualityBounds
 from mqinfer.edge_agent.previews import check_rate
@@ -98,6 +99,13 @@ class RequestOptions:
         float | None,
         typer.Option(
             help="Time limit of each request, in seconds; by default 300, or 2 with latest.", min=0.001, max=1e6
+        ),
+    ] = None
+    priority: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Which frames go first, here and at workers whose model has priority_levels: 1 (the highest) or "
+            "/topic=1; may be repeated. The model's default if omitted."
         ),
     ] = None
     min_rate: Annotated[
@@ -322,6 +330,7 @@ def _options(model: str, version: str | None, sending: Sending, source: SourceSe
         QualityBounds(asked.min_rate, asked.min_quality, asked.min_scale),
         math.inf if waits_for_card else _CARD_TIMEOUT_S,
         check_rate(how.preview),
+        Priorities.parse(asked.priority or ()),
     )
 
 

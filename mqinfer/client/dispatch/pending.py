@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ from mqinfer.broker.link import Withdraw, already_sent
 from mqinfer.client.dispatch.channels import Channel
 from mqinfer.client.dispatch.lane import Lane
 from mqinfer.client.result import InferResult
+from mqinfer.fair_queue import turn_at
 from mqinfer.protocol.datatypes import Array, Buffer
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.states import PendingRequests
@@ -58,6 +60,7 @@ class Trail:
     """What is known of a request's attempts, and of the workers that they went to.
 
     Attributes:
+        bytes_sent: Bytes of all attempts together.
         withdraw: Gives up the last attempt, where it has not begun to leave.
         acknowledged: The last attempt that the broker acknowledged as delivered.
         earlier: The workers of the attempts before, None among them where one went over the model's channel.
@@ -68,6 +71,7 @@ class Trail:
         full_at: Workers at which the model's own `max_queue_size` was reached.
     """
 
+    bytes_sent: int = 0
     withdraw: Withdraw = already_sent
     acknowledged: int = 0
     earlier: frozenset[str | None] = frozenset()
@@ -93,7 +97,7 @@ class PendingRequest:
         place: Where it is.
         attempts: How often it was published.
         message: What the next attempt publishes; it is encoded by then.
-        bytes_sent: Bytes of all attempts together.
+        turn: Its place in its channel's line; the smallest goes first.
         lane: The worker that it was sent to, or None on a model's channel.
         due_at: When it counts as unanswered, if it is in flight; when it is queued again, if it backs off.
         trail: What is known of its attempts.
@@ -110,7 +114,7 @@ class PendingRequest:
     place: RequestPlace = RequestPlace.QUEUED
     attempts: int = 0
     message: EncodedMessage = _NOT_ENCODED
-    bytes_sent: int = 0
+    turn: int = 0
     lane: Lane | None = None
     due_at: float = math.inf
     trail: Trail = field(default_factory=Trail)
@@ -164,7 +168,7 @@ class PendingRequest:
             ),
             capture=self.request.capture,
             attempts=self.attempts,
-            bytes_sent=self.bytes_sent,
+            bytes_sent=self.trail.bytes_sent,
             parameters=response.parameters,
             submitted=self.submitted,
         )
@@ -178,7 +182,7 @@ class PendingRequest:
             error=ErrorInfo(why.code, f"model {self.request.model_name!r}: {why}"),
             capture=self.request.capture,
             attempts=self.attempts,
-            bytes_sent=self.bytes_sent,
+            bytes_sent=self.trail.bytes_sent,
             submitted=self.submitted,
         )
 
@@ -194,7 +198,8 @@ class PendingTable:
         in_flight: Those that are published and unanswered, in the order of publication.
         withheld: Those in flight that their workers let time out, and that the retry budget holds back: they take no
             place in the window or at the worker.
-        queues: Those that are queued, by channel: what waits for one need not wait for another.
+        queues: Those that are queued, by channel, in the order of their turns: what waits for one need not wait for
+            another.
         queued: How many are queued.
         alarms: A heap of times at which `wake` has something to do, with ids: what has ended is not kept by its alarm.
         wakes_at: The first of them; infinite for none.
@@ -210,6 +215,7 @@ class PendingTable:
     alarms: list[tuple[float, int, str]] = field(default_factory=list)
     wakes_at: float = math.inf
     _alarm_number: int = 0
+    _turn: int = 0
 
     def add(self, entry: PendingRequest) -> None:
         """Queue a new request; its deadline runs from now on."""
@@ -353,6 +359,11 @@ class PendingTable:
         self.queued += 1
         if first:
             queue.move_to_end(entry.request.id, last=False)
+        else:
+            self._turn += 1
+            entry.turn = turn_at(self._turn, entry.request.priority)
+            if entry.request.priority:
+                _overtake(queue, entry)
 
     def _withdraw(self, entry: PendingRequest) -> bool:
         """Remove a request from those in flight or queued; return False if it is among neither."""
@@ -379,6 +390,14 @@ class PendingTable:
             self.alarms = [alarm for alarm in self.alarms if alarm[2] in self.entries]
             heapq.heapify(self.alarms)
         self.wakes_at = self.alarms[0][0]
+
+
+def _overtake(queue: OrderedDict[str, PendingRequest], entry: PendingRequest) -> None:
+    """Move the last request of a queue to its turn."""
+    others = islice(reversed(queue.values()), 1, None)
+    overtaken = list(takewhile(lambda each: each.turn > entry.turn, others))
+    for each in reversed(overtaken):
+        queue.move_to_end(each.request.id)
 
 
 class RetryBudget:

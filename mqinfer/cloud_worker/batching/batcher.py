@@ -12,12 +12,11 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from mqinfer.fair_queue import PRIORITY_TURNS
+
 T = TypeVar("T")
 _KEYS = 32
 """Keys whose policies are kept while none of their requests waits: a policy has learned what its shapes cost."""
-
-PRIORITY_TURNS = 64
-"""A request's place in line is `turn + level * PRIORITY_TURNS`: so many turns a lower level waits at most."""
 
 
 class Choice(NamedTuple):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -148,7 +149,7 @@ class Processing:
             prepared.key,
             prepared.rows,
             incoming.client,
-            _level(self._batching, request.priority),
+            _level(self._batching, request.priority, incoming.client),
             prepared.nbytes,
         )
 
@@ -210,9 +211,11 @@ class Processing:
             )
 
 
-def _level(batching: DynamicBatching | None, priority: int) -> int:
+def _level(batching: DynamicBatching | None, priority: int, client: str) -> int:
     """Return the level of a request's priority, 0 the highest; 0 for all where no levels are configured."""
     if batching is None or not batching.priority_levels:
         return 0
     known = 1 <= priority <= batching.priority_levels
-    return (priority if known else batching.default_priority_level or batching.priority_levels) - 1
+    level = priority if known else batching.default_priority_level or batching.priority_levels
+    held = next((most for name, most in batching.highest_priority.items() if fnmatchcase(client, name)), 1)
+    return min(max(level, held), batching.priority_levels) - 1

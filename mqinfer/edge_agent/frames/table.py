@@ -278,12 +278,19 @@ class FrameTable:
         held: Number of frames in memory: those that were read, but for those in the spool and those that are written.
     """
 
-    def __init__(self, policy: Policy, window: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        window: int,
+        priority: Callable[[str], int] = lambda _source: 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Start without a frame.
 
         Args:
             policy: What happens to a frame that finds the window full.
             window: Upper bound of the frames of one stream in flight.
+            priority: Returns the priority of a source's frames.
             clock: In seconds.
         """
         self.frames: dict[int, PendingFrame] = {}
@@ -292,12 +299,13 @@ class FrameTable:
         self.held = 0
         self._policy = policy
         self._window = window
+        self._priority = priority
         self._clock = clock
 
     def stream(self, source: str) -> StreamWindow[PendingFrame]:
         """Return the window of a stream, from its first frame on."""
         if source not in self.streams:
-            self.streams[source] = StreamWindow(self._policy, self._window)
+            self.streams[source] = StreamWindow(self._policy, self._window, self._priority(source))
         return self.streams[source]
 
     def read(self, frame: PendingFrame) -> None:

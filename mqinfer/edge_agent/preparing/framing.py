@@ -12,6 +12,7 @@ from typing import Any, Self
 from numpy.typing import NDArray
 
 from mqinfer.bags.frame import Frame, StreamInfo
+from mqinfer.edge_agent.preparing.by_source import check_sources, read_by_source, whole_number
 from mqinfer.images.decode import used_bits
 from mqinfer.images.picture import CameraInfo
 from mqinfer.images.placement import Region
@@ -43,17 +44,8 @@ class BitDepths:
         Raises:
             ConfigError: Something else, or a number outside 8 to 16.
         """
-        others: int | None = None
-        by_source: dict[str, int] = {}
-        for option in options:
-            source, _, number = option.rpartition("=")
-            if not (number.isascii() and number.isdigit() and _FEWEST <= int(number) <= _MOST):
-                raise ConfigError(f"--bit-depth {option}: expected {_FEWEST} to {_MOST}, such as 12 or /topic=12")
-            if source:
-                by_source[source] = int(number)
-            else:
-                others = int(number)
-        return cls(others, by_source)
+        expected = f"{_FEWEST} to {_MOST}, such as 12 or /topic=12"
+        return cls(*read_by_source("--bit-depth", options, whole_number(_FEWEST, _MOST), expected))
 
     def check(self, sources: Sequence[str]) -> None:
         """Check that each source with an entry is there.
@@ -61,8 +53,7 @@ class BitDepths:
         Raises:
             ConfigError: One is not.
         """
-        if missing := [source for source in self.by_source if source not in sources]:
-            raise ConfigError(f"--bit-depth: no image topic {', '.join(missing)}; there are {', '.join(sources)}")
+        check_sources("--bit-depth", self.by_source, sources)
 
     def of(self, frame: Frame) -> int | None:
         """Return the bits of a frame's samples, None for 16; log a hint if its source's first frame needs fewer."""
@@ -112,22 +103,8 @@ class Framing:
         Raises:
             ConfigError: Something else.
         """
-        others: Region | None = None
-        by_source: dict[str, Region] = {}
-        for option in options:
-            source, _, numbers = option.rpartition("=")
-            found = _REGION.fullmatch(numbers)
-            if found is None:
-                raise ConfigError(
-                    f"--roi {option}: expected X,Y,WIDTH,HEIGHT in pixels, such as 0,200,968,400 or "
-                    "/topic=0,200,968,400"
-                )
-            region = int(found[1]), int(found[2]), int(found[3]), int(found[4])
-            if source:
-                by_source[source] = region
-            else:
-                others = region
-        return cls(rectify, others, by_source)
+        expected = "X,Y,WIDTH,HEIGHT in pixels, such as 0,200,968,400 or /topic=0,200,968,400"
+        return cls(rectify, *read_by_source("--roi", options, _read_region, expected))
 
     def check(self, streams: Sequence[StreamInfo]) -> None:
         """Check the settings against the sources, as far as their first frames and calibrations show.
@@ -138,9 +115,7 @@ class Framing:
             ConfigError: A source with a region is not there, a region is not inside its frames, a source has no
                 calibration, or every source has one that is wrong.
         """
-        names = [stream.source for stream in streams]
-        if missing := [source for source in self.by_source if source not in names]:
-            raise ConfigError(f"--roi: no image topic {', '.join(missing)}; there are {', '.join(names)}")
+        check_sources("--roi", self.by_source, [stream.source for stream in streams])
         known = [stream for stream in streams if stream.width]
         for stream in known:
             try:
@@ -185,6 +160,11 @@ class Framing:
             return pixels
         left, top, across, down = region
         return pixels[top : top + down, left : left + across]
+
+
+def _read_region(text: str) -> Region | None:
+    found = _REGION.fullmatch(text)
+    return None if found is None else (int(found[1]), int(found[2]), int(found[3]), int(found[4]))
 
 
 def _check_inside(region: Region | None, width: int, height: int) -> None:

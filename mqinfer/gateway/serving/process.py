@@ -87,7 +87,7 @@ async def serve(spec: GatewaySpec, stop: Stop, on_ready: Callable[[], None] = la
     )
     async with _open_core(spec, stop) as (core, client):
         if keys is not None:
-            core.inference.admission.take_quota = Quotas(keys.quota_of).take
+            core.inference.admission.quotas = Quotas(keys.quota_of)
         fronts = Fronts(settings, shared=spec.shared)
         returning = asyncio.create_task(_return_memory(core))
         try:

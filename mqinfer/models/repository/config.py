@@ -69,6 +69,8 @@ class DynamicBatching:
         preserve_ordering: Whether replies keep the order of arrival.
         priority_levels: Number of levels, 1 being the highest; 0: no priorities.
         default_priority_level: Level of a request without one.
+        highest_priority: mqinfer's own key. The highest level that requests of a client get, by its name or a pattern
+            such as `bus-*`; the first that matches counts.
         default_queue_policy: Policy of levels without one of their own.
         priority_queue_policy: Policies by level.
     """
@@ -79,6 +81,7 @@ class DynamicBatching:
     preserve_ordering: bool = False
     priority_levels: Count = 0
     default_priority_level: Count = 0
+    highest_priority: Mapping[str, Positive] = field(default_factory=dict)
     default_queue_policy: QueuePolicy = field(default_factory=QueuePolicy)
     priority_queue_policy: Mapping[int, QueuePolicy] = field(default_factory=dict)
 

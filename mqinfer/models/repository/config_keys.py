@@ -1,8 +1,8 @@
 """Every key of a model's configuration with the check of its value, for both kinds of files.
 
 The keys and their meanings are Triton's (`model_config.proto`); mqinfer's own are `latency_target_microseconds`,
-`image`, `classes`, `segmentation`, `classification` and `detection`. Triton's
-keys without effect here are listed as ignored.
+`highest_priority`, `image`, `classes`, `segmentation`, `classification` and `detection`. Triton's keys without effect
+here are listed as ignored.
 """
 
 from __future__ import annotations
