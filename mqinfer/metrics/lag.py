@@ -23,7 +23,7 @@ from mqinfer.protocol.errors import NotConnected
 from mqinfer.protocol.states import WorkerStatus
 
 _UNPROVEN, _AHEAD = 64, 8
-"""Of a client's requests to a model count `max(_UNPROVEN, _AHEAD * accepted)`, accepted of late."""
+"""A client's requests to a model count up to `max(_UNPROVEN, _AHEAD * accepted)`, those accepted of it of late."""
 _MOST_CLAIMED = 1 << 20
 """Requests of one client to a model that count at most, and where a worker does not state what it has accepted."""
 _MOST_UNKNOWN, _MOST_UNKNOWN_IN_ALL = 8, 64
