@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -119,23 +121,27 @@ def _marks(name: str) -> list[pytest.MarkDecorator]:
     return [pytest.mark.slow, pytest.mark.full] if name in _MINUTES else [pytest.mark.slow]
 
 
-def _speaking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have networks answer unlike pictures unlike that do not by random weights: larger ones, boxes of any score."""
-    make = classifiers.mobilenet
+def _scaled(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, scales: Callable[[int], list[float]]
+) -> None:
+    """Multiply the kernels that a function makes, given their number: with small random ones no answer differs."""
+    make = getattr(module, name)
 
-    def wide() -> Any:
-        model = make()
-        model.set_weights([each * 8 if each.ndim > 1 else each for each in model.get_weights()])
+    def scaled(*arguments: Any) -> Any:
+        model = make(*arguments)
+        kernels = [each for each in model.weights if len(each.shape) > 1]
+        for kernel, scale in zip(kernels, scales(len(kernels)), strict=True):
+            kernel.assign(kernel * scale)
         return model
 
-    monkeypatch.setattr(classifiers, "mobilenet", wide)
-    monkeypatch.setattr(yolo_v2, "_LEAST", 0.0)
+    monkeypatch.setattr(module, name, scaled)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=_marks(name)) for name in sorted(set(CATALOGUE) - _FIXED)])
 def test_networks_of_the_zoo_with_strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Each answers strangers in one run as each alone, also where it is set to one a run, which a user may raise."""
-    _speaking(monkeypatch)
+    _scaled(monkeypatch, classifiers, "mobilenet", lambda count: [8.0] * count)
+    _scaled(monkeypatch, yolo_v2, "yolo_v2", lambda count: [1.0] * (count - 1) + [1e4])  # some pictures have boxes
     building.build(tmp_path, [name], lessons=Lessons(lesson_drive, CLASSES, lessons_key()))
     (version,) = Repository(tmp_path).models()
     model = load_model(replace(version, config=replace(version.config, max_batch_size=3)), device="cpu")
