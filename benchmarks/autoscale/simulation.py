@@ -243,6 +243,7 @@ class _Site:
             worker.depth,
             worker.meter.load(0).service_time_us,
             worker.meter.counters(),
+            clients=worker.admission.accepted(),
         )
         self._known.put_worker(worker.name, state)
         for client in self._clients.values():

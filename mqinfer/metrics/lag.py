@@ -22,8 +22,10 @@ from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.errors import NotConnected
 from mqinfer.protocol.states import WorkerStatus
 
+_UNPROVEN, _AHEAD = 64, 8
+"""A client's requests to a model count up to `max(_UNPROVEN, _AHEAD * accepted)`, those accepted of it of late."""
 _MOST_CLAIMED = 1 << 20
-"""Requests of one client that count, of all models together."""
+"""Requests of one client to a model that count at most, and where a worker does not state what it has accepted."""
 _MOST_UNKNOWN, _MOST_UNKNOWN_IN_ALL = 8, 64
 """Models without a card and a worker that count of one client, and of all: they may ask before a worker starts."""
 _OLDEST_MS = 30 * 86_400_000
@@ -72,24 +74,34 @@ def lag(known: Registry, now: float) -> dict[str, Lag]:
     }
 
 
+def _believed(known: Registry) -> dict[tuple[str, str], int]:
+    """Return how many requests count by client and model, of those of which more than `_UNPROVEN` do."""
+    found = Counter[tuple[str, str]]()
+    for worker in known.workers.values():
+        accepted = dict.fromkeys(known.clients, _MOST_CLAIMED) if worker.clients is None else worker.clients
+        found.update({(client, model): _AHEAD * count for model in worker.serves for client, count in accepted.items()})
+    return {key: max(_UNPROVEN, min(count, _MOST_CLAIMED)) for key, count in found.items()}
+
+
 def _pending(
     known: Registry, now: float, models: Container[str]
 ) -> tuple[Counter[str], Counter[str], defaultdict[str, float]]:
     """Return by model what clients have queued and in flight, and the age of the oldest in milliseconds.
 
-    Nothing proves what a client states, so a bounded part of it counts.
+    What a client states proves nothing: as many of its requests count as those that workers have accepted allow.
     """
     queued, in_flight = Counter[str](), Counter[str]()
     oldest: defaultdict[str, float] = defaultdict(float)
-    unknown = _unknown(known, models)
-    for client in known.clients.values():
-        since_ms, left = (now - client.at) * 1e3, _MOST_CLAIMED
+    unknown, room = _unknown(known, models), _believed(known)
+    for name, client in known.clients.items():
+        since_ms = (now - client.at) * 1e3
         for each in client.state.pending or ():
             if each.model not in models and each.model not in unknown:
                 continue
+            left = room.get((name, each.model), _UNPROVEN)
             sent = min(each.in_flight, left)
             waiting = min(each.queued, left - sent)
-            left -= sent + waiting
+            room[name, each.model] = left - sent - waiting
             queued[each.model] += waiting
             in_flight[each.model] += sent
             if each.count:
@@ -113,10 +125,15 @@ def to_record(found: Mapping[str, Lag]) -> dict[str, dict[str, int]]:
 
 
 def add_lag(samples: Samples, live: LiveRegistry) -> None:
-    """Add the lag of the site; nothing without a connection to the broker: a zero would mean that nothing waits."""
+    """Add the lag of the models with a card or a worker: names that clients alone state would be series without end.
+
+    Nothing without a connection to the broker: a zero would mean that nothing waits.
+    """
     if not live.is_complete:
         return
     for model, each in lag(live.known, time.monotonic()).items():
+        if not live.known.models.knows(model):
+            continue
         samples.gauge("lag_pending_requests", "Requests without an outcome, of all clients.", each.pending, model=model)
         text = "Age of the oldest request that clients have stated."
         samples.gauge("lag_oldest_request_seconds", text, each.oldest_ms / 1e3, model=model)

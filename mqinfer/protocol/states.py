@@ -136,9 +136,11 @@ class WorkerState(_State, frozen=True):
         counters: What it has counted since its start, by name.
         running: Of a process that crashed: the requests that it worked on when it ended; empty where its server does
             not know them all.
+        clients: Requests that it has accepted of late, by client: of the 16 that sent most; None of a worker that does
+            not state it.
     """
 
-    OMITTED: ClassVar = {"running": ()}
+    OMITTED: ClassVar = {"running": (), "clients": None}
 
     worker: Name
     status: WorkerStatus
@@ -149,6 +151,7 @@ class WorkerState(_State, frozen=True):
     service_time_us: Count = 0
     counters: Mapping[str, Count] = {}
     running: tuple[RequestId, ...] = ()
+    clients: Mapping[str, Count] | None = None
 
     @property
     def serves(self) -> set[str]:

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqinfer.cloud_worker.serving.load import LoadMeter
+from mqinfer.cloud_worker.serving.load import Admission, LoadMeter
+from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.protocol.control import Duration, ModelStatistics
 from mqinfer.protocol.types import Outcome, Timings
 
@@ -67,3 +68,17 @@ def test_a_worker_that_has_become_slow_says_so_soon() -> None:
     for _ in range(12):
         meter.served(0.2, 1)
     assert meter.service_s > 0.2 / 1.3
+
+
+def test_who_sent_of_late_is_stated() -> None:
+    """The sixteen that sent most, what is older counts half a minute by minute; names without end take no memory."""
+    admission = Admission(WorkerOptions("w"), 1)
+    for number in range(20):
+        for _ in range(number):
+            admission.enter(f"car-{number}", 1, 1.0)
+    assert admission.accepted() == {f"car-{number}": number for number in range(4, 20)}
+    admission.enter("car-1", 1, 62.0)
+    assert admission.accepted()["car-19"] == 9
+    for number in range(20_000):
+        admission.enter(f"n-{number}", 1, 63.0)
+    assert len(admission._accepted) <= 4097

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from mqinfer import Client
@@ -25,7 +27,8 @@ from mqinfer.client.registry import Registry
 from mqinfer.client.request import make_request
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
-from mqinfer.metrics.lag import Lag, lag, to_record
+from mqinfer.metrics.lag import Lag, add_lag, lag, to_record
+from mqinfer.metrics.samples import Samples
 from mqinfer.models.loading import LoadedModel, load_model
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.card import ModelCard
@@ -89,7 +92,7 @@ def test_ages_grow_between_publications() -> None:
 
 
 def test_what_one_client_states_is_bounded() -> None:
-    """It names at most eight models that nobody has and claims a million requests at most, of the last month."""
+    """It names at most eight models that nobody has, and claims 64 requests at most while it sends nothing."""
     known = Registry(Clock(100.0))
     known.put_card("seg", ModelCard(name="seg", versions=("1",), platform="onnx_onnxv1"))
     made_up = [PendingRequests(f"m{number}", 1) for number in range(5000)]
@@ -97,8 +100,22 @@ def test_what_one_client_states_is_bounded() -> None:
     known.put_client(*client("car", *made_up, PendingRequests("seg", most, most, most)))
     found = lag(known, 100.0)
     assert len(found) == 9
-    assert sum(each.pending for each in found.values()) == 1 << 20
+    assert sum(each.pending for each in found.values()) == 8 + 64
     assert found["seg"].oldest_ms == 30 * 86_400_000
+
+
+def test_a_claim_counts_as_far_as_its_client_has_sent() -> None:
+    """Eight times what workers have accepted of it, in whatever pieces it states it; what others send is no proof."""
+    known = Registry(Clock(100.0))
+    most = (1 << 63) - 1
+    for name in ("liar", "honest"):
+        known.put_client(*client(name, *[PendingRequests("seg", most, 3)] * 3))
+    name, state = worker("w.0", 0)
+    known.put_worker(name, replace(state, clients={"honest": 25}))
+    known.put_worker("w.1", replace(state, worker="w.1", clients={"honest": 25, "other": 1000}))
+    assert lag(known, 100.0)["seg"].pending == 64 + 8 * 50
+    known.put_worker("w.2", replace(state, worker="w.2"))  # of an earlier version: it does not state whom it served
+    assert lag(known, 100.0)["seg"].pending == 2 << 20
 
 
 def test_what_all_clients_name_is_bounded() -> None:
@@ -131,6 +148,20 @@ def test_a_model_without_workers_is_listed() -> None:
     known = Registry(Clock(100.0))
     known.put_card("seg", ModelCard(name="seg", versions=("1",), platform="onnx_onnxv1"))
     assert to_record(lag(known, 100.0)) == {"seg": {"pending": 0, "oldest_ms": 0, "workers": 0, "capacity": 0}}
+
+
+def test_only_models_that_exist_get_series() -> None:
+    """Those with a card or a worker: a client that makes names up gets none of them into a scrape."""
+    known = Registry(Clock(100.0))
+    known.put_card("card", ModelCard(name="card", versions=("1",), platform="onnx_onnxv1"))
+    known.put_worker(*worker("w.0", 1, model="worked"))
+    known.put_client(*client("car", *(PendingRequests(model, 1) for model in ("made-up", "card", "worked"))))
+    known.finish()
+    live: Any = SimpleNamespace(known=known, is_complete=True)
+    samples = Samples()
+    add_lag(samples, live)
+    models = {sample.labels["model"] for family in samples.families() for sample in family.samples}
+    assert models == {"card", "worked"}
 
 
 @dataclass
@@ -233,7 +264,9 @@ def test_lag_rises_and_falls_with_a_backlog(
     futures += submit(requester, 5)
     assert observer.wait("echo", 30).oldest_ms >= first.oldest_ms
 
-    serve(broker_url, gate.model, topics=topics, capacity=8, inline_s=0.0)  # so that the gate keeps no link waiting
+    worker = serve(
+        broker_url, gate.model, topics=topics, capacity=8, inline_s=0.0
+    )  # so that the gate keeps no link waiting
     gate.let_through(12)
     seen = observer.wait("echo", 18)
     assert (seen.workers, seen.capacity) == (1, 8)
@@ -244,10 +277,11 @@ def test_lag_rises_and_falls_with_a_backlog(
     assert observer.wait("echo", 0).oldest_ms == 0
     assert {future.result(PATIENCE_S).outcome for future in futures} == {"ok"}
 
-    submit(requester, 3)
-    observer.wait("echo", 3)
+    worker.refresh()
+    submit(requester, 100)
+    observer.wait("echo", 100)  # more than count of a client that has sent nothing
     requester.link.cut()  # type: ignore[attr-defined]  # a real link: its will says that it is lost
-    gate.let_through(3)
+    gate.let_through(100)
     observer.wait("echo", 0)
     announcer.presence.end()
     requester.close()

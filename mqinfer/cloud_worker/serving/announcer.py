@@ -31,6 +31,7 @@ class WorkerAnnouncer:
         load: Returns how busy it is.
         counters: Returns what it has counted.
         on_ack: Called with the reason code of each state that was published.
+        accepted: Returns how many requests it has accepted of late, by client.
         is_default: Whether requests without a version are for it.
         share: As a canary: per cent of the requests without a version that are for it.
         incarnation: The number of its process's start; None for a new one.
@@ -45,6 +46,7 @@ class WorkerAnnouncer:
         counters: Callable[[], dict[str, int]],
         on_ack: Ack,
         *,
+        accepted: Callable[[], dict[str, int]],
         is_default: bool,
         share: int = 0,
         incarnation: int | None = None,
@@ -53,7 +55,7 @@ class WorkerAnnouncer:
         self._card, self._share = card, share
         self._options = options
         self._load = load
-        self._counters = counters
+        self._counters, self._accepted = counters, accepted
         self._is_default = is_default
         self._link: Link | None = None
         self._publishes_card = False
@@ -160,6 +162,7 @@ class WorkerAnnouncer:
             depth=load.depth,
             service_time_us=load.service_time_us,
             counters=counters,
+            clients=self._accepted(),
         ).to_json()
 
     def _figures(self) -> tuple[WorkerLoad, dict[str, int]]:

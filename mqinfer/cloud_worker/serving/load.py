@@ -42,6 +42,8 @@ _FLOOD, _FLOOD_S = 100, 1.0
 it sends in this time is dropped without a reply, for a thirtieth of the time that a reply takes."""
 _MOST = 4096
 """Clients remembered at most."""
+_STATED, _HALF_LIFE_S = 16, 60.0
+"""Clients whose requests a worker's state counts, and seconds after which what was counted counts half."""
 _CANCELLED_EACH, _CANCELLING = 256, 64
 """Cancelled requests remembered of each client at most, and clients that have any: the newest of both."""
 
@@ -197,6 +199,8 @@ class Admission:
         self._lock = threading.Lock()
         self._active: OrderedDict[str, float] = OrderedDict()  # time of each client's last request, the oldest first
         self._bytes = 0
+        self._accepted = Counter[str]()  # requests of late by client
+        self._halve_at = 0.0
         self._refused: dict[str, int] = {}  # refusals of each client in the second that began at
         self._second = 0.0
 
@@ -221,7 +225,15 @@ class Admission:
             if self._bytes and self._bytes + size > self._options.capacity_bytes:
                 return False
             self._bytes += size
+            self._accepted[client] += 1
+            if now >= self._halve_at or len(self._accepted) > _MOST:
+                self._halve(now)
             return True
+
+    def accepted(self) -> dict[str, int]:
+        """Return how many requests were accepted of late, of the clients that sent most."""
+        with self._lock:
+            return dict(self._accepted.most_common(_STATED))
 
     def leave(self, size: int) -> None:
         """Free the bytes of a request that is finished."""
@@ -236,6 +248,10 @@ class Admission:
         """
         wanted = max(_BATCHES * self._rows, math.ceil(_WORK_S / service_s) if service_s else 0)
         return max(1, min(self._options.capacity, wanted) // max(1, len(self._active)))
+
+    def _halve(self, now: float) -> None:
+        self._halve_at = now + _HALF_LIFE_S
+        self._accepted = Counter({client: count // 2 for client, count in self._accepted.items() if count > 1})
 
     def _forget(self, before: float) -> None:
         while len(self._active) > _MOST or next(iter(self._active.values())) < before:

@@ -142,6 +142,7 @@ class Worker:
             self._load,
             self._meter.counters,
             self._on_ack,
+            accepted=self._admission.accepted,
             is_default=is_default,
             share=share,
             incarnation=incarnation,
