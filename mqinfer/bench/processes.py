@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -58,11 +58,17 @@ class Program:
 
     def close(self) -> None:
         """Close its standard input, and wait until it has ended; one that is still at work after 5 s is killed."""
+        process = self._process
+        if process.stdin is not None:
+            with suppress(OSError):  # it has ended
+                process.stdin.close()
         try:
-            self._process.communicate(timeout=_END_S)
+            process.wait(_END_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()  # behind a thread that still reads: it has come to the end
 
     def _read_line(self) -> str:
         line = self._process.stdout.readline().strip() if self._process.stdout else ""

@@ -124,14 +124,15 @@ def record_workload(recording: str, model: str, repository: Path, frames: int) -
         if len(card.inputs) > 1:
             raise ConfigError(f"model {model!r} has {len(card.inputs)} inputs; no contestant can serve it")
         given = [preparer.prepare(frame, lambda *_: None).tensors for frame in first_frames(recording, frames)[0]]
-        wanted = (RequestedOutput(target),)
-        ready = [service.prepare(InferRequest("", model, tensors, outputs=wanted)) for tensors in given]
+        asked = [InferRequest("", model, tensors, outputs=(RequestedOutput(target),)) for tensors in given]
+        ready = [service.prepare(each) for each in asked]
         (first,) = service.run(ready[:1])
         if first.error is not None:
             raise first.error
+        expected = service.finish(asked[0], first.outputs)[target]
     source = card.inputs[0].name
     inputs = tuple(each.inputs[source].copy() for each in ready)  # its service may use their memory again
-    return Workload(Path(recording).name, model, version.path, source, inputs[0], target, first.outputs[target], inputs)
+    return Workload(Path(recording).name, model, version.path, source, inputs[0], target, expected, inputs)
 
 
 def open_session(path: Path) -> Any:

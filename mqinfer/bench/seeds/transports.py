@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -20,6 +21,7 @@ from mqinfer.bench.seeds.pictures import recording
 from mqinfer.bench.seeds.rows import Measured, NotMeasured, of_rounds
 from mqinfer.bench.workloads import Workload, load_workloads, record_workload
 from mqinfer.lab.model_process import card_of
+from mqinfer.protocol.errors import ConfigError
 
 _NAMES: Mapping[str, str] = {
     "in-process": "in process",
@@ -141,7 +143,8 @@ def _compared(
 ) -> list[ComparedSeries]:
     """Return the contestants; those without rounds have a reason."""
     comparison = Comparison(workloads, chosen(names), options, bench.progress)
-    comparison.run()
+    with suppress(ConfigError):  # none was measured: each has its reason
+        comparison.run()
     return comparison.found
 
 
