@@ -255,8 +255,12 @@ class Comparison:
 
 
 def _check(contestant: Contestant, workload: Workload, *, is_first: bool) -> None:
-    if contestant.picture and (workload.array.dtype != np.uint8 or workload.array.ndim != 4):
-        raise ConfigError(f"model {workload.model!r} takes no pictures")
+    array = workload.array
+    if contestant.picture and (array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] != 3):
+        raise ConfigError(
+            f"model {workload.model!r} takes {array.dtype} {list(array.shape)}, and this carries pictures in bytes: "
+            "uint8 [1, height, width, 3]"
+        )
     if not contestant.shares and not is_first:
         raise ConfigError("it has no part of mqinfer's workers; its figures are those with the first number of them")
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -20,6 +20,7 @@ from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ModelNotLoadable
 
 _START_TIMEOUT_S = 300.0
+_END_S = 5.0
 
 
 class Program:
@@ -37,7 +38,10 @@ class Program:
         self._name = f"{main.__module__}.{main.__name__}"
         code = f"import sys; from {main.__module__} import {main.__name__} as main; main(*sys.argv[1:])"
         command = [sys.executable, "-c", code, *map(str, arguments)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own function
+        # In a group of its own: Ctrl-C is for whoever started it, who then closes its standard input.
+        self._process = subprocess.Popen(  # noqa: S603 - our own function
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
+        )
         self.pid = self._process.pid
         self.first_line = self._read_line()
 
@@ -53,8 +57,18 @@ class Program:
         return self._read_line()
 
     def close(self) -> None:
-        """Close its standard input, and wait until it has ended."""
-        self._process.communicate()
+        """Close its standard input, and wait until it has ended; one that is still at work after 5 s is killed."""
+        process = self._process
+        if process.stdin is not None:
+            with suppress(OSError):  # it has ended
+                process.stdin.close()
+        try:
+            process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()  # behind a thread that still reads: it has come to the end
 
     def _read_line(self) -> str:
         line = self._process.stdout.readline().strip() if self._process.stdout else ""

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mqinfer.bench.encodings.alone import pictures_of
 from mqinfer.bench.recordings import colour_contract, first_frames
+from mqinfer.cloud_worker.serving.service import InferenceService
+from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.models.backends.onnx import import_onnxruntime
 from mqinfer.models.load_options import default_threads
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.types import InferRequest, RequestedOutput
 
 WORKLOADS = {
     "small": "small_16",
@@ -115,13 +118,21 @@ def record_workload(recording: str, model: str, repository: Path, frames: int) -
     """
     version = default_version(repository, model)
     loaded = load_model(version, device="cpu")
-    pictures = tuple(pictures_of(colour_contract(loaded.card), first_frames(recording, frames)[0]))
-    source, target = loaded.card.inputs[0].name, loaded.card.outputs[0].name
-    if len(loaded.card.inputs) > 1:
-        raise ConfigError(f"model {model!r} has {len(loaded.card.inputs)} inputs; no contestant can serve it")
-    expected = np.asarray(loaded.backend.infer({source: pictures[0]}, [target])[target])
-    loaded.backend.close()
-    return Workload(Path(recording).name, model, version.path, source, pictures[0], target, expected, pictures)
+    with closing(loaded.backend):
+        card, service = loaded.card, InferenceService(loaded)
+        preparer, target = Preparer(colour_contract(card), "raw"), card.outputs[0].name
+        if len(card.inputs) > 1:
+            raise ConfigError(f"model {model!r} has {len(card.inputs)} inputs; no contestant can serve it")
+        given = [preparer.prepare(frame, lambda *_: None).tensors for frame in first_frames(recording, frames)[0]]
+        asked = [InferRequest("", model, tensors, outputs=(RequestedOutput(target),)) for tensors in given]
+        ready = [service.prepare(each) for each in asked]
+        (first,) = service.run(ready[:1])
+        if first.error is not None:
+            raise first.error
+        expected = service.finish(asked[0], first.outputs)[target]
+    source = card.inputs[0].name
+    inputs = tuple(each.inputs[source].copy() for each in ready)  # its service may use their memory again
+    return Workload(Path(recording).name, model, version.path, source, inputs[0], target, expected, inputs)
 
 
 def open_session(path: Path) -> Any:

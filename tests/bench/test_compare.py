@@ -1,8 +1,13 @@
 import asyncio
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from statistics import median
 
 import pytest
 from typer.testing import CliRunner
@@ -15,11 +20,13 @@ from mqinfer.bench.comparing import (
     LinkShape,
     report_comparison,
 )
-from mqinfer.bench.contestants.driving import DrivenTurn, Load, drive, rotated
-from mqinfer.bench.contestants.site import CONTESTANTS, chosen
-from mqinfer.bench.thin_link import is_lost
+from mqinfer.bench.contestants.driving import DrivenTurn, Load, drive, merged, rotated
+from mqinfer.bench.contestants.site import CONTESTANTS, Contestant, Pids, Site, chosen
+from mqinfer.bench.contestants.ways import Target
+from mqinfer.bench.thin_link import ThinLink, is_lost
 from mqinfer.bench.workloads import Workload, load_workloads
 from mqinfer.cli.bench import app
+from mqinfer.cli.exit_codes import ExitCode, exit_code
 from mqinfer.lab.reports import as_json
 from mqinfer.lab.zoo import build
 from mqinfer.protocol.errors import ConfigError, ModelFailed
@@ -70,6 +77,28 @@ def test_a_round_that_was_slow_for_both_is_no_outlier() -> None:
     assert compared("y", rounds(150, 30, 165)).ratio(base) == pytest.approx(1.5)
     assert compared("y", rounds(150)).ratio(base) == pytest.approx(1.5)
     assert compared("y", ()).ratio(base) is None
+
+
+def test_many_results_take_no_more_memory_than_some() -> None:
+    """All are counted; of their times a share stays that stands for them."""
+    clock = Served(0.0)
+
+    async def ask(number: int) -> None:
+        clock.now += number % 100 + 1
+
+    turn = asyncio.run(drive([ask], Load(seconds=1e9, samples=30_000), clock.clock))
+    assert (turn.results, len(turn.times)) == (30_000, 10_000)
+    assert sorted(turn.times)[5000] == pytest.approx(50, abs=3)
+    assert turn.rate == pytest.approx(1 / 50.5)
+
+
+def test_turns_of_several_processes_are_one() -> None:
+    """Their results, failures and drops together, for as long as the longest took."""
+    one, other = (
+        DrivenTurn(1.0, [0.1], [1], {"x": 2}, 3, 0.5, 7),
+        DrivenTurn(2.0, [0.2, 0.3], [2], {"x": 1}, 0, 0.25, 1),
+    )
+    assert merged([one, other]) == DrivenTurn(2.0, [0.1, 0.2, 0.3], [1, 2], {"x": 3}, 3, 0.75, 8)
 
 
 def test_a_newer_frame_replaces_one_that_waits() -> None:
@@ -176,7 +205,7 @@ def test_contestants_take_turns_and_one_that_is_missing_is_a_row(small: Workload
     report = report_comparison(comparison, options(tmp_path))
     rows = {row[1]: dict(zip(report.grid.headings, row, strict=True)) for row in report.grid.rows}
     assert list(rows) == list(names)
-    assert "takes no pictures" in str(rows["mqtt-jpeg"]["why not"])
+    assert "carries pictures in bytes" in str(rows["mqtt-jpeg"]["why not"])
     assert f"no nvidia-pytriton in {tmp_path}" in str(rows["triton"]["why not"])
     for name in names[:-2]:
         assert rows[name]["failed"] == 0
@@ -220,3 +249,57 @@ def test_a_thin_link_is_what_its_clients_wait_for(small: Workload) -> None:
     (found,) = comparison.found
     assert min(found.rounds[0].turn.times) >= 0.06
     assert sum(found.rounds[0].turn.vehicles) == 8
+
+
+def test_a_model_that_no_contestant_can_serve_is_an_error_with_every_reason(tmp_path: Path) -> None:
+    """And with the exit code of what can't be done as it was asked for."""
+    words = ["compare", "mqtt-jpeg", "triton", "--workload", "small", "--triton", str(tmp_path), "--rounds", "1"]
+    error = CliRunner().invoke(app, words).exception
+    assert isinstance(error, ConfigError)
+    assert "no contestant was measured: mqtt-jpeg: model 'small_16' takes float32 [1, 16]" in str(error)
+    assert f"; triton: there is no nvidia-pytriton in {tmp_path}" in str(error)
+    assert exit_code(error) == ExitCode.USAGE
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_ctrl_c_prints_what_was_measured(tmp_path: Path) -> None:
+    """As a terminal sends it, to each process: no traceback, the table and the file, within seconds."""
+    command = [*(sys.executable, "-m", "mqinfer", "bench", "compare", "in-process", "mqtt", "bare-grpc", "script")]
+    command += ["--workload", "small", "--rounds", "500", "--seconds", "0.05", "--callers", "1"]
+    command += ["--csv", str(tmp_path / "found.csv")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as bench:
+        assert bench.stderr is not None
+        lines = list[str]()
+        while sum("results/s" in line for line in lines) < 6:
+            lines.append(bench.stderr.readline())
+            assert lines[-1], "".join(lines)
+        os.killpg(bench.pid, signal.SIGINT)
+        printed, said = bench.communicate(timeout=60)
+    assert bench.returncode == 0, said
+    assert "Traceback" not in said
+    assert "interrupted; what was measured follows" in said
+    rows = (tmp_path / "found.csv").read_text().splitlines()
+    assert [row.split(",")[1] for row in rows[1:]] == ["in-process", "mqtt", "bare-grpc", "script"]
+    assert "in-process" in printed
+
+
+@pytest.mark.full
+@pytest.mark.broker
+@pytest.mark.slow
+def test_a_known_delay_shows_as_what_it_is(small: Workload) -> None:
+    """Over real processes: behind 100 ms each way a request takes 200 ms more, within 5 %."""
+
+    def behind_link(site: Site) -> tuple[Target, Pids]:
+        port, pids = site.mqtt
+        link = site.use(ThinLink(port))
+        link.shape(0.1, 0.0)
+        return Target("mqtt", link.port), pids
+
+    how = CompareOptions(load=Load(seconds=2.5), callers=(1,), rounds=3)
+    comparison = Comparison([small], [*chosen(["mqtt"]), Contestant("delayed", "", behind_link)], how, print)
+    comparison.run()
+    plain, delayed = (median(median(one.turn.times) for one in each.rounds) for each in comparison.found)
+    assert delayed - plain == pytest.approx(0.2, rel=0.05)

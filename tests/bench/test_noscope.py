@@ -141,10 +141,10 @@ def test_other_files_are_no_labels(tmp_path: Path, content: bytes, message: str)
 
 def test_a_recording_with_too_few_frames_is_refused(tmp_path: Path) -> None:
     """With both numbers."""
-    (frame,) = read_scene(None, 1, 96, lambda _: None)
+    (frame,) = read_scene(None, [0], 96, lambda _: None)
     (tmp_path / "0.jpg").write_bytes(frame.data)
-    with pytest.raises(ConfigError, match="has 1 frames; the experiment takes 2"):
-        read_scene(str(tmp_path), 2, 96, lambda _: None)
+    with pytest.raises(ConfigError, match="no frame 5; the experiment takes 6"):
+        read_scene(str(tmp_path), [0, 5], 96, lambda _: None)
 
 
 def results() -> dict[str, SettingResult]:

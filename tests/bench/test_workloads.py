@@ -8,8 +8,10 @@ import pytest
 
 from mqinfer.bench.processor_time import CpuMeter, seconds_of
 from mqinfer.bench.workloads import WORKLOADS, Workload, fixed_shape, load_workloads, record_workload
+from mqinfer.lab.drives.recording import write_drive
 from mqinfer.lab.machine import describe_interpreter
 from mqinfer.lab.zoo import build
+from mqinfer.lab.zoo.onnx_graph import OnnxGraph
 from mqinfer.protocol.errors import ConfigError, SourceError
 
 
@@ -55,6 +57,21 @@ def test_a_recording_needs_frames_and_a_model_that_takes_them(repository: Path, 
         record_workload(str(tmp_path), "small_16", repository, 2)
     with pytest.raises(SourceError, match=str(tmp_path)):
         record_workload(str(tmp_path), "frame_mask", repository, 2)
+
+
+def test_frames_are_prepared_as_the_model_takes_them(tmp_path: Path) -> None:
+    """A network of one channel in floats gets each frame so, not as a picture in colours."""
+    graph, folder = OnnxGraph("float32", (1, 1, 28, 28)), tmp_path / "grey"
+    graph.node("Neg", "input", output="negative")
+    graph.add_output("negative", "float32", (1, 1, 28, 28))
+    (folder / "1").mkdir(parents=True)
+    graph.write(folder / "1" / "model.onnx")
+    (folder / "model.toml").write_text('[image]\ninput = "input"\nwidth = 28\nheight = 28\ncolour = "mono"\n')
+    drive = write_drive(tmp_path / "drive", ros=2, frames=3, seed=2, width=64, height=64)
+    found = record_workload(str(drive), "grey", tmp_path, 3)
+    assert [(each.dtype.name, each.shape) for each in found.frames] == [("float32", (1, 1, 28, 28))] * 3
+    assert np.array_equal(found.expected, np.negative(found.frames[0], dtype=np.float32))
+    assert not np.array_equal(found.frames[0], found.frames[2])
 
 
 def test_unknown_or_missing_workloads_are_refused(tmp_path: Path) -> None:

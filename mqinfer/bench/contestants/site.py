@@ -59,7 +59,10 @@ class Site:
 
     def serve(self, workload: Workload, broker: BrokerAddress, **options: Any) -> Sequence[int]:
         """Start the workers of a workload's model, with these options; return their processes."""
-        specs = _workload_specs(workload, broker, self._workers, **options)
+        name = f"bench-{os.getpid()}"  # that of the certificate
+        if workload is not self.workload:
+            name += f"-{workload.model}"
+        specs = _workload_specs(workload, broker, self._workers, WorkerOptions(name, **options))
         return list(self.use(worker_processes(specs)).pids.values())
 
     @cached_property
@@ -114,12 +117,10 @@ class Site:
         return program
 
 
-def _workload_specs(workload: Workload, broker: BrokerAddress, count: int, **options: Any) -> list[ProcessSpec]:
-    """Return what the worker processes of a workload's model do; options are those of a worker."""
-    repository, model = workload.path.parents[2], workload.model
-    version, how = default_version(repository, model), WorkerOptions(f"bench-{os.getpid()}-{model}", **options)
-    template = ProcessSpec(repository, "", 0, broker, how, device="cpu")
-    return plan_versions([version], template, instances=count)
+def _workload_specs(workload: Workload, broker: BrokerAddress, count: int, options: WorkerOptions) -> list[ProcessSpec]:
+    repository = workload.path.parents[2]
+    template = ProcessSpec(repository, "", 0, broker, options, device="cpu")
+    return plan_versions([default_version(repository, workload.model)], template, instances=count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mqinfer.bench.seeds.rows import Measured
+from mqinfer.bench.seeds.rows import Measured, NotMeasured
 from mqinfer.lab import zoo
 from mqinfer.lab.drives.lessons import lesson_drive, lessons_key
 from mqinfer.lab.drives.synthetic import CLASSES
@@ -54,4 +54,4 @@ class Bench:
         return full if self.full else usual
 
 
-Experiment = Callable[[Bench], Iterator[Measured]]
+Experiment = Callable[[Bench], Iterator[Measured | NotMeasured]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from time import perf_counter
 
 from mqinfer.bench.seeds.experiment import Bench, Experiment
 from mqinfer.bench.seeds.jet_scores import losses, memory_by_events, memory_of_the_call, scores
@@ -13,9 +14,9 @@ from mqinfer.bench.seeds.noscope.headline import figure_4
 from mqinfer.bench.seeds.noscope.one_request import one_request
 from mqinfer.bench.seeds.noscope.table_1 import table_1
 from mqinfer.bench.seeds.pictures import encodings, lossless, segmentation_models, share_of_postprocessing
-from mqinfer.bench.seeds.rows import Measured
+from mqinfer.bench.seeds.rows import Measured, NotMeasured
 from mqinfer.bench.seeds.transports import large_frames, small_frames, tensorflow_serving, thin_link, vehicles
-from mqinfer.protocol.errors import MqinferError
+from mqinfer.logs import reason
 
 EXPERIMENTS: Mapping[str, Experiment] = {
     "000.F1": small_frames,
@@ -74,7 +75,7 @@ def run_experiments(bench: Bench, found: list[Measured], reasons: dict[str, str]
     Args:
         bench: What each gets.
         found: The rows are added here one by one, so that an interrupted run keeps them.
-        reasons: By table, why its experiment did not run to its end, is added here.
+        reasons: By table, or table and row, why there is no figure, is added here.
     """
     tables: dict[Experiment, list[str]] = {}
     for table, experiment in EXPERIMENTS.items():
@@ -83,10 +84,16 @@ def run_experiments(bench: Bench, found: list[Measured], reasons: dict[str, str]
     reasons |= {table: _INTERRUPTED for own in tables.values() for table in own}
     for experiment, own in tables.items():
         bench.progress(f"{', '.join(own)} …")
-        reason = ""
+        began = perf_counter()
         try:
-            found.extend(each for each in experiment(bench) if each.table in bench.tables)
-        except MqinferError as error:
-            reason = str(error)
-            bench.progress(f"  not measured: {reason}")
-        reasons |= dict.fromkeys(own, reason)
+            for each in experiment(bench):
+                if isinstance(each, NotMeasured):
+                    reasons[f"{each.table} {each.row}"] = each.reason
+                elif each.table in bench.tables:
+                    found.append(each)
+        except Exception as error:  # noqa: BLE001 - whatever an engine raises, the others still run
+            bench.progress(f"  not measured: {reason(error)}")
+            reasons |= dict.fromkeys(own, reason(error))
+        else:
+            reasons |= dict.fromkeys(own, "")
+        bench.progress(f"  {', '.join(own)} took {perf_counter() - began:.0f} s")

@@ -83,6 +83,15 @@ class Measured:
     unit: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class NotMeasured:
+    """Why an experiment that went on has no figure for a row of a document."""
+
+    table: str
+    row: str
+    reason: str
+
+
 def of_rounds(table: str, row: str, figures: Iterable[float], samples: int = 1, **words: str) -> Measured:
     """Return the row of a figure that was measured in several rounds.
 
@@ -161,7 +170,7 @@ def join(published: Iterable[Published], measured: Iterable[Measured], reasons: 
     Args:
         published: Rows of the documents, those of a table together.
         measured: Rows of the experiments; the last one of a name counts.
-        reasons: By table, why its experiment has not run, or not to the end.
+        reasons: By table, why its experiment has not run, or not to the end; or by table and row, as `004.T1 N_F=50`.
 
     Returns:
         The rows in the order of the documents; behind each table those that only the experiment has.
@@ -183,7 +192,7 @@ def join(published: Iterable[Published], measured: Iterable[Measured], reasons: 
 def _reason(of: Published, reasons: Mapping[str, str]) -> str:
     if of.state != "cpu":
         return of.reason
-    return reasons.get(of.table) or of.reason or "no experiment has this row yet"
+    return reasons.get(f"{of.table} {of.row}") or reasons.get(of.table) or of.reason or "no experiment has this row yet"
 
 
 def _unpublished(of: Measured) -> Published:

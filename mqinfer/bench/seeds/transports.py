@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -13,8 +18,10 @@ from mqinfer.bench.contestants.site import chosen
 from mqinfer.bench.seeds.experiment import Bench
 from mqinfer.bench.seeds.formulas import rate_gained, time_saved
 from mqinfer.bench.seeds.pictures import recording
-from mqinfer.bench.seeds.rows import Measured, of_rounds
+from mqinfer.bench.seeds.rows import Measured, NotMeasured, of_rounds
 from mqinfer.bench.workloads import Workload, load_workloads, record_workload
+from mqinfer.lab.model_process import card_of
+from mqinfer.protocol.errors import ConfigError
 
 _NAMES: Mapping[str, str] = {
     "in-process": "in process",
@@ -33,45 +40,70 @@ _FRAMES = 10
 """Different frames that requests carry in turn."""
 
 
-def small_frames(bench: Bench) -> Iterator[Measured]:
+def small_frames(bench: Bench) -> Iterator[Measured | NotMeasured]:
     """Measure every way with frames of 224x224 and MobileNet, one caller and 8."""
     load = Load(samples=bench.count(0, 300_000), seconds=bench.count(2, 1200))
     found = _compared(bench, [_frames(bench, *_SMALL)], list(_NAMES), CompareOptions(load=load, callers=(1, 8)))
     for each in found:
         rates = [one.turn.rate for one in each.rounds]
         callers = f"{each.callers} callers" if each.callers > 1 else "1 caller"
-        name, results = _NAMES[each.contestant], sum(one.turn.results for one in each.rounds)
-        yield of_rounds("000.F1", f"{name}, {callers}", rates, results, comment=_about(each), unit="requests/s")
+        row, results = f"{_NAMES[each.contestant]}, {callers}", sum(one.turn.results for one in each.rounds)
+        if results:
+            yield of_rounds("000.F1", row, rates, results, comment=_about(each), unit="requests/s")
+        else:
+            yield NotMeasured("000.F1", row, each.reason)
     alone = {each.contestant: each for each in found if each.callers == 1}
     yield from _latencies("224x224", alone)
     gained = _ratios(alone, "rest-json", "grpc")
     yield from _row("000.S10", "gRPC against REST: rate", gained, comment="JSON of numbers, 1 caller")
 
 
-def large_frames(bench: Bench) -> Iterator[Measured]:
+def large_frames(bench: Bench) -> Iterator[Measured | NotMeasured]:
     """Measure every way with frames of 2048x1024 and a segmentation network whose argmax is in the graph."""
     options = CompareOptions(load=Load(seconds=bench.count(4, 60)), callers=(1,))
     found = _compared(bench, [_frames(bench, *_LARGE)], list(_NAMES), options)
     alone = {each.contestant: each for each in found}
     yield from _latencies("2048x1024", alone)
-    pairs = list(zip(_times(alone, "tfs-rest"), _times(alone, "tfs-grpc"), strict=False))
+    # JSON of TensorFlow Serving's REST has a list for each pixel; so many values may be more than the gateway takes.
+    rest, grpc = ("tfs-rest", "tfs-grpc") if alone["tfs-rest"].rounds else ("rest-json", "grpc")
+    pairs = list(zip(_times(alone, rest), _times(alone, grpc), strict=False))
     for row, formula in (("time saved", time_saved), ("rate gained", rate_gained)):
-        figures = [100 * formula(rest, grpc) for rest, grpc in pairs]
-        comment = "TensorFlow Serving's fronts of the gateway, mask out"
+        figures = [100 * formula(one, other) for one, other in pairs]
+        comment = f"{_NAMES[grpc]} against {_NAMES[rest]}, mask out"
         yield from _row("001.C1", f"gRPC against REST, {row}: total", figures, comment=comment)
-    for row, front in (("gRPC", "tfs-grpc"), ("REST", "tfs-rest")):
+    for row, front in (("gRPC", "tfs-grpc"), ("REST", rest)):
         ratios = _ratios(alone, "mqtt-jpeg", front)
         yield from _row("001.C4", f"MQTT against {row}: time", ratios, comment=f"jpeg:90 against {_NAMES[front]}")
 
 
-def tensorflow_serving(bench: Bench) -> Iterator[Measured]:
-    """Measure the document's two large networks through the gateway's fronts of TensorFlow Serving."""
+def tensorflow_serving(bench: Bench) -> Iterator[Measured | NotMeasured]:
+    """Measure the document's two large networks through the gateway's fronts of TensorFlow Serving.
+
+    Their logits, 160 MB a frame, are more than a packet of a broker may have: the worker makes the mask of them.
+    """
+    options = CompareOptions(load=Load(seconds=bench.count(4, 60)), callers=(1,), rounds=2)
     for model, name in (("model 2", "mobilenetv3_large_os8_deeplabv3plus"), ("model 3", "encoder_decoder_2048_1024")):
-        options = CompareOptions(load=Load(seconds=bench.count(4, 60)), callers=(1,), rounds=2)
-        found = _compared(bench, [_frames(bench, name, (2048, 1024))], ["tfs-rest", "tfs-grpc"], options)
-        for each in found:
-            row = f"{model}, CPU, PC, {'REST' if each.contestant == 'tfs-rest' else 'gRPC'}"
-            yield of_rounds("001.T2", row, _milliseconds(each), comment=_about(each), setting=name)
+        with TemporaryDirectory(prefix="mqinfer-bench-") as folder:
+            workload = _frames(with_mask(bench, name, Path(folder)), name, (2048, 1024))
+            for each in _compared(bench, [workload], ["tfs-grpc", "tfs-rest"], options):
+                row = f"{model}, CPU, PC, {'REST' if each.contestant == 'tfs-rest' else 'gRPC'}"
+                if each.rounds:
+                    yield of_rounds(
+                        "001.T2", row, _milliseconds(each), comment=_about(each), setting=f"{name}, mask out"
+                    )
+                else:
+                    yield NotMeasured("001.T2", row, each.reason)
+
+
+def with_mask(bench: Bench, name: str, folder: Path) -> Bench:
+    """Return the same for a repository in a folder, which has one model with the mask that a worker makes of logits."""
+    model = bench.model(name)
+    shutil.copytree(model.folder.parent, folder / name)
+    config = folder / name / "model.toml"
+    if "[segmentation]" not in (text := config.read_text(encoding="utf-8")):
+        output = card_of(model).outputs[0].name
+        config.write_text(f'{text}\n[segmentation]\noutput = "{output}"\n', encoding="utf-8")
+    return replace(bench, repository=folder)
 
 
 def vehicles(bench: Bench) -> Iterator[Measured]:
@@ -81,7 +113,7 @@ def vehicles(bench: Bench) -> Iterator[Measured]:
     numbers, workers = ((1, 2, 4, 8, 16, 32, 64), (1, 2, 4)) if bench.full else ((1, 4, 16), (1, 2))
     load = Load(callers=2, seconds=bench.count(3, 20), rate=10.0)
     options = CompareOptions(numbers, workers, load=load, callers=(2,), rounds=1)
-    for each in _compared(bench, workloads, ["mqtt"], options):
+    for each in (found for found in _compared(bench, workloads, ["mqtt"], options) if found.rounds):
         turn = each.rounds[0].turn
         about = f"{10 * each.vehicles} offered, {turn.dropped} replaced by newer frames, Jain {turn.jain:.2f}"
         row = f"{each.vehicles} vehicles, {each.workers} workers: answered"
@@ -109,16 +141,20 @@ def _frames(bench: Bench, model: str, size: tuple[int, int]) -> Workload:
 def _compared(
     bench: Bench, workloads: Sequence[Workload], names: Sequence[str], options: CompareOptions
 ) -> list[ComparedSeries]:
-    """Return the contestants that were measured."""
+    """Return the contestants; those without rounds have a reason."""
     comparison = Comparison(workloads, chosen(names), options, bench.progress)
-    comparison.run()
-    return [each for each in comparison.found if any(one.turn.times for one in each.rounds)]
+    with suppress(ConfigError):  # none was measured: each has its reason
+        comparison.run()
+    return comparison.found
 
 
-def _latencies(size: str, found: Mapping[str, ComparedSeries]) -> Iterator[Measured]:
+def _latencies(size: str, found: Mapping[str, ComparedSeries]) -> Iterator[Measured | NotMeasured]:
     for name, each in found.items():
         row = f"{size} {_NAMES[name]}, p50"
-        yield of_rounds("001.C4", row, _milliseconds(each), comment=_about(each))
+        if times := _milliseconds(each):
+            yield of_rounds("001.C4", row, times, comment=_about(each))
+        else:
+            yield NotMeasured("001.C4", row, each.reason)
 
 
 def _milliseconds(each: ComparedSeries) -> list[float]:

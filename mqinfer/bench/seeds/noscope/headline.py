@@ -21,7 +21,7 @@ from mqinfer.bench.seeds.rows import Measured, of_rounds
 from mqinfer.judging.settings import CascadeSettings, RunsAt
 from mqinfer.protocol.types import Stage
 
-_FRAMES, _FULL_FRAMES = 200, 500
+_FRAMES = 500
 _SIDE, _FULL_SIDE = 320, 608
 _AGREEMENT = 0.99
 """On the frames that choose the thresholds; on the frames behind them it is measured, and 0.98 is expected."""
@@ -30,10 +30,10 @@ _PUBLISHED_SERVERS = 4
 
 def figure_4(bench: Bench) -> Iterator[Measured]:
     """Measure Figure 4, and what parts and placements of the cascade contribute."""
-    frames, side = bench.count(_FRAMES, _FULL_FRAMES), bench.count(_SIDE, _FULL_SIDE)
+    side = bench.count(_SIDE, _FULL_SIDE)
     with TemporaryDirectory(prefix="mqinfer-bench-") as temporary:
         folder = Path(temporary)
-        prepared = prepare(bench, folder, frames, side, _AGREEMENT)
+        prepared = prepare(bench, folder, _FRAMES, side, _AGREEMENT)
         cores = len(os.sched_getaffinity(0))
         counts = [each for each in bench.replicas if each <= cores]
         results: dict[str, SettingResult] = {}

@@ -31,7 +31,7 @@ _ENCODINGS = ("raw", "lz4", "jpeg:90")
 
 def one_request(bench: Bench) -> Iterator[Measured]:
     """Measure the parts one at a time, then a request's way by REST with JSON and by MQTT."""
-    scene = read_scene(bench.source, _FRAMES, _SIDE, bench.progress)
+    scene = read_scene(bench.source, range(_FRAMES), _SIDE, bench.progress)
     seen = [thumbnail(each) for each in scene]
     compared = _milliseconds(lambda frame: difference(seen[0], thumbnail(frame)), scene)
     yield from _part("detector", "detector", compared, "the comparison, and reading a JPEG of 608x608 as 50x50")

@@ -20,7 +20,6 @@ from mqinfer.bench.seeds.noscope.scene import TARGET, read_labels, read_scene
 from mqinfer.broker.private import PrivateBroker
 from mqinfer.client.client import Client
 from mqinfer.edge_agent.cascade.small import SmallNetwork
-from mqinfer.images.picture import CompressedImage
 from mqinfer.judging.results import ResultMaker
 from mqinfer.judging.settings import CascadeSettings, Reference, SmallModel
 from mqinfer.judging.thumbnail import difference, thumbnail
@@ -35,6 +34,10 @@ from mqinfer.protocol.errors import ConfigError
 _TIMEOUT_S = 1800.0
 _SHARES = (0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4)
 """Shares of the frames that the reference may get, N_R / N_F; the document has 8.5 to 44 %."""
+LESSONS, STEP = 600, 15
+"""Frames that train the small model, and of how many of the recording each is one: they show more of the traffic."""
+CHOOSING = 600
+"""Frames in a row behind them, by which thresholds are chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ def prepare(bench: Bench, folder: Path, frames: int, side: int, agreement: float
     Args:
         bench: Names a recording and its labels; a model `reference` of its repository is used.
         folder: For models and frames.
-        frames: Frames to answer; as many before them train the small model, and as many again choose thresholds.
+        frames: Frames in a row to answer, behind those that train the small model and choose thresholds.
         side: Of the pictures, in pixels; a multiple of 32.
         agreement: With the reference, on the frames that choose the thresholds.
 
@@ -100,15 +103,18 @@ def prepare(bench: Bench, folder: Path, frames: int, side: int, agreement: float
         raise ConfigError(f"a recording needs a reference that knows it: put a model {REFERENCE!r} in the repository")
     else:
         write_reference(models / REFERENCE, side, report)
-    scene = read_scene(bench.source, 3 * frames, side, report)
+    start = LESSONS * STEP + CHOOSING
+    numbers = [*range(0, LESSONS * STEP, STEP), *range(LESSONS * STEP, start + frames)]
+    scene = read_scene(bench.source, numbers, side, report)
     last = folder / "frames"
     last.mkdir()
-    for number, picture in enumerate(scene[2 * frames :]):
+    for number, picture in enumerate(scene[-frames:]):
         (last / f"{number:06d}.jpg").write_bytes(picture.data)
     labels = read_labels(bench.labels) if bench.labels else None
     bare = CascadeSettings(Reference(REFERENCE), TARGET)
-    answered, answers = _answers(bench, bare, models, scene[: 2 * frames], labels)
-    first, second = answered[:frames], answered[frames:]
+    known = [Frame("", number, 0, 0, "", picture) for number, picture in zip(numbers, scene[:-frames], strict=False)]
+    answered, answers = _answers(bench, bare, models, known, labels)
+    first, second = answered[:LESSONS], answered[LESSONS:]
     seen, taught = np.stack([each.seen for each in first]), np.concatenate([each.answer for each in first])
     write_model(models, SMALL, train_presence(seen, taught, report), {"source": "street", "skipped": 0})
     small = SmallModel(SMALL, 1.0, repository=models)
@@ -120,19 +126,18 @@ def prepare(bench: Bench, folder: Path, frames: int, side: int, agreement: float
         network.close()
     chosen = choose_thresholds(scores, agreement)
     report(f"t_diff {chosen.t_diff:.3g}, c_low {chosen.c_low:.3g}, c_high {chosen.c_high:.6g}")
-    known = None if labels is None else frozenset(number - 2 * frames for number in labels)
-    return PreparedCascade(with_thresholds(staged, chosen), models, last, known)
+    seen_there = None if labels is None else frozenset(number - start for number in labels)
+    return PreparedCascade(with_thresholds(staged, chosen), models, last, seen_there)
 
 
 def _answers(
     bench: Bench,
     bare: CascadeSettings,
     models: Path,
-    scene: Sequence[CompressedImage],
+    frames: Sequence[Frame],
     labels: frozenset[int] | None,
 ) -> tuple[list[Answered], ResultMaker]:
     """Return the reference's answers to frames: the labels, or what workers say."""
-    frames = [Frame("", number, 0, 0, "", picture) for number, picture in enumerate(scene)]
     if labels is not None:
         loaded = load_model(Repository(models).find(REFERENCE, None))
         loaded.backend.close()

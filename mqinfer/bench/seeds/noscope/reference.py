@@ -2,8 +2,9 @@
 
 All layers but the last have random weights, with normalisation fitted to some pictures. Random convolutions are
 features too, and a street is simple: a ridge regression from the 1024 features of a cell to "the middle of a car is
-here" is enough to answer whether a car is in the picture. So the answers depend on the picture, and each costs what
-YOLOv2's costs. It is no good detector of anything else.
+here", fitted on frames of the same street days later, is enough to answer whether a car is in the picture: 99 % right.
+Fitted on other streets it was right in 95 %, and a small model can't learn its errors. So the answers depend on the
+picture, and each costs what YOLOv2's costs. It is no good detector of anything else.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mqinfer.bench.seeds.noscope.scene import SEED, TARGET
 from mqinfer.lab.drives.street import StreetCamera
 from mqinfer.lab.zoo.classes import COCO
 from mqinfer.lab.zoo.layers import keras
 from mqinfer.lab.zoo.networks.yolo_v2 import ANCHORS, yolo_network, yolo_v2
 
 Floats = npt.NDArray[np.float64]
-TARGET = "car"
-_STREETS = (1001, 1002, 1003, 1004)
-"""Seeds of the streets that the last layer is fitted on; none of them is watched by the experiment's camera."""
-_WITH_CARS, _WITHOUT = 36, 20
+_LESSONS = range(1_000_000, 1_001_200)
+"""Numbers of frames at two a second, of which some fit the last layer: days later than the experiment's."""
+_WITH_CARS, _WITHOUT = 100, 60
 _STRIDE = 32
 _RIDGE = 0.02
 """Weight of the coefficients' size, a cell."""
@@ -49,7 +50,7 @@ def write_reference(folder: Path, side: int, report: Callable[[str], None]) -> N
     pictures, boxes = _lessons(side)
     _normalise(model, pictures[::7])
     trunk = keras().Model(model.input, model.layers[-1].input)
-    report(f"fitting the reference's last layer on {len(pictures)} frames of {len(_STREETS)} streets")
+    report(f"fitting the reference's last layer on {len(pictures)} frames")
     features = np.concatenate([trunk(_floats(picture[None]), training=False).numpy() for picture in pictures])
     weights, bias = _fit(features, boxes)
     model.layers[-1].set_weights([weights[None, None].astype(np.float32), bias.astype(np.float32)])
@@ -61,17 +62,15 @@ def write_reference(folder: Path, side: int, report: Callable[[str], None]) -> N
 
 
 def _lessons(side: int) -> tuple[npt.NDArray[np.uint8], list[Floats]]:
-    pictures, boxes = [], []
-    for seed in _STREETS:
-        camera = StreetCamera(seed, side, side, rate=2.0)
-        found = {number: camera.boxes(number) for number in range(400)}
-        crowded = [number for number, each in found.items() if len(each)]
-        free = [number for number, each in found.items() if not len(each)]
-        cars, none = _WITH_CARS // len(_STREETS), _WITHOUT // len(_STREETS)
-        for number in (*crowded[:: max(len(crowded) // cars, 1)][:cars], *free[:: len(free) // none][:none]):
-            pictures.append(camera.scene(number).picture)
-            boxes.append(found[number])
-    return np.stack(pictures), boxes
+    camera = StreetCamera(SEED, side, side, rate=2.0)
+    found = {number: camera.boxes(number) for number in _LESSONS}
+    crowded = [number for number, each in found.items() if len(each)]
+    free = [number for number, each in found.items() if not len(each)]
+    chosen = [
+        *crowded[:: max(len(crowded) // _WITH_CARS, 1)][:_WITH_CARS],
+        *free[:: max(len(free) // _WITHOUT, 1)][:_WITHOUT],
+    ]
+    return np.stack([camera.scene(number).picture for number in chosen]), [found[number] for number in chosen]
 
 
 def _floats(pictures: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,19 @@ from mqinfer.logs import reason
 from mqinfer.protocol.errors import ConfigError
 
 TARGET = "car"
-_SEED, _RATE = 7, 2.0
-"""The street, and the frames a second of its camera."""
+SEED, _RATE = 7, 30.0
+"""The street, and the frames a second of its camera, as many as the document's video has."""
 _QUALITY = 90
 
 
-def read_scene(source: str | None, count: int, side: int, report: Callable[[str], None]) -> list[CompressedImage]:
+def read_scene(
+    source: str | None, numbers: Sequence[int], side: int, report: Callable[[str], None]
+) -> list[CompressedImage]:
     """Return frames as JPEG pictures of one size.
 
     Args:
         source: Recording of a fixed camera; None for a synthetic street.
-        count: Number of frames.
+        numbers: Of the frames, ascending.
         side: Width and height, in pixels.
         report: Called with a line about each step.
 
@@ -36,24 +37,30 @@ def read_scene(source: str | None, count: int, side: int, report: Callable[[str]
         ConfigError: The recording has fewer frames.
         SourceError: It can't be read.
     """
-    report(f"reading {count} frames of {source or 'a synthetic street'}")
+    report(f"reading {len(numbers)} frames of {source or 'a synthetic street'}")
     cv2, frames = opencv(), []
-    for pixels in islice(_pictures(source, side), count):
+    for pixels in _pictures(source, numbers, side):
         sized = cv2.resize(pixels, (side, side), interpolation=cv2.INTER_AREA)
         _, jpeg = cv2.imencode(".jpg", cv2.cvtColor(sized, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])
         frames.append(CompressedImage("jpeg", jpeg.tobytes()))
-    if len(frames) < count:
-        raise ConfigError(f"{source} has {len(frames)} frames; the experiment takes {count}")
+    if len(frames) < len(numbers):
+        raise ConfigError(f"{source}: there is no frame {numbers[len(frames)]}; the experiment takes {numbers[-1] + 1}")
     return frames
 
 
-def _pictures(source: str | None, side: int) -> Iterator[Any]:
+def _pictures(source: str | None, numbers: Sequence[int], side: int) -> Iterator[Any]:
     if source is None:
-        camera = StreetCamera(_SEED, side, side, _RATE)
-        yield from (camera.scene(number).picture for number in range(1_000_000))
+        camera = StreetCamera(SEED, side, side, _RATE)
+        yield from (camera.scene(number).picture for number in numbers)
         return
+    wanted = iter(numbers)
+    next_number = next(wanted, None)
     with closing(open_source(source, depth=False)) as opened:
-        yield from (to_rgb(frame.image) for frame in opened.frames())
+        for number, frame in enumerate(opened.frames()):
+            if number == next_number:
+                yield to_rgb(frame.image)
+                if (next_number := next(wanted, None)) is None:
+                    return
 
 
 def read_labels(path: Path, target: str = TARGET) -> frozenset[int]:

@@ -171,7 +171,7 @@ def table_1(bench: Bench) -> Iterator[Measured]:
         raise ConfigError(f"Table 1 has no {min(unknown)} frames; expected some of {', '.join(map(str, SHARES))}")
     network = load_model(bench.model("noscope_50_onnx")).backend
     with TemporaryDirectory(prefix="mqinfer-bench-") as folder, closing(network):
-        scene = read_scene(bench.source, max(counts), _SIDE, bench.progress)
+        scene = read_scene(bench.source, range(max(counts)), _SIDE, bench.progress)
         name = network.inputs[0].name
         seconds: dict[int, dict[str, dict[int, float]]] = {}
         with _askers(Path(folder) / "models", bench.replicas) as askers:
