@@ -205,8 +205,8 @@ def bench(tmp_path: Path, *tables: str) -> Bench:
 
 
 def test_each_experiment_is_of_a_table() -> None:
-    """No experiment is registered for a table that no document has, or that no machine without a GPU measures."""
-    tables = {row.table for row in read_published() if row.state == "cpu"}
+    """No experiment is registered for a table that no document has, or that has nothing to measure."""
+    tables = {row.table for row in read_published() if row.state != "no"}
     assert set(experiments.EXPERIMENTS) <= tables
 
 
