@@ -34,7 +34,7 @@ _QUERY = ("memory.used", "memory.total", "power.draw", "power.limit", "temperatu
 Times = npt.NDArray[np.float64]
 
 
-class Operation(NamedTuple):
+class MemoryOperation(NamedTuple):
     """A copy or a memset of CUDA: `HtoD`, `DtoH`, `DtoD` or `memset`, its time on the GPU and its size."""
 
     kind: str
@@ -142,7 +142,7 @@ def _bound(torch: Any, model: ModelVersion, stream: Any) -> tuple[Any, Any, Any]
 
 def record_operations(
     model: ModelVersion, rows: int, batch: int, outputs: Sequence[str] = ("reconstruction",)
-) -> list[Operation]:
+) -> list[MemoryOperation]:
     """Return CUDA's memory operations while a model is loaded and runs over many rows.
 
     Args:
@@ -167,14 +167,14 @@ def record_operations(
         return read_operations(json.loads(path.read_text(encoding="utf-8")))
 
 
-def read_operations(trace: Mapping[str, Any]) -> list[Operation]:
+def read_operations(trace: Mapping[str, Any]) -> list[MemoryOperation]:
     """Return the copies and memsets of a trace as PyTorch's profiler writes it."""
     found = []
     for event in trace["traceEvents"]:
         category = event.get("cat")
         if category in {"gpu_memcpy", "gpu_memset"}:
             kind = event["name"].split()[1] if category == "gpu_memcpy" else "memset"
-            found.append(Operation(kind, 1e3 * event["dur"], event["args"]["bytes"]))
+            found.append(MemoryOperation(kind, 1e3 * event["dur"], event["args"]["bytes"]))
     return found
 
 

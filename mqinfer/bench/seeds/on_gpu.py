@@ -11,7 +11,7 @@ import numpy as np
 
 from mqinfer.bench.seeds.experiment import Bench
 from mqinfer.bench.seeds.formulas import event_bytes
-from mqinfer.bench.seeds.gpu_runs import Operation, Times, card_in_use, card_name, record_operations, time_runs
+from mqinfer.bench.seeds.gpu_runs import MemoryOperation, Times, card_in_use, card_name, record_operations, time_runs
 from mqinfer.bench.seeds.jets import BATCHES, SETTING, by_batch
 from mqinfer.bench.seeds.rows import Measured, of_rounds
 from mqinfer.lab.model_process import in_process
@@ -130,7 +130,7 @@ def memory_operations(bench: Bench) -> Iterator[Measured]:
     yield from _compared(found, f"{setting}, {rows:,} jets")
 
 
-def by_kind(operations: Sequence[Operation], setting: str) -> Iterator[Measured]:
+def by_kind(operations: Sequence[MemoryOperation], setting: str) -> Iterator[Measured]:
     """Yield the figures of memory operations by their kind, as Nsight Systems sums them up."""
     times, sizes = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
     for each in operations:
@@ -154,7 +154,7 @@ def _row(table: str, row: str, value: float, setting: str, **words: str) -> Meas
     return replace(of_rounds(table, row, [float(value)], setting=setting), **words)  # type: ignore[arg-type] # texts
 
 
-def _compared(found: Mapping[tuple[str, int], Sequence[Operation]], setting: str) -> Iterator[Measured]:
+def _compared(found: Mapping[tuple[str, int], Sequence[MemoryOperation]], setting: str) -> Iterator[Measured]:
     """Yield mean size and number of operations by network and batch, and one network against the other at the last."""
     sizes = {key: float(np.mean([each.bytes / 1024 for each in of])) for key, of in found.items()}
     kinds = {key: {kind: sum(each.kind == kind for each in of) for kind in _KINDS} for key, of in found.items()}
