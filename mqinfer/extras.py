@@ -6,7 +6,6 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,11 +51,18 @@ def check_packages(packages: Mapping[str, str], extra: str) -> None:
         MissingExtra: One is not.
     """
     for module, package in packages.items():
-        found = False
-        with suppress(ImportError, ValueError):  # of the package that it is in; it is blocked
-            found = find_spec(module) is not None
-        if not found:
+        if not is_installed(module):
             raise missing_extra(package, extra)
+
+
+def is_installed(module: str) -> bool:
+    """Return whether there is a module, without importing it; also while another thread imports it."""
+    try:
+        return find_spec(module) is not None
+    except ImportError:  # of the package that it is in
+        return False
+    except ValueError:  # it is there and has no spec yet: OpenCV, while it is imported
+        return True
 
 
 def import_extra(module: str, extra: str, package: str = "") -> Any:

@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.util import find_spec
 
 from mqinfer.codecs.codec import Codec, Encoded, Traits
 from mqinfer.codecs.gpu_jpeg import jpeg_reader
 from mqinfer.codecs.h264 import H264Codec
 from mqinfer.codecs.image import ImageCodec
 from mqinfer.codecs.lz4_block import Lz4Codec, MaskCodec
+from mqinfer.extras import is_installed
 from mqinfer.protocol.datatypes import Array, array_bytes, datatype_of, from_raw, little_endian, raw_bytes
 from mqinfer.protocol.errors import BadEncoding, LimitExceeded, MqinferError
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
@@ -66,7 +66,7 @@ class Encoding:
 def available_encodings() -> tuple[str, ...]:
     """Return the names of the codecs that work here: `jpeg` and `png` need OpenCV, `h264` PyAV."""
     packages = {codec.traits.package for codec in _CODECS.values()} - {""}
-    missing = {package for package in packages if find_spec(package) is None}
+    missing = {package for package in packages if not is_installed(package)}
     return tuple(name for name, codec in _CODECS.items() if codec.traits.package not in missing)
 
 

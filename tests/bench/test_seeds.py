@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mqinfer.bench.seeds import experiments, messages, pictures
+from mqinfer.bench.seeds import experiments, gpu_runs, messages, pictures
 from mqinfer.bench.seeds.experiment import Bench
 from mqinfer.bench.seeds.formulas import (
     event_bytes,
@@ -19,6 +19,8 @@ from mqinfer.bench.seeds.formulas import (
     time_saved,
     vae_parameters,
 )
+from mqinfer.bench.seeds.gpu_runs import read_operations
+from mqinfer.bench.seeds.on_gpu import by_kind
 from mqinfer.bench.seeds.report import COLUMNS, SeedFigures, as_table, write_folder
 from mqinfer.bench.seeds.rows import Measured, Published, join, of_rounds, read_published
 from mqinfer.cli.bench import app
@@ -205,8 +207,8 @@ def bench(tmp_path: Path, *tables: str) -> Bench:
 
 
 def test_each_experiment_is_of_a_table() -> None:
-    """No experiment is registered for a table that no document has, or that no machine without a GPU measures."""
-    tables = {row.table for row in read_published() if row.state == "cpu"}
+    """No experiment is registered for a table that no document has, or that has nothing to measure."""
+    tables = {row.table for row in read_published() if row.state != "no"}
     assert set(experiments.EXPERIMENTS) <= tables
 
 
@@ -295,3 +297,33 @@ def test_the_area_under_the_curve() -> None:
     assert curve.area == pytest.approx((1 + 1 + 0.5 + 1 + 0 + 1) / 6)
     assert (curve.false[0], curve.true[0], curve.false[-1], curve.true[-1]) == (0, 0, 1, 1)
     assert roc([1.0, 1.0], [1.0]).area == 0.5
+
+
+def test_memory_operations_of_a_gpu_are_rows_of_the_document() -> None:
+    """Copies and memsets are read from a trace as PyTorch's profiler writes it, and each figure is a published row."""
+    events = [
+        {"cat": "gpu_memcpy", "name": "Memcpy HtoD (Pageable -> Device)", "dur": 2.0, "args": {"bytes": 2048}},
+        {"cat": "gpu_memcpy", "name": "Memcpy HtoD (Pageable -> Device)", "dur": 4.0, "args": {"bytes": 4096}},
+        {"cat": "gpu_memcpy", "name": "Memcpy DtoH (Device -> Pageable)", "dur": 1.0, "args": {"bytes": 1024}},
+        {"cat": "gpu_memset", "name": "Memset (Device)", "dur": 1.0, "args": {"bytes": 512}},
+        {"cat": "kernel", "name": "gemm", "dur": 90.0, "args": {}},
+        {"name": "process_name", "ph": "M"},
+    ]
+    found = {(each.table, each.row): each.measured for each in by_kind(read_operations({"traceEvents": events}), "")}
+    assert found["002.T5", "HtoD share"] == 75
+    assert found["002.T5", "HtoD mean"] == 3000
+    assert found["002.T6", "HtoD total"] == 6
+    assert found["002.T6", "HtoD rate"] == pytest.approx(6144 / 6000)
+    assert found["002.T6", "DtoD operations"] == 0
+    assert found.keys() <= {(row.table, row.row) for row in read_published()}
+
+
+def test_what_needs_a_gpu_says_so_and_keeps_the_rest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without a GPU the reason is that there is none, and what a formula gives stands."""
+    monkeypatch.setattr(gpu_runs, "_ask_driver", lambda *_: [])
+    found: list[Measured] = []
+    reasons: dict[str, str] = {}
+    experiments.run_experiments(bench(tmp_path, "002.F4", "002.T6", "002.T8"), found, reasons)
+    assert [(each.table, each.row, each.measured) for each in found] == [("002.T6", "bytes of a batch of 128", 150)]
+    rows = join([row for row in read_published() if row.table in reasons], found, reasons)
+    assert {row.reason for row in rows if row.measured is None} == {"needs an NVIDIA GPU: nvidia-smi shows none here"}

@@ -9,13 +9,14 @@ import sys
 import tomllib
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from mqinfer import extras
 from mqinfer.cli.app import main
 from mqinfer.dashboard.page import read_page
-from mqinfer.extras import clone, install_command, missing_extra
+from mqinfer.extras import clone, install_command, is_installed, missing_extra
 from mqinfer.protocol.errors import ConfigError, MissingExtra
 
 ROOT = Path(__file__).parents[2]
@@ -160,3 +161,14 @@ def test_the_documents_list_each_extra() -> None:
     }
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert named == set(project["optional-dependencies"])
+
+
+def test_a_module_that_another_thread_imports_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenCV has no spec while it is imported, and a model that was loaded meanwhile failed with a ValueError."""
+    half = ModuleType("half_imported")
+    assert half.__spec__ is None
+    monkeypatch.setitem(sys.modules, "half_imported", half)
+    assert is_installed("half_imported")
+    monkeypatch.setitem(sys.modules, "half_imported", None)
+    assert not is_installed("half_imported")
+    assert not is_installed("no_such_package.part")

@@ -123,7 +123,7 @@ except MissingExtra as missing:
 
 def test_pictures_are_not_offered_without_opencv(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what works here is named."""
-    monkeypatch.setattr("mqinfer.codecs.registry.find_spec", lambda _name: None)
+    monkeypatch.setattr("mqinfer.codecs.registry.is_installed", lambda _name: False)
     assert available_encodings() == tuple(name for name, codec in _CODECS.items() if not codec.traits.package)
     assert {"jpeg", "png", "h264"}.isdisjoint(available_encodings())
     assert issubclass(MissingExtra, Exception)

@@ -19,7 +19,7 @@ from mqinfer.models.backend import Backend, batch_sizes
 from mqinfer.models.backends.onnx import OnnxBackend, load, reason_of
 from mqinfer.models.backends.openvino import load as load_with_openvino
 from mqinfer.models.engines import Loader
-from mqinfer.models.load_options import LoadOptions, TensorOptions
+from mqinfer.models.load_options import LoadOptions, TensorOptions, parse_device
 from mqinfer.models.warmup import warm_up
 from mqinfer.protocol.card import CardParameters, ModelCard
 from mqinfer.protocol.datatypes import Datatype, dtype_of
@@ -45,7 +45,7 @@ def test_nothing_is_reported_to_anybody(write_onnx: WriteOnnx, tmp_path: Path) -
 
 def loaded(path: Path, **options: Any) -> Backend:
     """Load a file on the CPU."""
-    return load(path, LoadOptions(**options))
+    return load(path, LoadOptions(**{"device": parse_device("cpu")} | options))
 
 
 @pytest.mark.parametrize("datatype", NUMBERS)
@@ -177,6 +177,16 @@ def test_wrong_inputs_fail_and_the_next_run_works(write_onnx: WriteOnnx, tmp_pat
     backend.close()
     with pytest.raises(ModelFailed):
         backend.infer({"x": np.ones((1, 4), np.float32)})
+
+
+def test_an_input_that_is_missing_is_not_bound(write_onnx: WriteOnnx, tmp_path: Path) -> None:
+    """With IO binding, as on a GPU, ONNX Runtime reads the missing tensor and the process crashes."""
+    backend = loaded(write_onnx(tmp_path / "model.onnx"))
+    backend._bound = True  # type: ignore[attr-defined] # the binding works on a CPU, too
+    with pytest.raises(ModelFailed, match="missing from input feed"):
+        backend.infer({})
+    assert backend.infer({"x": np.ones((1, 4), np.float32)})["y"].sum() == 4
+    backend.close()
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from mqinfer.models.backends.torchscript import (
     name_arguments,
     name_results,
 )
-from mqinfer.models.load_options import LoadOptions, TensorOptions, parse_device
+from mqinfer.models.load_options import LoadOptions, RequestedDevice, TensorOptions, parse_device
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config import ModelConfig, TensorConfig
@@ -71,7 +71,7 @@ STATED = {"image": TensorOptions((-1, 3))}
 
 def loaded(path: Path, **options: Any) -> Backend:
     """Load a file on the CPU."""
-    return load(path, LoadOptions(**options))
+    return load(path, LoadOptions(**{"device": parse_device("cpu")} | options))
 
 
 @pytest.mark.parametrize("shape", [(2, 4), (), (0, 3)])
@@ -178,6 +178,14 @@ def test_outputs_that_can_not_be_found(write: WriteModule, forward: str, shape: 
     """A model that fails on the configured inputs, or returns what can't be sent, is refused when it is loaded."""
     with pytest.raises(ModelNotLoadable, match=message):
         loaded(write(f"def forward(self, x):\n    {forward}"), inputs={"x": TensorOptions(shape)})
+
+
+def test_a_model_that_is_refused_leaves_no_thread(write: WriteModule, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where a thread of its own runs the model: `cpu:0` is no `cpu` here, and the same to PyTorch."""
+    monkeypatch.setattr(RequestedDevice, "choose", lambda *_: "cpu:0")
+    with pytest.raises(ModelNotLoadable, match="does not run on zeros"):
+        loaded(write("def forward(self, x):\n    return x @ x"), inputs={"x": TensorOptions((-1, 2))})
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("mqinfer-torch")]
 
 
 def test_an_argument_that_is_no_tensor(write: WriteModule) -> None:

@@ -13,6 +13,7 @@ from mqinfer.bench.seeds.networks import formats, fused_graphs, int8, keras_agai
 from mqinfer.bench.seeds.noscope.headline import figure_4
 from mqinfer.bench.seeds.noscope.one_request import one_request
 from mqinfer.bench.seeds.noscope.table_1 import table_1
+from mqinfer.bench.seeds.on_gpu import card, gpu_against_cpu, latency, memory_operations, single_runs
 from mqinfer.bench.seeds.pictures import encodings, lossless, segmentation_models, share_of_postprocessing
 from mqinfer.bench.seeds.rows import Measured, NotMeasured
 from mqinfer.bench.seeds.transports import large_frames, small_frames, tensorflow_serving, thin_link, vehicles
@@ -31,6 +32,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "001.M": segmentation_models,
     "001.T1": segmentation_models,
     "001.C3": share_of_postprocessing,
+    "001.C2": gpu_against_cpu,
     "001.C1": large_frames,
     "001.C4": large_frames,
     "001.T2": tensorflow_serving,
@@ -41,10 +43,17 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "001.S17b": lossless,
     "002.T1": parameters,
     "002.T2": parameters,
-    "002.T6": parameters,
     "002.F1": latency_by_batch,
     "002.F2": latency_by_batch,
-    "002.T7": latency_by_batch,
+    "002.F4": latency,
+    "002.F5": latency,
+    "002.T5": memory_operations,
+    "002.T6": memory_operations,
+    "002.F7": memory_operations,
+    "002.F8": memory_operations,
+    "002.F9": memory_operations,
+    "002.T7": single_runs,
+    "002.T8": card,
     "002.T3": memory_of_the_call,
     "002.T4": memory_of_the_call,
     "002.F3": memory_by_events,

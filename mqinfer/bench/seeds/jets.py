@@ -7,10 +7,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from mqinfer.bench.seeds.experiment import Bench
-from mqinfer.bench.seeds.formulas import event_bytes
 from mqinfer.bench.seeds.rows import Measured, of_rounds
 from mqinfer.lab.profiling.child import Plan
 from mqinfer.lab.profiling.inputs import RandomInputs
@@ -21,7 +18,7 @@ from mqinfer.lab.zoo.networks.conv_vae import conv_vae
 
 BATCHES = (1, 2, 4, 8, EVENT_JETS, 16, 32, 64)
 """Batch sizes of the document, and the 9 jets of one event."""
-_SETTING = "one caller, arrays in memory, the threads that a worker takes"
+SETTING = "one caller, arrays in memory, the threads that a worker takes"
 _ENGINES: Mapping[str, str] = {"tensorflow": "TensorFlow", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
 _NETWORKS: Mapping[str, str] = {"002.F1": "conv_vae", "002.F2": "graph_vae"}
 _LATENT = (8, 12, 6)
@@ -44,9 +41,6 @@ _UNLISTED = ("InputLayer", "Reshape")
 
 def parameters(_: Bench) -> Iterator[Measured]:
     """Count the parameters of the built Conv-VAE by layer, and of those with 12 and 6 latent variables."""
-    yield of_rounds(
-        "002.T6", "bytes of a batch of 128", [event_bytes(128, graph=False) / 1024], comment="by the formula"
-    )
     for latent in _LATENT:
         network = conv_vae(latent)
         for table, half in _HALVES.items():
@@ -70,18 +64,17 @@ def latency_by_batch(bench: Bench) -> Iterator[Measured]:
         found = profile(bench.model(name), plan, backends=backends, inputs=RandomInputs(), progress=bench.progress)
         profiles = {_ENGINES[each.name]: each for each in found.profiles}
         for engine, each in profiles.items():
-            yield from (_at(table, engine, point) for point in each.points if point.turns)
+            yield from (by_batch(table, engine, point) for point in each.points if point.turns)
         yield from _judged(table, profiles["TensorFlow"], profiles["ONNX Runtime"])
-        if name == "conv_vae":
-            yield from _single_runs(profiles["ONNX Runtime"])
 
 
-def _at(table: str, engine: str, point: BatchPoint) -> Measured:
+def by_batch(table: str, engine: str, point: BatchPoint) -> Measured:
+    """Return the row of an engine at a batch size."""
     cpu = median(turn.cpu_ms for turn in point.turns)
     comment = f"p99 {point.p99_ms:.3g} ms, processor {cpu:.3g} ms, {1e3 * point.p50_ms / point.batch:.3g} us a jet"
     times = [turn.p50_ms for turn in point.turns]
     row = f"{engine} batch {point.batch}"
-    return of_rounds(table, row, times, _runs(point), comment=comment, setting=_SETTING)
+    return of_rounds(table, row, times, _runs(point), comment=comment, setting=SETTING, unit="ms")
 
 
 def _judged(table: str, base: Profile, fast: Profile) -> Iterator[Measured]:
@@ -90,22 +83,13 @@ def _judged(table: str, base: Profile, fast: Profile) -> Iterator[Measured]:
     least, most = gains.values()
     for batch, gain in gains.items():
         if gain:
-            yield of_rounds(table, f"gain of ONNX Runtime, batch {batch}", [gain], setting=_SETTING)
+            yield of_rounds(table, f"gain of ONNX Runtime, batch {batch}", [gain], setting=SETTING)
     if least and most:
         yield of_rounds(table, "gain of ONNX Runtime, batch 1 against 64", [least / most])
     if event := fast.at(EVENT_JETS):
-        yield replace(_at(table, "", event), row="one event of 9 jets", comment=f"{1e3 / event.p50_ms:.0f} events/s")
-
-
-def _single_runs(profile: Profile) -> Iterator[Measured]:
-    """Yield what trtexec printed on a GPU, of ONNX Runtime on this processor."""
-    if (point := profile.at(1)) is None:
-        return
-    times = np.concatenate([turn.latencies_ns for turn in point.turns]) / 1e6
-    figures = {"mean": np.mean(times), "median": np.median(times), "p99": np.percentile(times, 99)}
-    rows = {f"host latency {name}": float(figure) for name, figure in figures.items()} | {"runs/s": point.rate}
-    for row, figure in rows.items():
-        yield of_rounds("002.T7", row, [figure], len(times), comment="on this processor", setting=_SETTING)
+        yield replace(
+            by_batch(table, "", event), row="one event of 9 jets", comment=f"{1e3 / event.p50_ms:.0f} events/s"
+        )
 
 
 def _runs(point: BatchPoint) -> int:

@@ -190,7 +190,7 @@ def join(published: Iterable[Published], measured: Iterable[Measured], reasons: 
 
 
 def _reason(of: Published, reasons: Mapping[str, str]) -> str:
-    if of.state != "cpu":
+    if of.state == "no":
         return of.reason
     return reasons.get(f"{of.table} {of.row}") or reasons.get(of.table) or of.reason or "no experiment has this row yet"
 

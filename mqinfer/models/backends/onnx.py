@@ -278,12 +278,12 @@ class OnnxBackend:
         if self._strings:
             inputs = {name: _as_text(name, array) if name in self._strings else array for name, array in inputs.items()}
         try:
-            if self._bound:
-                results: Sequence[Any] = run_bound(self._session_of(inputs), names, inputs, self.device)
-            elif len(inputs) == len(self.inputs):
-                results = self._native_run(names, inputs, next(self._run_options))
+            if len(inputs) != len(self.inputs):
+                results: Sequence[Any] = self._session.run(names, inputs)  # reports what is missing; bound, it crashes
+            elif self._bound:
+                results = run_bound(self._session_of(inputs), names, inputs, self.device)
             else:
-                results = self._session.run(names, inputs)  # reports what is missing
+                results = self._native_run(names, inputs, next(self._run_options))
         except Exception as error:  # its classes share no base below Exception
             raise ModelFailed(f"{self._path.name}: ONNX Runtime: {error}") from error
         if self._may_need_bytes:

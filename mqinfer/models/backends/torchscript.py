@@ -71,7 +71,11 @@ def load(path: Path, options: LoadOptions) -> Backend:
 
     backend = TorchScriptBackend(torch, call, inputs, device, path)
     backend.precision = str(options.parameters.get("precision", _precision(module)))
-    backend.outputs = with_configured_shapes(_outputs(backend, path), options.outputs)
+    try:
+        backend.outputs = with_configured_shapes(_outputs(backend, path), options.outputs)
+    except Exception:
+        backend.close()  # its thread
+        raise
     return backend
 
 

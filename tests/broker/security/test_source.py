@@ -36,6 +36,7 @@ STARTS_PROGRAMS = {
     "bench/seeds/noscope/placements.py",  # this Python, on one core, with a command of ours
     "broker/mosquitto/server.py",  # Mosquitto
     "logs.py",  # this Python, which filters lines of stderr
+    "bench/seeds/gpu_runs.py",  # nvidia-smi
     "lab/profiling/memory.py",  # nvidia-smi
     "lab/conversion.py",  # this Python, with the model's path
     "cli/demo.py",  # this Python

@@ -1,0 +1,192 @@
+"""Document 002 on a GPU: latency by batch, single runs, CUDA's memory operations, the card; 001's GPU against CPU."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mqinfer.bench.seeds.experiment import Bench
+from mqinfer.bench.seeds.formulas import event_bytes
+from mqinfer.bench.seeds.gpu_runs import MemoryOperation, Times, card_in_use, card_name, record_operations, time_runs
+from mqinfer.bench.seeds.jets import BATCHES, SETTING, by_batch
+from mqinfer.bench.seeds.rows import Measured, of_rounds
+from mqinfer.lab.model_process import in_process
+from mqinfer.lab.profiling.child import Plan, Subject
+from mqinfer.lab.profiling.measure import measure
+from mqinfer.lab.profiling.results import Profile, ratio
+from mqinfer.models.loading import load_options
+from mqinfer.protocol.errors import ConfigError, ModelFailed
+
+_NETWORKS: Mapping[str, str] = {"002.F4": "conv_vae", "002.F5": "graph_vae"}
+_ENGINES: Mapping[str, tuple[str, str]] = {"TensorFlow": ("", "tensorflow"), "ONNX Runtime": ("_onnx", "onnxruntime")}
+"""Engine by the suffix of the network's name in its format, and the engine's."""
+_RUNS = 2770
+"""Runs of the document's `trtexec`."""
+_LINES = {"GPU": "GPU compute", "host": "host latency", "end to end": "end to end", "enqueue": "enqueue"}
+_JETS, _BATCH = 80_000, 128
+"""Jets of the document's recorded run, and of a batch there."""
+_KINDS = ("HtoD", "DtoH", "DtoD", "memset")
+_COMPARED = (1, 4, 16, 64)
+_CARD: Mapping[str, str] = {
+    "V100 memory used": "memory.used",
+    "V100 memory": "memory.total",
+    "V100 process": "process",
+    "V100 power": "power.draw",
+    "V100 power limit": "power.limit",
+    "V100 temperature": "temperature.gpu",
+}
+
+
+def latency(bench: Bench) -> Iterator[Measured]:
+    """Measure a call of each autoencoder by batch size, in the engines that have a GPU here."""
+    card_name()
+    for table, name in _NETWORKS.items():
+        plan = Plan(BATCHES, rounds=bench.count(3, 9), seconds=bench.count(1, 4) / 10)
+        subjects = [_subject(bench, f"{name}{suffix}", engine, title) for title, (suffix, engine) in _ENGINES.items()]
+        for profile in _on_gpu(measure(subjects, plan, bench.progress)):
+            yield from (by_batch(table, f"{profile.name}, CUDA,", point) for point in profile.points if point.turns)
+
+
+def _subject(bench: Bench, name: str, engine: str, title: str, device: str = "cuda") -> Subject:
+    model = bench.model(name)
+    return Subject(title, model.path, engine, load_options(model.config, device))
+
+
+def _on_gpu(profiles: Sequence[Profile]) -> list[Profile]:
+    """Return those that ran on a GPU.
+
+    Raises:
+        ModelFailed: None did.
+    """
+    found = [each for each in profiles if each.loaded and each.loaded.device != "cpu"]
+    if not found:
+        reasons = (f"{each.name}: {each.problem or 'it has no support for CUDA'}" for each in profiles)
+        raise ModelFailed(f"no engine uses the GPU: {'; '.join(reasons)}")
+    return found
+
+
+def single_runs(bench: Bench) -> Iterator[Measured]:
+    """Time single jets on the GPU as `trtexec` does; without one, calls on the CPU."""
+    try:
+        setting = f"ONNX Runtime on {card_name()}, one jet, page-locked memory"
+    except ConfigError:
+        yield from _calls_on_cpu(bench)
+        raise
+    times = in_process(time_runs, bench.model("conv_vae_onnx"), _RUNS)
+    for word, name in _LINES.items():
+        for line in range(3):
+            yield _single(f"10 runs, line {line + 1}: {word}", times[name][10 * line : 10 * (line + 1)].mean(), setting)
+    for name, each in times.items():
+        for figure, value in _figures(each).items():
+            yield _single(f"{name} {figure}", value, setting)
+    total = times["GPU compute"].sum() / 1e3
+    wall = times["end to end"].sum() / 1e3
+    for row, value in {"GPU compute total": total, "wall time": wall, "runs": _RUNS, "runs/s": _RUNS / wall}.items():
+        yield _single(row, value, setting)
+
+
+def _calls_on_cpu(bench: Bench) -> Iterator[Measured]:
+    plan = Plan(rounds=bench.count(3, 9), seconds=bench.count(1, 4) / 10)
+    (profile,) = measure([_subject(bench, "conv_vae_onnx", "onnxruntime", "ONNX Runtime", "cpu")], plan, bench.progress)
+    if point := profile.at(1):
+        times = np.concatenate([turn.latencies_ns for turn in point.turns]) / 1e6
+        rows = {f"host latency {name}": value for name, value in _figures(times).items()} | {"runs/s": point.rate}
+        for row, value in rows.items():
+            yield of_rounds("002.T7", row, [value], len(times), comment="on this processor", setting=SETTING)
+
+
+def _single(row: str, value: float, setting: str) -> Measured:
+    return of_rounds("002.T7", row, [float(value)], _RUNS, setting=setting, unit="ms")
+
+
+def _figures(times: Times) -> dict[str, float]:
+    named: Mapping[str, Callable[[Times], Any]] = {
+        "least": np.min,
+        "most": np.max,
+        "mean": np.mean,
+        "median": np.median,
+    }
+    return {name: float(of(times)) for name, of in named.items()} | {"p99": float(np.percentile(times, 99))}
+
+
+def memory_operations(bench: Bench) -> Iterator[Measured]:
+    """Record CUDA's memory operations: of the document's run, and of both autoencoders by batch size."""
+    yield of_rounds(
+        "002.T6", "bytes of a batch of 128", [event_bytes(128, graph=False) / 1024], comment="by the formula"
+    )
+    setting = f"ONNX Runtime on {card_name()}, loading included"
+    bench.progress(f"  conv_vae, {_JETS:,} jets in batches of {_BATCH}")
+    yield from by_kind(in_process(record_operations, bench.model("conv_vae_onnx"), _JETS, _BATCH), setting)
+    rows = bench.count(640, _JETS)
+    found = {
+        (name, batch): in_process(record_operations, bench.model(f"{name}_onnx"), rows, batch)
+        for name in _NETWORKS.values()
+        for batch in _COMPARED
+    }
+    yield from _compared(found, f"{setting}, {rows:,} jets")
+
+
+def by_kind(operations: Sequence[MemoryOperation], setting: str) -> Iterator[Measured]:
+    """Yield the figures of memory operations by their kind, as Nsight Systems sums them up."""
+    times, sizes = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+    for each in operations:
+        times[each.kind].append(each.ns)
+        sizes[each.kind].append(each.bytes / 1024)
+    whole = sum(map(sum, times.values()))
+    for kind in _KINDS:
+        if kind in times:
+            yield _row("002.T5", f"{kind} share", 100 * sum(times[kind]) / whole, setting)
+        for table, figures in (("002.T5", times), ("002.T6", sizes)):
+            yield _row(table, f"{kind} operations", len(figures[kind]), setting)
+            yield _row(table, f"{kind} total", sum(figures[kind]), setting)
+            for name, of in (("mean", np.mean), ("least", np.min), ("most", np.max), ("deviation", np.std)):
+                if figures[kind]:
+                    yield _row(table, f"{kind} {name}", float(of(figures[kind])), setting)
+        if kind in {"HtoD", "DtoH"} and kind in times:
+            yield _row("002.T6", f"{kind} rate", 1024 * sum(sizes[kind]) / sum(times[kind]), setting)
+
+
+def _row(table: str, row: str, value: float, setting: str, **words: str) -> Measured:
+    return replace(of_rounds(table, row, [float(value)], setting=setting), **words)  # type: ignore[arg-type] # texts
+
+
+def _compared(found: Mapping[tuple[str, int], Sequence[MemoryOperation]], setting: str) -> Iterator[Measured]:
+    """Yield mean size and number of operations by network and batch, and one network against the other at the last."""
+    sizes = {key: float(np.mean([each.bytes / 1024 for each in of])) for key, of in found.items()}
+    kinds = {key: {kind: sum(each.kind == kind for each in of) for kind in _KINDS} for key, of in found.items()}
+    for name, batch in found:
+        yield _row("002.F7", f"{name}, batch {batch}", sizes[name, batch], setting, unit="KiB")
+        yield _row("002.F8", f"{name}, batch {batch}", len(found[name, batch]), setting, unit="count")
+        for kind, number in kinds[name, batch].items():
+            yield _row("002.F9", f"{name} {kind}, batch {batch}", number, setting, unit="count")
+    conv, graph = ((name, _COMPARED[-1]) for name in _NETWORKS.values())
+    against, comment = "V100, Conv against graph", f"batch {_COMPARED[-1]}"
+    mean = sizes[conv] / sizes[graph]
+    yield _row("002.F7", f"average memory an operation, {against}", mean, setting, comment=comment)
+    numbers = len(found[conv]) / len(found[graph])
+    yield _row("002.F8", f"number of operations, {against}", numbers, setting, comment=comment)
+    copies = kinds[conv]["HtoD"] / kinds[graph]["HtoD"]
+    yield _row("002.F9", f"operations by type, {against}", copies, setting, comment=f"HtoD, {comment}")
+
+
+def card(bench: Bench) -> Iterator[Measured]:
+    """Ask the driver about the card while the Conv-VAE runs there."""
+    setting = f"{card_name()}, ONNX Runtime, batches of {_BATCH}"
+    found = in_process(card_in_use, bench.model("conv_vae_onnx"), _BATCH)
+    yield from (_row("002.T8", row, found[name], setting) for row, name in _CARD.items())
+
+
+def gpu_against_cpu(bench: Bench) -> Iterator[Measured]:
+    """Measure a segmentation network of 968x608 on the GPU against all threads of the CPU."""
+    name = card_name()
+    model = "drive_segmentation_onnx"
+    subjects = [_subject(bench, model, "onnxruntime", device, device) for device in ("cpu", "cuda")]
+    plan = Plan(rounds=bench.count(3, 9), seconds=bench.count(5, 20) / 10)
+    on_cpu, other = measure(subjects, plan, bench.progress)
+    (on_gpu,) = _on_gpu([other])
+    if found := ratio(on_gpu, on_cpu, 1):
+        yield _row("001.C2", "GPU against CPU", found, f"{model} in ONNX Runtime on {name}")
