@@ -195,8 +195,7 @@ class ModelRun:
         if set(ON_LINK) & set(settings.outputs.sinks):
             self._answers = self._make_answers(card)
             self._sinks.add(self._answers)
-        if ROS2 in settings.outputs.sinks:
-            self._sinks.add(Ros2Sink(card))
+        self._publish_to_ros(card)
         is_published = not {*ON_LINK, ROS2}.isdisjoint(settings.outputs.sinks)
         has_sink = settings.outputs.folder is not None or site.observe is not None or is_published
         self._replay = Replay(
@@ -213,6 +212,10 @@ class ModelRun:
             classes=card.classes,
         )
         self._card = card
+
+    def _publish_to_ros(self, card: ModelCard) -> None:
+        if ROS2 in self.settings.outputs.sinks:
+            self._sinks.add(Ros2Sink(card))
 
     def _make_answers(self, card: ModelCard) -> MqttSink:
         site, outputs, kinds = self._site, self.settings.outputs, self.settings.outputs.sinks

@@ -70,7 +70,9 @@ def main() -> None:
         what, *words = line.split()
         if what == "publish":
             durability = Policy.Durability.TransientLocal if words[2] == "1" else Policy.Durability.Volatile
-            quality = Qos(Policy.Reliability.Reliable(10**10), durability, Policy.History.KeepLast(10))
+            last = Policy.History.KeepLast(10)
+            kept = Policy.DurabilityService(0, last, -1, -1, -1)  # for those that come later, as ROS 2 sets it
+            quality = Qos(Policy.Reliability.Reliable(10**10), durability, last, kept)
             writer = DataWriter(participant, Topic(participant, f"rt{words[0]}", KINDS[words[1]]), quality)
         elif what == "wait":
             while not writer.get_publication_matched_status().current_count:

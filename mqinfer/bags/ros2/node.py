@@ -88,30 +88,34 @@ def dds_settings(environment: Mapping[str, str] = os.environ) -> str:
         raise ConfigError(
             f"ROS_AUTOMATIC_DISCOVERY_RANGE is {reach!r}; expected SUBNET, LOCALHOST, OFF or SYSTEM_DEFAULT"
         )
-    is_local_only = environment.get("ROS_LOCALHOST_ONLY", "").strip() not in {"", "0"}
-    named = environment.get("ROS_STATIC_PEERS", "") if reach in {"SUBNET", "LOCALHOST"} and not is_local_only else ""
-    peers = [each.strip() for each in named.split(";") if each.strip()]
-    general = discovery = ""
-    if is_local_only:
-        general = '<Interfaces><NetworkInterface address="127.0.0.1"/></Interfaces>'
-    elif reach in {"LOCALHOST", "OFF"}:
-        general = "<AllowMulticast>false</AllowMulticast>"
-    if is_local_only or reach == "LOCALHOST":
-        peers.insert(0, "localhost")
-    if reach == "OFF" and not is_local_only:
-        discovery = f"<ParticipantIndex>none</ParticipantIndex><Tag>ros_discovery_off_{os.getpid()}</Tag>"
-    elif peers:
-        discovery = (
-            "<ParticipantIndex>auto</ParticipantIndex>"
-            f"<MaxAutoParticipantIndex>{_ALL_PARTICIPANTS}</MaxAutoParticipantIndex>"
-            f"<Peers>{''.join(f'<Peer address={quoteattr(each)}/>' for each in peers)}</Peers>"
-        )
+    if environment.get("ROS_LOCALHOST_ONLY", "").strip() not in {"", "0"}:
+        general, discovery = '<Interfaces><NetworkInterface address="127.0.0.1"/></Interfaces>', _peers(["localhost"])
+    else:
+        named = [each.strip() for each in environment.get("ROS_STATIC_PEERS", "").split(";") if each.strip()]
+        general, discovery = _reaching(reach, named)
     own = (
         f"<CycloneDDS><Domain><General>{general}</General><Discovery>{discovery}</Discovery><Internal>"
         f'<MaxSampleSize>{_LARGEST}MB</MaxSampleSize><SocketReceiveBufferSize min="default" max="{_RECEIVED}MB"/>'
         "</Internal></Domain></CycloneDDS>"
     )
     return f"{own},{environment.get('CYCLONEDDS_URI', '')}"
+
+
+def _reaching(reach: str, named: list[str]) -> tuple[str, str]:
+    """Return the general settings and those of discovery for a range, and for peers that are named."""
+    alone = "<AllowMulticast>false</AllowMulticast>"
+    if reach == "OFF":
+        return alone, f"<ParticipantIndex>none</ParticipantIndex><Tag>ros_discovery_off_{os.getpid()}</Tag>"
+    if reach == "LOCALHOST":
+        return alone, _peers(["localhost", *named])
+    return "", _peers(named) if named and reach == "SUBNET" else ""
+
+
+def _peers(named: list[str]) -> str:
+    return (
+        f"<ParticipantIndex>auto</ParticipantIndex><MaxAutoParticipantIndex>{_ALL_PARTICIPANTS}</MaxAutoParticipantIndex>"
+        f"<Peers>{''.join(f'<Peer address={quoteattr(each)}/>' for each in named)}</Peers>"
+    )
 
 
 @contextmanager
@@ -161,7 +165,7 @@ class _Domain:
 _DOMAIN = _Domain()
 
 
-class Node:
+class RosNode:
     """A part of this process in the ROS 2 system: it reads and publishes topics.
 
     Raises:

@@ -6,14 +6,14 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
 from mqinfer.bags.calibration import CAMERA_INFO, calibration, info_topic
 from mqinfer.bags.frame import Frame, StreamInfo
 from mqinfer.bags.ros2.messages import CdrError, deserialize
-from mqinfer.bags.ros2.node import Node, check_topic, dds_errors
+from mqinfer.bags.ros2.node import Offer, RosNode, check_topic, dds_errors
 from mqinfer.bags.rosbag import IMAGE_TYPES, image_of
 from mqinfer.images.picture import CameraInfo
 from mqinfer.logs import log_dropped, printable
@@ -58,7 +58,7 @@ class Ros2Source:
     def __init__(self, topic: str, *, is_stopped: Callable[[], bool] = lambda: False) -> None:
         self._topic, self._is_stopped = check_topic(topic), is_stopped
         with ExitStack() as rollback:
-            self._node = Node()
+            self._node = RosNode()
             rollback.callback(self._node.close)
             self._kind = self._find_kind()
             self._pictures = _Pictures(self._node, self._topic, self._kind)
@@ -112,19 +112,23 @@ class Ros2Source:
             if kinds:
                 return kinds[0]
             if offer or self._is_stopped() or time.monotonic() > give_up_at:
-                pictures = sorted(name for name, each in offers.items() if not set(IMAGE_TYPES).isdisjoint(each.kinds))
-                what = f"has {', '.join(offer.kinds)}, no pictures" if offer else "is published by nobody"
-                named = printable(", ".join(pictures)) or "none"
-                raise SourceError(
-                    f"ros2:{self._topic} {printable(what)} in domain {self._node.domain}; topics with pictures: {named}"
-                )
+                raise self._no_pictures(offers)
             wait(_TURN_S)
+
+    def _no_pictures(self, offers: Mapping[str, Offer]) -> SourceError:
+        offer = offers.get(self._topic)
+        pictures = sorted(name for name, each in offers.items() if not set(IMAGE_TYPES).isdisjoint(each.kinds))
+        what = f"has {', '.join(offer.kinds)}, no pictures" if offer else "is published by nobody"
+        named = printable(", ".join(pictures)) or "none"
+        return SourceError(
+            f"ros2:{self._topic} {printable(what)} in domain {self._node.domain}; topics with pictures: {named}"
+        )
 
 
 class _Pictures:
     """A thread that takes the samples of a topic and its calibrations as they come, and keeps the last ones."""
 
-    def __init__(self, node: Node, topic: str, kind: str) -> None:
+    def __init__(self, node: RosNode, topic: str, kind: str) -> None:
         self._node, self._topic, self._kind = node, topic, kind
         self._info = info_topic(topic)
         self._kept: deque[tuple[int, bytes, CameraInfo | None]] = deque()

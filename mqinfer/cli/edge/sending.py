@@ -163,6 +163,10 @@ class PreparingOptions:
         return PreparingSettings(self.encoding, self.demosaic, BitDepths.parse(self.bit_depth or ()), framing)
 
 
+_PACKAGES = {"parquet": {"pyarrow": "pyarrow"}, ROS2: {"cyclonedds": "cyclonedds"}}
+"""What kinds of results need, by the extra of the same name."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
     """The files that a run leaves."""
@@ -211,10 +215,8 @@ class OutputOptions:
             MissingExtra: A package that one needs is not installed.
         """
         kinds = check_kinds(self.sink or DEFAULT_SINKS)
-        if "parquet" in kinds:
-            check_packages({"pyarrow": "pyarrow"}, "parquet")
-        if ROS2 in kinds:
-            check_packages({"cyclonedds": "cyclonedds", "rosbags": "rosbags"}, "ros2")
+        for kind in _PACKAGES.keys() & kinds:
+            check_packages(_PACKAGES[kind], kind)
         files = [each for each in kinds if each not in {*ON_LINK, ROS2}]
         if self.sink and files and self.output is None:
             raise ConfigError(f"--sink {files[0]} writes into the folder of --output; name one")

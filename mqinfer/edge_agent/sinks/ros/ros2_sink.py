@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mqinfer.bags.frame import Frame
-from mqinfer.bags.ros2.node import Node, publish
+from mqinfer.bags.ros2.node import RosNode, publish
 from mqinfer.client.result import InferResult
 from mqinfer.codecs.opencv import opencv
 from mqinfer.edge_agent.frames.view import FrameView
@@ -45,7 +45,7 @@ class Ros2Sink:
     def __init__(self, card: ModelCard) -> None:
         opencv()
         self._messages = ResultMessages(card.classes, "what ROS 2 gets")
-        self._node = Node()
+        self._node = RosNode()
         self._writers: dict[str, Any] = {}
         self._dropped = 0
 
