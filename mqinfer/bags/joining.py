@@ -281,6 +281,7 @@ class JoinedSource:
         broke_off = None
         try:
             for frame in self._source.frames():
+                joining.missed.update(frame.missed)  # what the source itself lost
                 yield from self._with_missed(joining.add(frame), joining.missed)
         except SourceError as error:
             broke_off = error

@@ -183,7 +183,7 @@ class Rosbag:
             message: Any = self._reader.deserialize(raw, message_type(connection))
             stamp = message.header.stamp
             capture_time_ns = stamp.sec * 1_000_000_000 + stamp.nanosec
-            return StampedImage(capture_time_ns, message.header.frame_id, _image(message))
+            return StampedImage(capture_time_ns, message.header.frame_id, image_of(message))
 
     def camera(self, connection: Connection, raw: bytes) -> CameraInfo | None:
         """Decode the message of a calibration; None, with a warning, if the bytes are no such message."""
@@ -208,7 +208,8 @@ def growing_spans(begin: int, end: int) -> Iterator[tuple[int, int]]:
         length *= 8
 
 
-def _image(message: Any) -> RawImage | CompressedImage:
+def image_of(message: Any) -> RawImage | CompressedImage:
+    """Return the picture of a message of one of `IMAGE_TYPES`."""
     # `.data.data` is a view of the reader's bytes, not a copy.
     if message.__msgtype__ == _COMPRESSED:
         return CompressedImage(message.format[:_LONGEST], message.data.data)

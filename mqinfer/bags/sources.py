@@ -11,15 +11,16 @@ from pathlib import Path
 from mqinfer.bags.folder_source import PICTURE_SUFFIXES, FolderSource
 from mqinfer.bags.frame import WHOLE, Frame, FrameSource, StreamInfo, TimeRange
 from mqinfer.bags.live.camera import CameraSource, without_login
+from mqinfer.bags.live.rclpy_source import RclpySource
 from mqinfer.bags.live.returning import ReturningSource
-from mqinfer.bags.live.ros2 import Ros2Source
+from mqinfer.bags.ros2.source import Ros2Source
 from mqinfer.bags.rosbag import is_bag
 from mqinfer.bags.rosbag_source import RosbagSource
 from mqinfer.bags.several import LiveSources, MergedSources, NamedSource
 from mqinfer.bags.video_source import VIDEO_SUFFIXES, VideoSource
 from mqinfer.protocol.errors import ConfigError, SourceError
 
-_LIVE = re.compile(r"(camera:[0-9]+|ros2:.+|(rtsps?|https?|rtmp|udp|tcp)://.+)")
+_LIVE = re.compile(r"(camera:[0-9]+|(ros2|rclpy):.+|(rtsps?|https?|rtmp|udp|tcp)://.+)")
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)=(.+)")
 
 
@@ -64,8 +65,8 @@ def open_sources(  # noqa: PLR0913 - what may be said of sources
 
     Args:
         specs: Bags, videos, folders of pictures and pictures, by their paths; or live sources: `camera:0`, URLs of
-            network cameras, `ros2:TOPIC`. With `NAME=` before it a source's stream has that name, or, where there are
-            several, names below it.
+            network cameras, `ros2:TOPIC`, `rclpy:TOPIC`. With `NAME=` before it a source's stream has that name, or,
+            where there are several, names below it.
         topics: Image topics of bags; empty for all.
         span: What to read of each.
         depth: Whether a bag's depth pictures are read where no topics are named.
@@ -76,7 +77,7 @@ def open_sources(  # noqa: PLR0913 - what may be said of sources
         SourceError: One does not exist, is not readable, or has no such images; the message lists what it has.
         ConfigError: A negative start, a duration that is not positive, recordings and live sources together, or two
             streams of the same name.
-        MissingExtra: rosbags, OpenCV or rclpy is not installed.
+        MissingExtra: rosbags, OpenCV, cyclonedds or rclpy is not installed.
     """
     live = [spec for spec in specs if is_live(spec)]
     if live:
@@ -168,8 +169,10 @@ def _recording(spec: str, topics: Sequence[str], span: TimeRange, *, depth: bool
 
 def _live(spec: str, span: TimeRange, is_stopped: Callable[[], bool], *, waits: bool) -> ReturningSource:
     name, source = _name_and_source(spec)
-    if source.startswith("ros2:"):
-        reopen: Callable[[], FrameSource] = partial(Ros2Source, source.removeprefix("ros2:"), is_stopped=is_stopped)
+    kind, _, topic = source.partition(":")
+    if kind in {"ros2", "rclpy"}:
+        topics = Ros2Source if kind == "ros2" else RclpySource
+        reopen: Callable[[], FrameSource] = partial(topics, topic, is_stopped=is_stopped)
     else:
         reopen = partial(CameraSource, source)
     return ReturningSource(name or without_login(source), reopen, span=span, is_stopped=is_stopped, waits=waits)

@@ -28,11 +28,12 @@ from mqinfer.edge_agent.reporting.report import Ending, SessionReport
 from mqinfer.edge_agent.reporting.statistics import FrameCounts, ReplayStatistics, Snapshot
 from mqinfer.edge_agent.resuming import NOTHING, begin_run, describe_run, open_earlier
 from mqinfer.edge_agent.settings import ReplayOptions, ReplaySettings
-from mqinfer.edge_agent.sinks.factory import ON_LINK, SinkSet, open_sinks
+from mqinfer.edge_agent.sinks.factory import ON_LINK, ROS2, SinkSet, open_sinks
 from mqinfer.edge_agent.sinks.homeassistant import HomeAssistant
 from mqinfer.edge_agent.sinks.mqtt_sink import MqttSink
 from mqinfer.edge_agent.sinks.parquet_sink import kept_rows
 from mqinfer.edge_agent.sinks.presence import ModelPresence, PresenceSettings
+from mqinfer.edge_agent.sinks.ros.ros2_sink import Ros2Sink
 from mqinfer.edge_agent.sinks.sink import Earlier, Sink
 from mqinfer.edge_agent.spooling.before_card import BeforeCard, wait_for
 from mqinfer.edge_agent.spooling.spool import Spool
@@ -62,7 +63,7 @@ class SessionParts:
         stop: Set by a signal, or when the connection has failed for good.
         streams: Number of image streams of the source.
         pacer: Holds the frames back until they are due.
-        missed: Frames of joined topics that were left out; None where no topics are joined.
+        missed: Frames of joined topics that were left out, or that live sources lost; None for other recordings.
         observe: Makes a further sink for a model from its settings and its card; None for none.
     """
 
@@ -194,7 +195,9 @@ class ModelRun:
         if set(ON_LINK) & set(settings.outputs.sinks):
             self._answers = self._make_answers(card)
             self._sinks.add(self._answers)
-        has_sink = settings.outputs.folder is not None or site.observe is not None or self._answers is not None
+        self._publish_to_ros(card)
+        is_published = not {*ON_LINK, ROS2}.isdisjoint(settings.outputs.sinks)
+        has_sink = settings.outputs.folder is not None or site.observe is not None or is_published
         self._replay = Replay(
             site.requester,
             preparer,
@@ -209,6 +212,10 @@ class ModelRun:
             classes=card.classes,
         )
         self._card = card
+
+    def _publish_to_ros(self, card: ModelCard) -> None:
+        if ROS2 in self.settings.outputs.sinks:
+            self._sinks.add(Ros2Sink(card))
 
     def _make_answers(self, card: ModelCard) -> MqttSink:
         site, outputs, kinds = self._site, self.settings.outputs, self.settings.outputs.sinks

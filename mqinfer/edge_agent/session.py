@@ -13,6 +13,7 @@ from rich.console import Console
 
 from mqinfer.bags.frame import Frame, FrameSource, StreamInfo, TimeRange
 from mqinfer.bags.joining import JoinedSource, Miss
+from mqinfer.bags.live.missing import CountingSource
 from mqinfer.bags.sources import open_sources
 from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.requester import Requester
@@ -286,17 +287,21 @@ def _join(
     """Check the streams of pictures, and join them where that is asked for.
 
     Returns:
-        The source of the requests, its streams, and what returns the frames that were left out of joined ones.
+        The source of the requests, its streams, and what returns the frames that were left out of joined ones, or that
+        a live source lost.
     """
     streams = [stream for stream in source.streams() if stream.is_image]
     sources = [stream.source for stream in streams]
     settings.preparing.bit_depths.check(sources)
     check_sources("--priority", settings.options.priorities.by_source, sources)
     settings.preparing.framing.check(streams)
-    if settings.source.join is None:
+    if settings.source.join is not None:
+        joined = JoinedSource(source, settings.source.join)
+        return joined, list(joined.streams()), lambda: joined.missed
+    if not settings.source.is_live:
         return source, streams, None
-    joined = JoinedSource(source, settings.source.join)
-    return joined, list(joined.streams()), lambda: joined.missed
+    counting = CountingSource(source)
+    return counting, streams, lambda: counting.missed
 
 
 def _rate(settings: ReplaySettings) -> float:

@@ -269,7 +269,14 @@ class TestSeveral:
 
 @pytest.mark.parametrize(
     ("spec", "live"),
-    [("camera:0", True), ("front=rtsp://host/1", True), ("ros2:/image", True), ("a=b.mp4", False), ("x.bag", False)],
+    [
+        ("camera:0", True),
+        ("front=rtsp://host/1", True),
+        ("ros2:/image", True),
+        ("rclpy:/image", True),
+        ("a=b.mp4", False),
+        ("x.bag", False),
+    ],
 )
 def test_what_is_live(spec: str, live: bool) -> None:  # noqa: FBT001 - a parameter of the test
     """With a name or without."""
@@ -277,7 +284,7 @@ def test_what_is_live(spec: str, live: bool) -> None:  # noqa: FBT001 - a parame
 
 
 class StandInRos:
-    """What `Ros2Source` uses of rclpy: a context, a node and an executor, which delivers one message a turn."""
+    """What `RclpySource` uses of rclpy: a context, a node and an executor, which delivers one message a turn."""
 
     def __init__(self, topics: dict[str, list[str]], messages: Sequence[Any]) -> None:
         self.topics, self.messages, self.is_up = topics, list(messages), True
@@ -322,7 +329,7 @@ def message(stamp: int, **fields: Any) -> Any:
     return SimpleNamespace(header=header, data=array("B", [1, 2, 3, 4]), **fields)
 
 
-class TestRos2:
+class TestRclpy:
     """Topics of a running ROS 2, with a stand-in for rclpy: ROS 2 itself is not installed where the tests run."""
 
     @pytest.fixture
@@ -342,7 +349,7 @@ class TestRos2:
         raw = message(7, encoding="mono8", height=2, width=2, step=2, is_bigendian=0)
         install(StandInRos({"/image": ["sensor_msgs/msg/Image"]}, [raw, message(8, format="jpeg")]))
         stop = threading.Event()
-        with closing(open_sources(["left=ros2:/image"], is_stopped=stop.is_set)) as source:
+        with closing(open_sources(["left=rclpy:/image"], is_stopped=stop.is_set)) as source:
             frames = list(islice(source.frames(), 2))
             stop.set()
         assert [(frame.source, frame.sequence, frame.capture_time_ns, frame.frame_id) for frame in frames] == [
@@ -356,10 +363,10 @@ class TestRos2:
         topics = {"/scan": ["sensor_msgs/msg/LaserScan"], "/image": ["sensor_msgs/msg/CompressedImage"]}
         for topic, what in (("/scan", "has no pictures"), ("/none", "is published by nobody")):
             install(StandInRos(topics, []))
-            with pytest.raises(SourceError, match=f"ros2:{topic} {what}; topics with pictures: /image"):
-                open_sources([f"ros2:{topic}"], is_stopped=lambda: True)
+            with pytest.raises(SourceError, match=f"rclpy:{topic} {what}; topics with pictures: /image"):
+                open_sources([f"rclpy:{topic}"], is_stopped=lambda: True)
 
     def test_without_ros(self) -> None:
         """What is missing is named, and where to run this."""
         with pytest.raises(MissingExtra, match=r"rclpy can't be imported .* setup\.bash"):
-            open_source("ros2:/image")
+            open_source("rclpy:/image")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from mqinfer.bags.frame import Frame
+from mqinfer.bags.ros2.messages import VISION
 from mqinfer.bags.sources import open_source
 from mqinfer.bags.writer import BagWriter, Storage
-from mqinfer.edge_agent.sinks.ros.rosbag_sink import DEFINITIONS
 from mqinfer.images.decode import as_image
 from mqinfer.lab.comparing.labels import TrueBox, TrueFrame
 from mqinfer.lab.comparing.truth import open_truth
@@ -72,7 +72,7 @@ def record(path: Path, storage: Storage, label: str) -> Path:
     """Record pictures two a second, and the truth of every second one, logged 0.7 s later."""
     ros1 = storage == "bag"
     with BagWriter(path, storage) as bag:
-        bag.register(ROS1 if ros1 else DEFINITIONS)
+        bag.register(ROS1 if ros1 else VISION)
         for number in range(FRAMES):
             stamp = (100 + number) * SECOND // 2
             bag.write("/camera", as_image(np.zeros((16, 32, 3), np.uint8), "rgb8"), stamp, stamp)

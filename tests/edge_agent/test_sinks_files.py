@@ -248,7 +248,7 @@ def test_all_sinks_by_name_write_their_files(tmp_path: Path) -> None:
 
 def test_unknown_kinds_and_intervals_are_refused(tmp_path: Path) -> None:
     """The message lists what there is."""
-    kinds = "csv, homeassistant, jsonl, mcap, mqtt, npz, parquet, pictures, rosbag, video"
+    kinds = "csv, homeassistant, jsonl, mcap, mqtt, npz, parquet, pictures, ros2, rosbag, video"
     with pytest.raises(ConfigError, match=f"'gif'; expected {kinds}"):
         open_sinks(tmp_path, CARD, ["mcap", "gif"])
     with pytest.raises(ConfigError, match="expected 1 or more"):

@@ -25,7 +25,7 @@ from mqinfer.edge_agent.settings import (
     SourceSettings,
     SpoolSettings,
 )
-from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS, ON_LINK, SINK_KINDS, check_kinds
+from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS, ON_LINK, ROS2, SINK_KINDS, check_kinds
 from mqinfer.edge_agent.sinks.presence import PresenceSettings
 from mqinfer.extras import check_packages
 from mqinfer.images.pixel_format import Demosaic
@@ -171,6 +171,10 @@ class PreparingOptions:
         return PreparingSettings(self.encoding, self.demosaic, BitDepths.parse(self.bit_depth or ()), framing)
 
 
+_PACKAGES = {"parquet": {"pyarrow": "pyarrow"}, ROS2: {"cyclonedds": "cyclonedds"}}
+"""What kinds of results need, by the extra of the same name."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
     """The files that a run leaves."""
@@ -219,9 +223,9 @@ class OutputOptions:
             MissingExtra: A package that one needs is not installed.
         """
         kinds = check_kinds(self.sink or DEFAULT_SINKS)
-        if "parquet" in kinds:
-            check_packages({"pyarrow": "pyarrow"}, "parquet")
-        files = [each for each in kinds if each not in ON_LINK]
+        for kind in _PACKAGES.keys() & kinds:
+            check_packages(_PACKAGES[kind], kind)
+        files = [each for each in kinds if each not in {*ON_LINK, ROS2}]
         if self.sink and files and self.output is None:
             raise ConfigError(f"--sink {files[0]} writes into the folder of --output; name one")
         for option, given in (("--retain", self.retain), ("--presence", self.presence)):

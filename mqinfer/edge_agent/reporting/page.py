@@ -198,7 +198,7 @@ def _run(run: SessionReport, recorder: RunRecorder, folder: Path) -> str:
                 _stages(snapshot),
             ),
             _section("Outcomes", _outcomes(recorder.series), _failures(snapshot)),
-            _section("Frames without a partner", _list(missed_lines(run))),
+            _section("Frames that were left out", _list(missed_lines(run))),
             _section("Streams", _streams(snapshot)),
             _section("Workers", _workers(recorder)),
             _section("Slowest results", _frames(worst.slowest)),

@@ -62,7 +62,8 @@ class SessionReport:
             file can't be written, or there was no connection or it failed for good; None if all is well.
         is_stopped: Whether a signal ended a source without end, which is its regular end.
         clocks: How far each worker's clock is ahead of this one.
-        missed: Frames of joined topics that were left out, by topic and reason; None where no topics are joined.
+        missed: Frames of joined topics that were left out, and those that live sources lost, by topic and reason; None
+            for recordings whose topics are not joined.
         previews: Previews that were published and dropped; None where none were asked for.
         answers: The same of answers in words, of the sink `mqtt`.
     """
@@ -229,7 +230,7 @@ def _missed(run: SessionReport) -> dict[str, dict[str, int]] | None:
 
 
 def missed_lines(run: SessionReport) -> list[str]:
-    """Return why frames of joined topics were left out, one line for each topic and reason."""
+    """Return why frames were left out or lost, one line for each topic and reason."""
     found = sorted((run.missed or {}).items())
     return [f"{count} x {printable(f'{topic}: {why}')}; not sent" for (topic, why), count in found]
 

@@ -43,7 +43,10 @@ _OPENERS: dict[str, Callable[[Path, ModelCard, int, Earlier | None], Sink]] = {
 ON_LINK = ("homeassistant", "mqtt")
 """The kinds of sinks that write no files, and need a connection in place of a folder."""
 
-SINK_KINDS: tuple[str, ...] = tuple(sorted((*_OPENERS, *ON_LINK)))
+ROS2 = "ros2"
+"""The kind that publishes into a ROS 2 system, and writes no files either."""
+
+SINK_KINDS: tuple[str, ...] = tuple(sorted((*_OPENERS, *ON_LINK, ROS2)))
 """Names of the kinds of sinks."""
 
 DEFAULT_SINKS = ("jsonl", "mcap", "pictures", "video")
@@ -145,7 +148,7 @@ def open_sinks(
     Args:
         directory: For all files.
         card: The model's card: what the MCAP file and the bag say of it.
-        kinds: Some of `SINK_KINDS`; repeated names count once, and those of `ON_LINK` not at all.
+        kinds: Some of `SINK_KINDS`; repeated names count once, and those without files not at all.
         picture_every: Write an overlay picture every N frames with a result, for each stream.
         goes_on_with: Go on with the JSON lines, NumPy and Parquet files that are there; files of other kinds are set
             aside as always. None sets all of them aside.
@@ -154,7 +157,7 @@ def open_sinks(
         ConfigError: A kind is unknown, `picture_every` is below 1, or a file cannot be written.
         MissingExtra: A package that a sink needs is not installed.
     """
-    wanted = [kind for kind in check_kinds(kinds) if kind not in ON_LINK]
+    wanted = [kind for kind in check_kinds(kinds) if kind in _OPENERS]
     if picture_every < 1:
         raise ConfigError(f"picture_every is {picture_every}; expected 1 or more")
     with writing(directory):

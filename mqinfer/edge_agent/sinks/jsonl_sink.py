@@ -157,11 +157,9 @@ def describe_settled(
 
 
 def _joined(frame: Frame) -> dict[str, object]:
-    if not frame.joined:
-        return {}
     keys = "source", "sequence", "capture_time_ns", "frame_id"
     missed: dict[str, dict[str, int]] = {}
     for (source, why), count in sorted(frame.missed.items()):
         missed.setdefault(source, {})[why] = count
     joined = [{key: getattr(each, key) for key in keys} for each in frame.joined]
-    return {"joined": joined, **({"missed": missed} if missed else {})}
+    return {key: value for key, value in (("joined", joined), ("missed", missed)) if value}

@@ -1,4 +1,4 @@
-"""Read frames from an image topic of a running ROS 2 system, where `rclpy` can be imported."""
+"""Read frames from an image topic of a running ROS 2 system with its own `rclpy`, whatever its middleware is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TURN_S = 0.2
 """How long one turn of the executor may wait; a stop is noticed within this time."""
 
 
-class Ros2Source:
+class RclpySource:
     """Frames of an image topic, stamped as their headers say.
 
     The subscription has ROS 2's profile for sensor data. Silence is no error: a topic may have pauses.
@@ -40,7 +40,7 @@ class Ros2Source:
             from sensor_msgs import msg as messages
         except ImportError as error:
             raise MissingExtra(
-                f"ros2:{topic}: rclpy can't be imported ({error}); run this where ROS 2 is, after its setup.bash"
+                f"rclpy:{topic}: rclpy can't be imported ({error}); run this where ROS 2 is, after its setup.bash"
             ) from error
         self._topic, self._is_stopped = topic, is_stopped
         self._frames: deque[tuple[int, Any]] = deque()  # of one turn; ROS 2 drops what is not taken in time
@@ -71,7 +71,7 @@ class Ros2Source:
         sequence = 0
         while not self._is_stopped():
             if not self._context.ok():
-                raise SourceError(f"ros2:{self._topic}: ROS 2 was shut down after {sequence} frames")
+                raise SourceError(f"rclpy:{self._topic}: ROS 2 was shut down after {sequence} frames")
             self._executor.spin_once(timeout_sec=_TURN_S)
             while self._frames:
                 received_at, message = self._frames.popleft()
@@ -100,7 +100,7 @@ class Ros2Source:
             if self._is_stopped() or time.monotonic() > give_up_at:
                 pictures = sorted(name for name, kinds in topics.items() if {_RAW, _COMPRESSED} & set(kinds))
                 what = "has no pictures" if self._topic in topics else "is published by nobody"
-                raise SourceError(f"ros2:{self._topic} {what}; topics with pictures: {', '.join(pictures) or 'none'}")
+                raise SourceError(f"rclpy:{self._topic} {what}; topics with pictures: {', '.join(pictures) or 'none'}")
             self._executor.spin_once(timeout_sec=_TURN_S)
 
 
