@@ -7,7 +7,6 @@ import hashlib
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -112,7 +111,3 @@ def lines_until(process: subprocess.Popen[str], line: str) -> None:
 def counters(line: str) -> dict[str, int]:
     """Return the numbers of a line such as `ok=3 error=0`."""
     return {name: int(value) for name, _, value in (each.partition("=") for each in line.split())}
-
-
-if __name__ == "__main__":
-    print(built(sys.argv[1], *sys.argv[2:]))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -153,7 +155,7 @@ def test_a_reply_of_another_is_no_result(programs: Path, broker_url: str, unique
             send(answer, topics.result(model, "asker", "ab" * 16))
             send(answer)
 
-        link.subscribe(f"$share/workers/{root}/models/{model}/infer/+", reply)
+        link.subscribe(f"{root}/models/{model}/infer/+", reply, share="workers")
         process = stack.enter_context(program(programs / "live", "one", broker_url, root, "asker", model))
         lines = finished(process)
     assert lines[:2] == ["connected", "ok"]
@@ -167,11 +169,18 @@ def test_a_request_that_crashes_two_workers_is_poison(
 ) -> None:
     """It ends with the second crash, and is sent to no further worker."""
     root = unique("test")
-    repository = write_echo("deadly", crash=True)
+    repository = write_echo("deadly")
+    path = repository / "deadly" / "1" / "model.echo"
+    path.write_text(f"die_on = 13\n{path.read_text(encoding='utf-8')}", encoding="utf-8")
     with worker(broker_url, root, repository, unique("w"), tmp_path / "log"):
         lines = output(programs / "live", "one", broker_url, root, "asker", "deadly")
     assert lines[1].startswith("poison: model 'deadly': the workers "), lines
     assert counters(lines[2])["error"] == 1
+
+
+def acknowledge(taken: threading.Event, _: int) -> None:
+    """Note that the broker has taken a message."""
+    taken.set()
 
 
 @pytest.mark.broker
@@ -194,11 +203,15 @@ def test_the_results_of_others(
         stack.callback(link.close)
         link.open()
         for payload, properties in ((b"no message", ()), (b"MQI1", (("xxh3", "0" * 16),))):
-            link.publish(Message(topics.result(model, "other", "r1"), payload, user_properties=properties)).result(PATIENCE_S)
+            taken = threading.Event()
+            message = Message(topics.result(model, "other", "r1"), payload, user_properties=properties)
+            link.publish(message, partial(acknowledge, taken))
+            assert taken.wait(PATIENCE_S)
         results = [client.infer(model, {"x": np.full((1, 4), number, np.float32)}) for number in range(5)]
         *seen, first, second = finished(process)
     assert seen == [
-        f"other {result.id} ok {served.name} x={','.join([f'{number:.6f}'] * 4)}" for number, result in enumerate(results)
+        f"other {result.id} ok {served.name} x={','.join([f'{number:.6f}'] * 4)}"
+        for number, result in enumerate(results)
     ]
     assert counters(first) == {"received": 7, "dropped": 0, "malformed": 2, "retained": 0}
     assert counters(second) == {"received": 7, "dropped": 3, "malformed": 2, "retained": 0}
@@ -224,9 +237,7 @@ def test_logins_over_tls(programs: Path, write_echo: Callable[..., Path], serve:
         )
         serve(address, write_echo("echo"), name="w.0")
         url = f"mqtts://127.0.0.1:{password_port}"
-        lines = output(
-            programs / "live", "login", url, "mqinfer/v1", "car-1", str(car.password), str(car.ca_file)
-        )
+        lines = output(programs / "live", "login", url, "mqinfer/v1", "car-1", str(car.password), str(car.ca_file))
     assert lines[0] == "right: car-1 w.0"
     assert re.fullmatch("wrong: not_authorized .*; check user and password", lines[1])
     assert re.fullmatch("without: not_authorized .*; it wants a user and a password", lines[2])

@@ -345,14 +345,23 @@ void Client::Impl::connect() {
     }
 }
 
-/// Ask for the subscriptions that this connection does not have yet.
+/// Ask for the subscriptions that this connection does not have yet. Without the lock: libmosquitto has its own.
 void Client::Impl::subscribe() {
-    const std::lock_guard lock(mutex);
     if (up_since == never) return;
-    for (Subscription& each : subscriptions)
-        if (each.number == 0) each.number = connection->subscribe(each.filter, each.qos);
-    for (const std::string& filter : left) connection->unsubscribe(filter);
-    left.clear();
+    std::vector<Subscription> asked;
+    std::vector<std::string> over;
+    {
+        const std::lock_guard lock(mutex);
+        for (const Subscription& each : subscriptions)
+            if (each.number == 0) asked.push_back(each);
+        over.swap(left);
+    }
+    for (const std::string& filter : over) connection->unsubscribe(filter);
+    for (Subscription& each : asked) each.number = connection->subscribe(each.filter, each.qos);
+    const std::lock_guard lock(mutex);
+    for (const Subscription& each : asked)
+        for (Subscription& own : subscriptions)
+            if (own.filter == each.filter) own.number = each.number;
 }
 
 void Client::Impl::on_connack(int code) {

@@ -54,7 +54,8 @@ std::string answer(const Result& result) {
 /// Print what came of a request.
 void ask(Client& client, const std::string& what, const std::string& model, const std::vector<Tensor>& inputs, RequestOptions options = {}) {
     try {
-        std::cout << what << ": " << answer(client.submit(model, inputs, options).get()) << std::endl;
+        const std::string found = answer(client.submit(model, inputs, options).get());
+        std::cout << what << ": " << found << std::endl;
     } catch (const Error& error) {
         std::cout << what << ": thrown " << error.code() << std::endl;
     }
@@ -138,12 +139,13 @@ int many(const Arguments& arguments) {
     const int count = std::stoi(arguments[2]);
     Options options = patient(arguments, "many");
     options.window = 64;
-    Client client(arguments[0], options);
     std::mutex mutex;
     std::condition_variable changed;
     std::map<int, int> answered;
     int next = 0, wrong = 0, done = 0;
-    std::function<void()> ask = [&] {
+    std::function<void()> ask;
+    Client client(arguments[0], options);  // the last to be made: callbacks run until it has ended
+    ask = [&] {
         int number;
         {
             const std::lock_guard lock(mutex);
@@ -178,7 +180,7 @@ int many(const Arguments& arguments) {
 int one(const Arguments& arguments) {
     Options options = patient(arguments, arguments[2]);
     Client client(arguments[0], options);
-    const std::vector<float> x(4);
+    const std::vector<float> x(4, 13);
     std::cout << "connected" << std::endl;
     const Result result = client.submit(arguments[3], {tensor("x", x, {1, 4})}).get();
     std::cout << (result.ok() ? "ok" : result.error->code + ": " + result.error->message) << std::endl;
@@ -199,6 +201,7 @@ int watching(const Arguments& arguments) {
         std::cout << watched->client << " " << watched->request << " " << to_string(watched->reply.outcome) << " " << watched->reply.worker << " "
                   << output.name << "=" << values(output) << std::endl;
     }
+    while (second.counters().received < first.counters().received) std::this_thread::yield();  // the same message, a moment later
     for (const WatchCounters& each : {first.counters(), second.counters()})
         std::cout << "received=" << each.received << " dropped=" << each.dropped << " malformed=" << each.malformed << " retained=" << each.retained << std::endl;
     return 0;
@@ -219,7 +222,8 @@ int login(const Arguments& arguments) {
         try {
             Client client(arguments[0], options);
             const std::vector<float> x(4);
-            std::cout << what << ": " << client.name() << " " << client.infer("echo", {tensor("x", x, {1, 4})}).worker << std::endl;
+            const std::string worker = client.infer("echo", {tensor("x", x, {1, 4})}).worker;
+            std::cout << what << ": " << client.name() << " " << worker << std::endl;
         } catch (const Error& error) {
             std::cout << what << ": " << error.code() << " " << error.what() << std::endl;
         }
