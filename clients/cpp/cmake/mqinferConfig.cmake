@@ -1,0 +1,5 @@
+include(CMakeFindDependencyMacro)
+find_dependency(PkgConfig)
+find_dependency(Threads)
+pkg_check_modules(MQINFER_NEEDS REQUIRED IMPORTED_TARGET libmosquitto liblz4)
+include(${CMAKE_CURRENT_LIST_DIR}/mqinferTargets.cmake)
