@@ -70,7 +70,10 @@ def infer(
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the result.", min=0.001, max=1e6)] = 10,
     priority: Annotated[
-        int, typer.Option(help="Its place among others, at models with priority_levels: 1 goes first, 0 is the default.", min=0)
+        int,
+        typer.Option(
+            help="Its place among others, at models with priority_levels: 1 goes first, 0 is the default.", min=0
+        ),
     ] = 0,
 ) -> None:
     """Send one request to a model and print the result.
