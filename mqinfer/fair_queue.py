@@ -16,6 +16,8 @@ PRIORITY_TURNS = 64
 """A request's place in line is `turn + level * PRIORITY_TURNS`: so many of each higher level go before one that came
 earlier, and no more."""
 _LOWEST_PRIORITY = 4
+LAST = PRIORITY_TURNS * _LOWEST_PRIORITY
+"""`turn_at(number, 0) - number`: what has no priority comes so many turns after its number."""
 _CLIENTS = 1024
 """Above this number of clients, those whose last turn has been served are forgotten."""
 

@@ -158,13 +158,18 @@ class Preparation:
     def run(self, pending: PendingFrame, work: Callable[[PendingFrame], None]) -> None:
         """Work on a frame on a thread: where the encoding needs the frames before, behind them."""
         source = pending.frame.source
-        priority = self._options.priorities.of(source)
         if not self.preparer.encoder.is_in_order:
-            self._in_turn.submit(priority, partial(work, pending))
+            self._submit(source, partial(work, pending))
             return
         if source not in self._in_order:
-            self._in_order[source] = OneAtATime(partial(self._in_turn.submit, priority))
+            self._in_order[source] = OneAtATime(partial(self._submit, source))
         self._in_order[source].submit(partial(work, pending))
+
+    def _submit(self, source: str, task: Callable[[], None]) -> None:
+        if self._options.priorities is None:
+            self.pool.submit(task)
+        else:
+            self._in_turn.submit(self._options.priorities.of(source), task)
 
     def prepare(self, pending: PendingFrame) -> PreparedFrame | InferResult:
         """Demosaic, resize and encode a frame; return its outcome if that fails, since there is no request then."""
@@ -374,8 +379,9 @@ class RemoteStage:
             "output_encoding": options.output_encoding,
             "capture": pending.capture,
             "timestamps": True,
-            "priority": options.priorities.of(pending.frame.source),
         }
+        if options.priorities is not None:
+            asked["priority"] = options.priorities.of(pending.frame.source)
         if pending.spans is not None:
             trace = pending.spans.context
             asked |= {"traceparent": trace.traceparent, "tracestate": trace.tracestate}

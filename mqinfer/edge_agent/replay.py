@@ -174,7 +174,7 @@ class Replay:
         self._requester = requester
         self._options = options
         self._statistics = statistics
-        self._table = FrameTable(options.policy, options.window, options.priorities.of)
+        self._table = FrameTable(options.policy, options.window, options.priorities)
         self._changed = threading.Condition()  # guards the table
         in_memory = 2 * options.window + PREPARERS
         self._room = max(in_memory, _LATEST_IN_MEMORY) if options.policy is Policy.LATEST else in_memory

@@ -18,8 +18,8 @@ from mqinfer.bags.sources import open_sources
 from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.requester import Requester
 from mqinfer.client.window import Policy
+from mqinfer.edge_agent.frames.by_source import check_sources
 from mqinfer.edge_agent.model_run import ModelRun, SessionParts
-from mqinfer.edge_agent.preparing.by_source import check_sources
 from mqinfer.edge_agent.replay import Pacer, replay
 from mqinfer.edge_agent.reporting.report import RunExtent, SessionReport, progress
 from mqinfer.edge_agent.settings import ReplaySettings, SourceSettings
@@ -293,7 +293,8 @@ def _join(
     streams = [stream for stream in source.streams() if stream.is_image]
     sources = [stream.source for stream in streams]
     settings.preparing.bit_depths.check(sources)
-    check_sources("--priority", settings.options.priorities.by_source, sources)
+    if settings.options.priorities is not None:
+        check_sources("--priority", settings.options.priorities.by_source, sources)
     settings.preparing.framing.check(streams)
     if settings.source.join is not None:
         joined = JoinedSource(source, settings.source.join)

@@ -10,7 +10,7 @@ from mqinfer.bags.joining import PREVIOUS, Join
 from mqinfer.bags.live.camera import without_login
 from mqinfer.bags.sources import is_live
 from mqinfer.client.window import Policy
-from mqinfer.edge_agent.preparing.by_source import Priorities
+from mqinfer.edge_agent.frames.by_source import Priorities
 from mqinfer.edge_agent.preparing.framing import BitDepths, Framing
 from mqinfer.edge_agent.preparing.quality_ladder import QualityBounds
 from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS
@@ -93,7 +93,7 @@ class ReplayOptions:
         quality: Bounds of the quality ladder.
         card_timeout: How long to wait for the model's card, in seconds.
         preview_rate: Previews a second of each stream that are published for dashboards; None for none.
-        priorities: Which frames go first, where they wait.
+        priorities: Which frames go first, where they wait; None where they state none.
     """
 
     model: str
@@ -105,7 +105,7 @@ class ReplayOptions:
     quality: QualityBounds = field(default_factory=QualityBounds)
     card_timeout: float = 10.0
     preview_rate: float | None = None
-    priorities: Priorities = field(default_factory=Priorities)
+    priorities: Priorities | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
@@ -27,6 +27,7 @@ _EACH = 100
 """Vehicles of one process: each has a timer's thread, and with many more they keep each other from running."""
 _AT_ONCE = 16
 """Processes that start at the same time."""
+_LOOK_S = 1.0
 
 
 class _Job(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -73,7 +74,10 @@ class Clients:
             ModelNotLoadable: A process ended.
         """
         job = _Job(msgspec.structs.replace(load, samples=-(-load.samples // len(self._processes))))
-        return merged([_TURNS.decode(line) for line in self._threads.map(lambda each: each.do(job), self._processes)])
+        asked = [self._threads.submit(each.do, job) for each in self._processes]
+        while wait(asked, _LOOK_S).not_done:
+            pass  # a Ctrl-C that came just before a wait without an end would not be seen
+        return merged([_TURNS.decode(each.result()) for each in asked])
 
     def connect(self, port: int) -> None:
         """Open one more connection, over another port, and send the first request.

@@ -13,7 +13,7 @@ import typer
 from mqinfer.bags.joining import Join
 from mqinfer.cli.options import MetricsBind, MetricsPort, OtlpEndpoint, TakeOver, with_group
 from mqinfer.client.window import Policy
-from mqinfer.edge_agent.preparing.by_source import Priorities
+from mqinfer.edge_agent.frames.by_source import Priorities
 from mqinfer.edge_agent.preparing.framing import BitDepths, Framing
 from mqinfer.edge_agent.preparing.quality_ladder import QualityBounds
 from mqinfer.edge_agent.previews import check_rate
@@ -334,7 +334,7 @@ def _options(model: str, version: str | None, sending: Sending, source: SourceSe
         QualityBounds(asked.min_rate, asked.min_quality, asked.min_scale),
         math.inf if waits_for_card else _CARD_TIMEOUT_S,
         check_rate(how.preview),
-        Priorities.parse(asked.priority or ()),
+        Priorities.parse(asked.priority) if asked.priority else None,
     )
 
 

@@ -22,7 +22,7 @@ from mqinfer.broker.link import Withdraw, already_sent
 from mqinfer.client.dispatch.channels import Channel
 from mqinfer.client.dispatch.lane import Lane
 from mqinfer.client.result import InferResult
-from mqinfer.fair_queue import turn_at
+from mqinfer.fair_queue import LAST, turn_at
 from mqinfer.protocol.datatypes import Array, Buffer
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.states import PendingRequests
@@ -361,8 +361,9 @@ class PendingTable:
             queue.move_to_end(entry.request.id, last=False)
         else:
             self._turn += 1
-            entry.turn = turn_at(self._turn, entry.request.priority)
+            entry.turn = self._turn + LAST
             if entry.request.priority:
+                entry.turn = turn_at(self._turn, entry.request.priority)
                 _overtake(queue, entry)
 
     def _withdraw(self, entry: PendingRequest) -> bool:

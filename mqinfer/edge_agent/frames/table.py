@@ -16,6 +16,7 @@ from mqinfer.answers.outputs import Picture
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import Policy, StreamWindow
+from mqinfer.edge_agent.frames.by_source import Priorities
 from mqinfer.edge_agent.frames.encoding import FrameEncoding
 from mqinfer.edge_agent.frames.times import NO_TIMES, FrameTimes, Laps
 from mqinfer.images.placement import Placement
@@ -282,7 +283,7 @@ class FrameTable:
         self,
         policy: Policy,
         window: int,
-        priority: Callable[[str], int] = lambda _source: 0,
+        priorities: Priorities | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start without a frame.
@@ -290,7 +291,7 @@ class FrameTable:
         Args:
             policy: What happens to a frame that finds the window full.
             window: Upper bound of the frames of one stream in flight.
-            priority: Returns the priority of a source's frames.
+            priorities: Of the frames; None where they state none.
             clock: In seconds.
         """
         self.frames: dict[int, PendingFrame] = {}
@@ -299,13 +300,14 @@ class FrameTable:
         self.held = 0
         self._policy = policy
         self._window = window
-        self._priority = priority
+        self._priorities = priorities
         self._clock = clock
 
     def stream(self, source: str) -> StreamWindow[PendingFrame]:
         """Return the window of a stream, from its first frame on."""
         if source not in self.streams:
-            self.streams[source] = StreamWindow(self._policy, self._window, self._priority(source))
+            priority = 0 if self._priorities is None else self._priorities.of(source)
+            self.streams[source] = StreamWindow(self._policy, self._window, priority)
         return self.streams[source]
 
     def read(self, frame: PendingFrame) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Self
 from numpy.typing import NDArray
 
 from mqinfer.bags.frame import Frame, StreamInfo
-from mqinfer.edge_agent.preparing.by_source import check_sources, read_by_source, whole_number
+from mqinfer.edge_agent.frames.by_source import check_sources, read_by_source, whole_number
 from mqinfer.images.decode import used_bits
 from mqinfer.images.picture import CameraInfo
 from mqinfer.images.placement import Region

@@ -165,11 +165,16 @@ def retain(site: Site, stop: threading.Event, topic: str, size: int, most: int) 
     """Publish retained messages to ever new topics, smaller ones when it is thrown out; return how many bytes."""
     sent, number, door = 0, 0, site.door("car-1")
     while sent < most and not stop.is_set():
-        with suppress(OSError), Connection(door, "attacker") as attacker:
-            while sent < most and not stop.is_set():
-                number += 1
-                attacker.send(publishing(topic.format(number), bytes(size)))
-                sent += size + len(topic)
+        try:
+            with Connection(door, "attacker") as attacker:
+                while sent < most and not stop.is_set():
+                    number += 1
+                    attacker.send(publishing(topic.format(number), bytes(size)))
+                    sent += size + len(topic)
+        except ConnectionRefusedError:
+            break  # the broker has ended
+        except OSError:
+            pass
         size = max(size // 2, 100)
     return sent
 
