@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -261,8 +261,17 @@ def test_a_model_that_no_contestant_can_serve_is_an_error_with_every_reason(tmp_
     assert exit_code(error) == ExitCode.USAGE
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Have programs take SIGINT: what a shell starts in the background ignores it, and so do its children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.broker
 @pytest.mark.slow
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_prints_what_was_measured(tmp_path: Path) -> None:
     """As a terminal sends it, to each process: no traceback, the table and the file, within seconds."""
     command = [*(sys.executable, "-m", "mqinfer", "bench", "compare", "in-process", "mqtt", "bare-grpc", "script")]
