@@ -20,7 +20,7 @@ from mqinfer.protocol.errors import ConfigError, LinkError, MessageTooLarge, Mqi
 from mqinfer.protocol.states import ClientStatus, read_client_state
 from mqinfer.protocol.topics import Topics
 
-_PATIENCE_S = 2.0
+_PATIENCE_S = 5.0
 """How long to wait for a message that may not come."""
 _FRAME = 1 << 20
 _FRAMES = 8
@@ -145,9 +145,11 @@ class Abilities:
         """Remove the retained states of the login's own name, and retain them again at the end."""
         if states:
             self._publish(Message(self._topic, b"", retain=True))
-        yield
-        for payload in states:
-            self._publish(Message(self._topic, payload, retain=True))
+        try:
+            yield
+        finally:
+            for payload in states:
+                self._publish(Message(self._topic, payload, retain=True))
 
     def _retained_below(self, topic_filter: str) -> list[bytes]:
         """Return what is retained; a message that is not comes behind it."""

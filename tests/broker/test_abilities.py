@@ -301,6 +301,24 @@ def test_a_state_that_is_there(
         assert found.payloads(1) == [state]
 
 
+def test_a_ctrl_c_puts_a_state_back(broker_url: str, unique: Unique, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A will that was set aside is there again also where the attempts end early."""
+
+    def interrupt(*_: object) -> Ability:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Abilities, "_attempt", interrupt)
+    name, found = unique("c"), Inbox()
+    topic, state = Topics().client_state(name), ClientState(name, ClientStatus.LOST, 1).to_json()
+    with closing(make_link(broker_url, client_id=name)) as link:
+        link.open()
+        link.publish(Message(topic, state, retain=True))
+        with pytest.raises(KeyboardInterrupt):
+            faults(broker_url, name)
+        link.subscribe(topic, found)
+        assert found.payloads(1) == [state]
+
+
 def test_the_command_as_json(broker_url: str, unique: Unique) -> None:
     """A line a thing that was tried, with what is lost where it does not hold, and an exit code."""
     with lying(int(broker_url.rpartition(":")[2]), *LIES["will"]) as url:

@@ -28,6 +28,7 @@ _EACH = 100
 _AT_ONCE = 16
 """Processes that start at the same time."""
 _LOOK_S = 1.0
+"""Longest wait without a look at signals: a Ctrl-C that comes just before a wait without an end is not seen."""
 
 
 class _Job(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -76,7 +77,7 @@ class Clients:
         job = _Job(msgspec.structs.replace(load, samples=-(-load.samples // len(self._processes))))
         asked = [self._threads.submit(each.do, job) for each in self._processes]
         while wait(asked, _LOOK_S).not_done:
-            pass  # a Ctrl-C that came just before a wait without an end would not be seen
+            pass
         return merged([_TURNS.decode(each.result()) for each in asked])
 
     def connect(self, port: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -141,10 +140,17 @@ def _frames(bench: Bench, model: str, size: tuple[int, int]) -> Workload:
 def _compared(
     bench: Bench, workloads: Sequence[Workload], names: Sequence[str], options: CompareOptions
 ) -> list[ComparedSeries]:
-    """Return the contestants; those without rounds have a reason."""
+    """Return the contestants; those without rounds have a reason.
+
+    Raises:
+        ConfigError: The comparison could not begin.
+    """
     comparison = Comparison(workloads, chosen(names), options, bench.progress)
-    with suppress(ConfigError):  # none was measured: each has its reason
+    try:
         comparison.run()
+    except ConfigError:
+        if not comparison.found:
+            raise  # else none was measured, and each has its reason
     return comparison.found
 
 

@@ -359,12 +359,13 @@ class PendingTable:
         self.queued += 1
         if first:
             queue.move_to_end(entry.request.id, last=False)
+            return
+        self._turn += 1
+        if entry.request.priority:
+            entry.turn = turn_at(self._turn, entry.request.priority)
+            _overtake(queue, entry)
         else:
-            self._turn += 1
             entry.turn = self._turn + LAST
-            if entry.request.priority:
-                entry.turn = turn_at(self._turn, entry.request.priority)
-                _overtake(queue, entry)
 
     def _withdraw(self, entry: PendingRequest) -> bool:
         """Remove a request from those in flight or queued; return False if it is among neither."""
