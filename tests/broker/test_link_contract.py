@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import logging
 import os
@@ -573,8 +574,10 @@ def test_in_a_forked_child(links: Links, unique: Unique) -> None:
         "lose": lambda: links.lose(link),
     }
     reader, writer = os.pipe()
+    gc.collect()  # what other tests have left is not the child's to finalise: it has none of their threads
     child = os.fork()
     if not child:
+        faulthandler.register(signal.SIGALRM, chain=True)
         signal.alarm(int(PATIENCE))
         with suppress(BaseException):
             for name, use in uses.items():
@@ -590,7 +593,7 @@ def test_in_a_forked_child(links: Links, unique: Unique) -> None:
     os.close(writer)
     with os.fdopen(reader) as report:
         lines = report.read().splitlines()
-    os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert len(lines) == len(uses)
     for line in lines:
         assert " False RuntimeError: the link " in line
