@@ -72,42 +72,6 @@ def built(sanitizers: str, *targets: str) -> Path:
     return folder / "tests"
 
 
-@contextmanager
-def program(path: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a program, whose output the test reads; it is ended with the test, whatever it does."""
-    pipe = subprocess.PIPE
-    # What TensorFlow's allocator or a sanitizer of the test's own process set must not reach it.
-    kept = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    process = subprocess.Popen([path, *arguments], stdout=pipe, stderr=pipe, text=True, env=kept)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def finished(process: subprocess.Popen[str]) -> list[str]:
-    """Return the rest of the lines that a program prints; fail with its errors, or a sanitizer's, where it fails."""
-    out, errors = process.communicate(timeout=_TIMEOUT_S)
-    assert (process.returncode, errors) == (0, ""), (process.returncode, errors[-4000:])
-    return out.splitlines()
-
-
-def output(path: Path, *arguments: str) -> list[str]:
-    """Return the lines that a program prints."""
-    with program(path, *arguments) as process:
-        return finished(process)
-
-
-def lines_until(process: subprocess.Popen[str], line: str) -> None:
-    """Read a program's output until a line comes."""
-    assert process.stdout is not None
-    for each in process.stdout:
-        if each.strip() == line:
-            return
-    pytest.fail(f"the program ended before it printed {line!r}: {process.stderr and process.stderr.read()[-4000:]}")
-
-
 def counters(line: str) -> dict[str, int]:
     """Return the numbers of a line such as `ok=3 error=0`."""
     return {name: int(value) for name, _, value in (each.partition("=") for each in line.split())}

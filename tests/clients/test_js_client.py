@@ -4,43 +4,38 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
-from mqinfer import Client
-from mqinfer.broker import BrokerAddress, make_link
-from mqinfer.broker.link import Message
-from mqinfer.broker.mosquitto import BrokerFolder, Ports, Role
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
-from mqinfer.broker.mosquitto.serving import secured
 from mqinfer.lab import zoo
 from mqinfer.protocol.topics import Topics
-from tests.clients.node import compiled, example, node, output, program, worker
+from tests.clients.live import (
+    finished,
+    lines_until,
+    opened,
+    output,
+    output_while_killed,
+    results_after_damage,
+    running,
+    secured_broker,
+    worker,
+    write_half_plus_two,
+    write_models,
+)
+from tests.clients.node import compiled, example, node, program
 from tests.clients.pages import ROOT, Pages, chromium_page
-from tests.onnx_files import save_onnx
-from tests.patience import PATIENCE_S, PATIENT, wait_until
+from tests.patience import PATIENCE_S, wait_until
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
-_ECHOES = {
-    "echo": (("x", "FP32", [-1, 4]),),
-    "slow": (("x", "FP32", [-1, 4]),),
-    "words": (("words", "BYTES", [-1]),),
-    "integers": (("big", "INT64", [-1]),),
-    "mask": (("mask", "UINT8", [-1, 48, 64]),),
-    "two": (("a", "INT32", [-1]), ("b", "UINT8", [-1])),
-}
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +43,6 @@ def programs() -> Iterator[Path]:
     """Folder of the compiled programs."""
     with compiled() as folder:
         yield folder
-
-
-def write_half_plus_two(repository: Path) -> None:
-    """Write the model that every serving system is tried with: half of the input, plus 2."""
-    nodes = [helper.make_node("Mul", ["x", "half"], ["h"]), helper.make_node("Add", ["h", "two"], ["y"])]
-    path, end = repository / "half_plus_two" / "123" / "model.onnx", (TensorProto.FLOAT, ["n"])
-    save_onnx(path, nodes, {"x": end}, {"y": end}, {"half": np.float32(0.5), "two": np.float32(2)})
 
 
 def test_answers_and_errors(
@@ -65,12 +53,9 @@ def test_answers_and_errors(
     tmp_path: Path,
 ) -> None:
     """Numbers, words, 64-bit integers, masks, chosen outputs; each fault ends with the code that it should."""
-    for name, inputs in _ECHOES.items():
-        repository = write_echo(name, *inputs, delay_ms=1000 if name == "slow" else 0)
-    write_half_plus_two(repository)
     root = unique("test")
-    with worker(broker_url, root, repository, unique("w"), tmp_path / "log"):
-        found = json.loads(output(programs / "test" / "live" / "answers.js", broker_url, root))
+    with worker(broker_url, root, write_models(write_echo), unique("w"), tmp_path / "log"):
+        found = json.loads(output(*node(programs / "test" / "live" / "answers.js", broker_url, root)))
 
     assert found["half_plus_two"] == {"y": {"datatype": "FP32", "shape": [3], "data": [2.5, 3.0, 4.5]}}
     assert found["version"] == {"y": {"datatype": "FP32", "shape": [1], "data": [2.5]}}
@@ -113,37 +98,19 @@ def test_answers_and_errors(
     assert sum(counters["outcomes"].values()) == counters["submitted"]
 
 
-def lines_until(process: subprocess.Popen[str], line: str) -> None:
-    """Read a program's output until a line comes."""
-    assert process.stdout is not None
-    for each in process.stdout:
-        if each.strip() == line:
-            return
-    pytest.fail(f"the program ended before it printed {line!r}: {process.stderr and process.stderr.read()[-4000:]}")
-
-
 @pytest.mark.full
 def test_a_thousand_answers_while_worker_and_broker_are_killed(
     programs: Path, write_echo: Callable[..., Path], unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     """Each of 1,000 requests gets its own result, once, while the worker is killed four times and the broker twice."""
-    repository = write_echo("echo", delay_ms=4)
-    with ExitStack() as stack:
-        broker = stack.enter_context(MosquittoServer())
-        root = unique("test")
-        server = stack.enter_context(worker(broker.url, root, repository, unique("w"), tmp_path / "log"))
-        process = stack.enter_context(node(programs / "test" / "live" / "many.js", broker.url, root, "1000"))
-        for answered in range(100, 700, 100):
-            lines_until(process, str(answered))
-            if answered % 300 == 0:
-                broker.kill()
-                broker.start()
-            else:
-                server.kill()
-                server.start()
-        out, errors = process.communicate(timeout=300)
-    assert errors == ""
-    counters = json.loads(out.splitlines()[-1])
+    root = unique("test")
+    said = output_while_killed(
+        write_echo("echo", delay_ms=4),
+        root,
+        tmp_path / "log",
+        lambda url: node(programs / "test" / "live" / "many.js", url, root, "1000"),
+    )
+    counters = json.loads(said.splitlines()[-1])
     assert (counters["answered"], counters["requests"], counters["submitted"]) == (1000, 1000, 1000)
     assert counters["outcomes"] == {
         "ok": 1000,
@@ -171,20 +138,16 @@ def test_a_standby_takes_over_and_gives_back(
         both = f"{first.url},127.0.0.1:{standby.port}"
         stack.enter_context(worker(both, root, write_echo("echo", delay_ms=4), unique("w"), tmp_path / "log"))
         url = f"ws://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}"
-        process = stack.enter_context(node(programs / "test" / "live" / "many.js", url, root, "0"))
+        process = stack.enter_context(running(*node(programs / "test" / "live" / "many.js", url, root, "0")))
         lines_until(process, "100")
         first.kill()
         lines_until(process, "300")
         first.start()
         came_back = threading.Event()
-        link = make_link(first.url, client_id=unique("watcher"))
-        stack.callback(link.close)
-        link.open()
+        link = stack.enter_context(opened(first.url, unique("watcher")))
         link.subscribe(f"{root}/+/+/infer/#", lambda _: came_back.set())
         assert came_back.wait(PATIENCE_S)
-        out, errors = process.communicate(timeout=300)
-    assert errors == ""
-    counters = json.loads(out.splitlines()[-1])
+        counters = json.loads(finished(process).splitlines()[-1])
     assert counters["answered"] == counters["requests"] == counters["outcomes"]["ok"] == counters["submitted"] > 300
     assert (counters["pending"], counters["malformed"], counters["mismatched"]) == (0, 0, 0)
 
@@ -227,21 +190,11 @@ def test_the_results_of_others(
 ) -> None:
     """Watches receive what a Python client is answered; a small buffer drops the oldest, damage is counted."""
     root, model = unique("test"), "echo"
-    topics = Topics(root)
-    served = serve(broker_url, write_echo(model), topics=topics)
-    with ExitStack() as stack:
-        process = stack.enter_context(node(programs / "test" / "live" / "watching.js", broker_url, root, model, "5"))
+    served = serve(broker_url, write_echo(model), topics=Topics(root))
+    with running(*node(programs / "test" / "live" / "watching.js", broker_url, root, model, "5")) as process:
         lines_until(process, "watching")
-        client = stack.enter_context(Client(broker_url, name="other", root=root, options=PATIENT))
-        link = make_link(broker_url, client_id=unique("vandal"))
-        stack.callback(link.close)
-        link.open()
-        for payload, properties in ((b"no message", ()), (b"MQI1", (("xxh3", "0" * 16),))):
-            link.publish(Message(topics.result(model, "other", "r1"), payload, user_properties=properties))
-        results = [client.infer(model, {"x": np.full((1, 4), number, np.float32)}) for number in range(5)]
-        out, errors = process.communicate(timeout=60)
-    assert errors == ""
-    *seen, counters = [json.loads(line) for line in out.splitlines()]
+        results = results_after_damage(broker_url, root, model)
+        *seen, counters = [json.loads(line) for line in finished(process).splitlines()]
     assert [each["request"] for each in seen] == [result.id for result in results]
     assert [each["outputs"] for each in seen] == [[["x", [number] * 4]] for number in range(5)]
     assert {(each["asker"], each["outcome"], each["worker"]) for each in seen} == {("other", "ok", served.name)}
@@ -251,25 +204,11 @@ def test_the_results_of_others(
 
 def test_logins_over_tls(programs: Path, write_echo: Callable[..., Path], serve: Callable[..., Any]) -> None:
     """A wrong password ends for good and asks for a login; a certificate of an unknown authority is no connection."""
-    with TemporaryDirectory(prefix="mqinfer-js-") as place, ExitStack() as stack:
-        Path(place).chmod(0o755)  # the account that Mosquitto takes on under root has to enter it
-        folder = BrokerFolder(Path(place) / "broker")
-        password_port, websockets_port = free_port(), free_port()
-        folder.init(ports=Ports(1, password_port, websockets_port, "127.0.0.1"))
-        car = folder.add(Role.VEHICLE, "car-1", by_password=True)
-        folder.add(Role.VEHICLE, "car-2", by_password=True)
-        login = folder.add(Role.WORKER, "w")
-        server = stack.enter_context(secured(folder, 0))
-        address = BrokerAddress.parse(
-            f"mqtts://127.0.0.1:{server.port}",
-            ca_file=login.ca_file,
-            cert_file=login.cert_file,
-            key_file=login.key_file,
-        )
-        serve(address, write_echo("echo"), name="w.0")
-        for url in (f"mqtts://127.0.0.1:{password_port}", f"wss://127.0.0.1:{websockets_port}"):
-            arguments = [url, "car-1", str(car.password), str(car.ca_file)]
-            found = json.loads(output(programs / "test" / "live" / "login.js", *arguments))
+    with secured_broker() as broker:
+        serve(broker.address, write_echo("echo"), name="w.0")
+        for url in (broker.url, broker.websockets_url):
+            arguments = [url, "car-1", str(broker.car.password), str(broker.car.ca_file)]
+            found = json.loads(output(*node(programs / "test" / "live" / "login.js", *arguments)))
             assert found == {
                 "refused": "check user and password",
                 "without": "it wants a user and a password",
@@ -299,23 +238,24 @@ def test_the_examples(
     serve(broker_url, repository, "half_plus_two", capacity=64)
     serve(broker_url, repository, "small_16")
     halved = r"Float32Array\(3\) \[ 2\.5, 3, 4\.5 \] \S+\n"
-    assert re.fullmatch(halved, output(example(programs, "infer.mjs"), broker_url))
+    assert re.fullmatch(halved, output(*node(example(programs, "infer.mjs"), broker_url)))
     shown = [block.replace("mqtt://127.0.0.1:1883", broker_url) for block in in_documents()]
     watching, asking = ([block for block in shown if ("watch(" in block) is watches] for watches in (True, False))
     for block in asking:
-        assert re.fullmatch(r"Float32Array\(16\) \[[^]]+\] \S+\n", output(program(programs, "shown.mjs", block)))
-    fleet = output(example(programs, "fleet.mjs"), broker_url)
+        assert re.fullmatch(r"Float32Array\(16\) \[[^]]+\] \S+\n", output(*node(program(programs, "shown.mjs", block))))
+    fleet = output(*node(example(programs, "fleet.mjs"), broker_url))
     assert fleet.startswith("2675\na wrong name: bad_tensor\ncancelled: cancelled\n")
-    with node(example(programs, "watch.mjs"), "half_plus_two", broker_url) as process:
+    with running(*node(example(programs, "watch.mjs"), "half_plus_two", broker_url)) as process:
         lines_until(process, "results of half_plus_two; end with Ctrl+C")
-        output(example(programs, "infer.mjs"), broker_url)
+        output(*node(example(programs, "infer.mjs"), broker_url))
         assert process.stdout is not None
         assert " ok " in process.stdout.readline()
     ready = 'const watch = await client.watch("small_16", { buffer: 100 });\n'
     for block in watching:
-        with node(program(programs, "shown.mjs", block.replace(ready, f'{ready}console.log("ready");\n'))) as process:
+        shown_ready = program(programs, "shown.mjs", block.replace(ready, f'{ready}console.log("ready");\n'))
+        with running(*node(shown_ready)) as process:
             lines_until(process, "ready")
-            output(program(programs, "asking.mjs", asking[0]))
+            output(*node(program(programs, "asking.mjs", asking[0])))
             assert process.stdout is not None
             assert process.stdout.readline().endswith(" ok [ [ 1, 16 ] ]\n")
     assert (len(asking), len(watching)) == (2, 1)

@@ -28,7 +28,8 @@ from mqinfer.protocol.envelope import decode_request
 from mqinfer.protocol.header import OUTPUT_ENCODING
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
-from tests.clients.node import compiled, output, program
+from tests.clients.live import output
+from tests.clients.node import compiled, node, program
 from tests.clients.pages import ROOT, Pages, chromium_page
 from tests.ports import free_port
 from tests.system.test_letterbox import blob_detector, frame
@@ -124,7 +125,7 @@ def test_the_rules_are_those_of_python(programs: Path, tmp_path: Path) -> None:
     random = np.random.default_rng(11)
     cases, expected = zip(*(one_case(random) for _ in range(CASES)), strict=True)
     (tmp_path / "cases.json").write_text(json.dumps(cases))
-    found = json.loads(output(programs / "test" / "live" / "placed.js", str(tmp_path / "cases.json")))
+    found = json.loads(output(*node(programs / "test" / "live" / "placed.js", str(tmp_path / "cases.json"))))
     for case, one, other in zip(cases, found, expected, strict=True):
         assert one == other, case
     assert min(sum(bool(each[key]) for each in expected) for key in ("detections", "mask", "top")) > 15
@@ -165,16 +166,15 @@ def test_pictures_in_node(
     with closing(make_link(broker_url, client_id=unique("watcher"))) as link:
         link.open()
         link.subscribe(topics.infer("blobs", "asker"), requests.append)
-        found = json.loads(output(programs / "test" / "live" / "pictures.js", *arguments))
+        found = json.loads(output(*node(programs / "test" / "live" / "pictures.js", *arguments)))
     assert {decode_request(message.payload).parameters[OUTPUT_ENCODING] for message in requests} == {"lz4"}
     blocks = re.findall(r"^```js\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     (shown,) = (block for block in blocks if "a.jpg" in block)
     written = shown.replace('1883")', f'1883", {{ root: "{topics.root}" }})').replace(
         "mqtt://127.0.0.1:1883", broker_url
     )
-    printed = output(
-        program(programs, "shown.mjs", written.replace("drive_segmentation_onnx", "blobs").replace("a.jpg", str(png)))
-    )
+    placed = written.replace("drive_segmentation_onnx", "blobs").replace("a.jpg", str(png))
+    printed = output(*node(program(programs, "shown.mjs", placed)))
     assert printed.splitlines()[1:] == ["red 1 [ 64, 48, 96, 80 ]", "green 1 [ 240, 128, 272, 160 ]"]
     with Client(broker_url, root=topics.root) as client:
         expected = described(client.infer_picture("blobs", png, timeout=60))
