@@ -28,7 +28,7 @@ from mqinfer.edge_agent.reporting.report import Ending, SessionReport
 from mqinfer.edge_agent.reporting.statistics import FrameCounts, ReplayStatistics, Snapshot
 from mqinfer.edge_agent.resuming import NOTHING, begin_run, describe_run, open_earlier
 from mqinfer.edge_agent.settings import ReplayOptions, ReplaySettings
-from mqinfer.edge_agent.sinks.factory import ON_LINK, ROS2, SinkSet, open_sinks
+from mqinfer.edge_agent.sinks.factory import ON_LINK, ROS2, WITHOUT_FILES, SinkSet, open_sinks
 from mqinfer.edge_agent.sinks.homeassistant import HomeAssistant
 from mqinfer.edge_agent.sinks.mqtt_sink import MqttSink
 from mqinfer.edge_agent.sinks.parquet_sink import kept_rows
@@ -196,7 +196,7 @@ class ModelRun:
             self._answers = self._make_answers(card)
             self._sinks.add(self._answers)
         self._publish_to_ros(card)
-        is_published = not {*ON_LINK, ROS2}.isdisjoint(settings.outputs.sinks)
+        is_published = not set(WITHOUT_FILES).isdisjoint(settings.outputs.sinks)
         has_sink = settings.outputs.folder is not None or site.observe is not None or is_published
         self._replay = Replay(
             site.requester,

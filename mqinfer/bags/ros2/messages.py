@@ -6,7 +6,9 @@ A middleware of ROS 2 publishes `sensor_msgs/msg/Image` on `/camera/image_raw` a
 
 from __future__ import annotations
 
+import re
 import types
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -40,6 +42,7 @@ without their comments.
 
 _PREFIX = "rt"
 """ROS 2 puts it before the names of topics; those of services and actions have others."""
+_TOPIC = re.compile(r"(/[A-Za-z_][A-Za-z0-9_]*)+")
 _NUMBERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64")
 
 
@@ -78,6 +81,11 @@ def deserialize(cdr: bytes, kind: str) -> Any:
         return store().deserialize_cdr(cdr, kind)
     except Exception as failed:  # its parsers raise errors of many kinds (struct, assert, Unicode, NumPy, memory)
         raise CdrError(f"{type(failed).__name__}: {failed}") from failed
+
+
+def is_topic(name: str) -> bool:
+    """Return whether ROS 2 takes a full name as that of a topic."""
+    return _TOPIC.fullmatch(name) is not None
 
 
 def dds_topic(topic: str) -> str:
@@ -122,17 +130,7 @@ def carrier(name: str) -> Any:
     Raises:
         MissingExtra: cyclonedds is not installed.
     """
-    kind = ros_type(name)
-    idl = import_extra("cyclonedds.idl", "ros2")
-    fields = (
-        _fields(kind) if kind in store().fielddefs else {"data": import_extra("cyclonedds.idl.types", "ros2").uint8}
-    )
-
-    def fill(namespace: dict[str, Any]) -> None:
-        namespace["__annotations__"].update(fields)
-        namespace.update(_CARRIED)
-
-    return types.new_class(kind.rpartition("/")[2], (idl.IdlStruct,), {"typename": name}, fill)
+    return _made(name, _fields(ros_type(name)), _CARRIED)
 
 
 def _init(self: Any, cdr: bytes) -> None:
@@ -157,18 +155,24 @@ _CARRIED = {
 
 @cache
 def _struct(kind: str) -> Any:
+    return dataclass(_made(dds_type(kind), _fields(kind), {}))
+
+
+def _made(name: str, fields: Mapping[str, Any], members: Mapping[str, Any]) -> Any:
+    """Return the class of a DDS type with these fields of IDL, and these members."""
+
+    def fill(namespace: dict[str, Any]) -> None:
+        namespace["__annotations__"].update(fields)
+        namespace.update(members)
+
     idl = import_extra("cyclonedds.idl", "ros2")
-    fields = _fields(kind)
-    made = types.new_class(
-        kind.rpartition("/")[2],
-        (idl.IdlStruct,),
-        {"typename": dds_type(kind)},
-        lambda namespace: namespace["__annotations__"].update(fields),
-    )
-    return dataclass(made)
+    return types.new_class(ros_type(name).rpartition("/")[2], (idl.IdlStruct,), {"typename": name}, fill)
 
 
 def _fields(kind: str) -> dict[str, Any]:
+    """Return the fields of a type; of one that is not known a single byte."""
+    if kind not in store().fielddefs:
+        return {"data": import_extra("cyclonedds.idl.types", "ros2").uint8}
     return {name: _idl(definition) for name, definition in store().fielddefs[kind][1]}
 
 

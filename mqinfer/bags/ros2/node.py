@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
-from mqinfer.bags.ros2.messages import carrier, dds_topic, dds_type, ros_topic, ros_type, serialize, type_hash
+from mqinfer.bags.ros2.messages import carrier, dds_topic, dds_type, is_topic, ros_topic, ros_type, serialize, type_hash
 from mqinfer.extras import import_extra
 from mqinfer.protocol.errors import ConfigError, SourceError
 
@@ -20,7 +19,6 @@ _LARGEST = 256
 _RECEIVED = 16
 """MB that the system is asked to hold of what was not read yet; it grants up to `net.core.rmem_max`."""
 _MOST_ENDPOINTS = 4096
-_TOPIC = re.compile(r"(/[A-Za-z_][A-Za-z0-9_]*)+")
 _HIGHEST_DOMAIN = 232
 """Beyond it the ports of DDS are above 65535."""
 _ALL_PARTICIPANTS = 32
@@ -57,7 +55,7 @@ def check_topic(topic: str) -> str:
         ConfigError: No topic of ROS 2 can have it.
     """
     full = f"/{topic.lstrip('/')}"
-    if not _TOPIC.fullmatch(full):
+    if not is_topic(full):
         raise ConfigError(f"ros2:{topic}: no name of a topic; expected one such as /camera/image_raw")
     return full
 

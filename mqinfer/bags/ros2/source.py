@@ -36,6 +36,8 @@ _KEPT = 10
 """Pictures that wait to be read; with another one the oldest is dropped."""
 _RECEIVED = 32
 """Samples that DDS keeps until the thread takes them, which it does at once."""
+_STAMP_END = 12
+"""A header's stamp ends here, behind the four bytes of CDR's own."""
 
 
 class Ros2Source:
@@ -244,7 +246,3 @@ class _Pictures:
             raise SourceError(f"ros2:{self._topic} has {', '.join(offer.kinds)} now; it had {self._kind}")
         elif offer.is_latched != self._latched[0]:
             self._subscribe()
-
-
-_STAMP_END = 12
-"""A header's stamp ends here, behind the four bytes of CDR's own."""

@@ -25,7 +25,7 @@ from mqinfer.edge_agent.settings import (
     SourceSettings,
     SpoolSettings,
 )
-from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS, ON_LINK, ROS2, SINK_KINDS, check_kinds
+from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS, ON_LINK, ROS2, SINK_KINDS, WITHOUT_FILES, check_kinds
 from mqinfer.edge_agent.sinks.presence import PresenceSettings
 from mqinfer.extras import check_packages
 from mqinfer.images.pixel_format import Demosaic
@@ -225,7 +225,7 @@ class OutputOptions:
         kinds = check_kinds(self.sink or DEFAULT_SINKS)
         for kind in _PACKAGES.keys() & kinds:
             check_packages(_PACKAGES[kind], kind)
-        files = [each for each in kinds if each not in {*ON_LINK, ROS2}]
+        files = [each for each in kinds if each not in WITHOUT_FILES]
         if self.sink and files and self.output is None:
             raise ConfigError(f"--sink {files[0]} writes into the folder of --output; name one")
         for option, given in (("--retain", self.retain), ("--presence", self.presence)):

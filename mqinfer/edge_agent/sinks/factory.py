@@ -41,12 +41,15 @@ _OPENERS: dict[str, Callable[[Path, ModelCard, int, Earlier | None], Sink]] = {
 }
 
 ON_LINK = ("homeassistant", "mqtt")
-"""The kinds of sinks that write no files, and need a connection in place of a folder."""
+"""The kinds of sinks that publish on the broker: they need a connection in place of a folder."""
 
 ROS2 = "ros2"
-"""The kind that publishes into a ROS 2 system, and writes no files either."""
+"""The kind that publishes into a ROS 2 system."""
 
-SINK_KINDS: tuple[str, ...] = tuple(sorted((*_OPENERS, *ON_LINK, ROS2)))
+WITHOUT_FILES = (*ON_LINK, ROS2)
+"""The kinds that publish, and write no files."""
+
+SINK_KINDS: tuple[str, ...] = tuple(sorted((*_OPENERS, *WITHOUT_FILES)))
 """Names of the kinds of sinks."""
 
 DEFAULT_SINKS = ("jsonl", "mcap", "pictures", "video")
@@ -157,7 +160,7 @@ def open_sinks(
         ConfigError: A kind is unknown, `picture_every` is below 1, or a file cannot be written.
         MissingExtra: A package that a sink needs is not installed.
     """
-    wanted = [kind for kind in check_kinds(kinds) if kind in _OPENERS]
+    wanted = [kind for kind in check_kinds(kinds) if kind not in WITHOUT_FILES]
     if picture_every < 1:
         raise ConfigError(f"picture_every is {picture_every}; expected 1 or more")
     with writing(directory):

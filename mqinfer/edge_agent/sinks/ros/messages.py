@@ -13,7 +13,7 @@ import numpy as np
 
 from mqinfer.answers.outputs import DetectedBox, Mask, TopClass, class_name
 from mqinfer.bags.frame import Frame
-from mqinfer.bags.ros2.messages import store
+from mqinfer.bags.ros2.messages import is_topic, store
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.sinks.sink import StreamNames
@@ -26,7 +26,6 @@ log = logging.getLogger("mqinfer.edge_agent")
 _NS = 1_000_000_000
 _MOST_LABELS = 1 << 16
 """`vision_msgs/VisionClass` numbers classes with 16 bits."""
-_VALID_TOPIC = re.compile(r"(/[A-Za-z_][A-Za-z0-9_]*)+")
 _LONGEST_TOPIC = 200
 """RMW takes names of 247 characters (`RMW_TOPIC_MAX_NAME_LENGTH`), with the parts that are added here."""
 _LEVELS = {Outcome.OK: 0, Outcome.SUPERSEDED: 1, Outcome.CANCELLED: 1}
@@ -187,7 +186,7 @@ def _outcome(header: Any, view: FrameView, result: InferResult) -> Any:
 
 def _topic(source: str) -> str:
     """Return a stream's name where ROS 2 takes it as a topic, and one like it elsewhere, such as for a file."""
-    if _VALID_TOPIC.fullmatch(source) and len(source) <= _LONGEST_TOPIC:
+    if is_topic(source) and len(source) <= _LONGEST_TOPIC:
         return source
     tokens = [re.sub(r"[^A-Za-z0-9]+", "_", token).strip("_") for token in source.split("/")]
     made = "".join(f"/stream_{token}" if token[0].isdigit() else f"/{token}" for token in tokens if token)
