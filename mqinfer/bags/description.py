@@ -12,7 +12,7 @@ from mqinfer.bags.calibration import CAMERA_INFO, info_topic
 from mqinfer.bags.frame import StreamInfo
 from mqinfer.bags.rosbag import IMAGE_TYPES, Rosbag, foreign_errors, growing_spans, message_type
 from mqinfer.images.compressed import picture_size
-from mqinfer.images.picture import CameraInfo, RawImage
+from mqinfer.images.picture import CameraInfo, CompressedImage, RawImage
 from mqinfer.protocol.errors import SourceError
 
 if TYPE_CHECKING:
@@ -106,7 +106,11 @@ def _first_cameras(bag: Rosbag, topics: Collection[str]) -> dict[str, CameraInfo
 def _shape(bag: Rosbag, connection: Connection, raw: bytes) -> tuple[str, int, int]:
     if message_type(connection) not in IMAGE_TYPES:
         return "", 0, 0
-    image = bag.image(connection, raw).image
+    return picture_shape(bag.image(connection, raw).image)
+
+
+def picture_shape(image: RawImage | CompressedImage) -> tuple[str, int, int]:
+    """Return encoding or format, width and height of a picture; 0 where they can't be read."""
     if isinstance(image, RawImage):
         return image.encoding, image.width, image.height
     return image.format, *picture_size(image)

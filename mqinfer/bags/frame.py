@@ -53,6 +53,7 @@ class StreamInfo:
         rate: Frames a second by the log times, or None.
         is_image: Whether frames can be made from it.
         camera: First calibration of its camera; None if the recording has none.
+        published: By how many, and with which quality of service; empty where it is no topic of a running system.
     """
 
     source: str
@@ -64,6 +65,7 @@ class StreamInfo:
     rate: float | None
     is_image: bool = True
     camera: CameraInfo | None = None
+    published: str = ""
 
 
 class FrameSource(Protocol):

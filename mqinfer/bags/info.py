@@ -12,6 +12,7 @@ from rich.text import Text
 
 from mqinfer.bags.description import describe_topics
 from mqinfer.bags.frame import StreamInfo
+from mqinfer.bags.ros2.topics import watch_topics
 from mqinfer.bags.rosbag import Rosbag, is_bag
 from mqinfer.bags.sources import is_live, open_source
 from mqinfer.logs import printable
@@ -23,8 +24,8 @@ class BagInfo:
 
     Attributes:
         spec: Its path, device or URL.
-        kind: `ROS 1 bag`, `ROS 2 bag, mcap`, `ROS 2 bag, sqlite3`, `video`, `picture` or `camera`.
-        size_bytes: Size of its files; None for a camera.
+        kind: `ROS 1 bag`, `ROS 2 bag, mcap`, `ROS 2 bag, sqlite3`, `video`, `picture`, `camera` or `ROS 2, domain 0`.
+        size_bytes: Size of its files; None for a live source.
         start_ns: Log time of the first message since the epoch, or None if it has no such clock.
         duration: Seconds from the first message to the last, or None if it is unknown.
         message_count: On all topics, or None if it is unknown.
@@ -40,13 +41,20 @@ class BagInfo:
     streams: tuple[StreamInfo, ...]
 
 
-def describe(spec: str) -> BagInfo:
-    """Describe a bag, video, folder or camera; only the first message of each image topic is decoded.
+def describe(spec: str, seconds: float = 3.0) -> BagInfo:
+    """Describe a bag, video, folder, camera, or what a ROS 2 system publishes; one message of each topic is decoded.
+
+    Args:
+        spec: As for `open_source`, or `ros2:` for all topics.
+        seconds: How long ROS 2 is watched.
 
     Raises:
         SourceError: It does not exist or cannot be read.
-        MissingExtra: rosbags or OpenCV is not installed.
+        MissingExtra: rosbags, OpenCV or cyclonedds is not installed.
     """
+    if spec.startswith("ros2:"):
+        where, streams = watch_topics(spec.removeprefix("ros2:"), seconds)
+        return BagInfo(spec, where, None, None, seconds, sum(each.count or 0 for each in streams), streams)
     path = None if is_live(spec) else Path(spec)
     if path is not None and is_bag(path):
         return _describe_bag(spec, path)
@@ -78,12 +86,15 @@ def table(info: BagInfo) -> Table:
         grid.add_column(name, overflow="fold")
     for name in ("count", "rate"):
         grid.add_column(name, justify="right")
+    if any(stream.published for stream in info.streams):
+        grid.add_column("published", overflow="fold")
     for stream in info.streams:
         size = f"{stream.width}x{stream.height}" if stream.width else ""
         count = "" if stream.count is None else str(stream.count)
         rate = "" if stream.rate is None else f"{stream.rate:.2f} Hz"
         names = map(printable, (stream.source, stream.message_type, stream.encoding))
-        grid.add_row(*map(Text, names), size, Text(printable(_camera(stream))), count, rate)
+        published = filter(None, [stream.published])
+        grid.add_row(*map(Text, names), size, Text(printable(_camera(stream))), count, rate, *published)
     return grid
 
 

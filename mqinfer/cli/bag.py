@@ -18,11 +18,17 @@ app = typer.Typer(no_args_is_help=True)
 
 
 @app.command()
-def info(file: Annotated[str, typer.Argument(help="A bag, video, folder or camera.")]) -> None:
-    """List the topics of a recording with their encodings, sizes, counts and rates."""
+def info(
+    file: Annotated[
+        str,
+        typer.Argument(help="A bag, video, folder or camera; ros2: or ros2:TOPIC for a running ROS 2."),
+    ],
+    duration: Annotated[float, typer.Option(help="How long to watch a ROS 2 system, in seconds.", min=0.1)] = 3,
+) -> None:
+    """List the topics of a recording or a running ROS 2 with their encodings, sizes, counts and rates."""
     from mqinfer.bags.info import describe, headline, table
 
-    found, console = describe(file), table_console()
+    found, console = describe(file, duration), table_console()
     console.print(printable(headline(found)), soft_wrap=True)
     console.print(table(found))
 

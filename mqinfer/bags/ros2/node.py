@@ -33,19 +33,13 @@ class Offer:
         kinds: Types of their messages; mostly one.
         publishers: How many there are.
         is_latched: Whether each keeps its last messages for those that come later.
-        is_reliable: Whether each sends again what was lost.
+        quality: Their qualities of service in words, each once.
     """
 
     kinds: tuple[str, ...]
     publishers: int
     is_latched: bool
-    is_reliable: bool
-
-    @property
-    def quality(self) -> str:
-        """Its quality of service in words."""
-        reliability, durability = ("best effort", "reliable"), ("volatile", "transient local")
-        return f"{reliability[self.is_reliable]}, {durability[self.is_latched]}"
+    quality: str
 
 
 def check_topic(topic: str) -> str:
@@ -201,10 +195,16 @@ class RosNode:
                 tuple(sorted({ros_type(each.type_name) for each in published})),
                 len(published),
                 all(each.qos[policy.Durability] != policy.Durability.Volatile for each in published),
-                all(each.qos[policy.Reliability] != policy.Reliability.BestEffort for each in published),
+                "; ".join(sorted({self._quality(each.qos) for each in published})),
             )
             for topic, published in found.items()
         }
+
+    def _quality(self, qos: Any) -> str:
+        policy = self._qos.Policy
+        reliability = "best effort" if qos[policy.Reliability] == policy.Reliability.BestEffort else "reliable"
+        durability = "volatile" if qos[policy.Durability] == policy.Durability.Volatile else "transient local"
+        return f"{reliability}, {durability}"
 
     def reader(self, topic: str, kind: str, depth: int, *, latched: bool = False) -> Any:
         """Return a reader of cyclonedds whose samples have `cdr`, the bytes of a message.

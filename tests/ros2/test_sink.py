@@ -57,7 +57,6 @@ while True:
             if hasattr(sample, "cdr"):
                 print(json.dumps([name, base64.b64encode(sample.cdr).decode()]), flush=True)
 """
-LOOPBACK = '<General><Interfaces><NetworkInterface address="127.0.0.1"/></Interfaces></General>'
 
 
 def stamp_of(message: Any) -> int:
@@ -101,11 +100,9 @@ def received(lines: Iterable[str]) -> dict[str, list[Any]]:
 
 
 @pytest.fixture
-def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
+def reader(domain: int) -> Iterator[subprocess.Popen[str]]:
     """Start a reader on this machine alone, of topics that no other test has."""
-    pytest.importorskip("cyclonedds")
-    monkeypatch.setenv("ROS_DOMAIN_ID", str(10 + os.getpid() % 100))
-    monkeypatch.setenv("CYCLONEDDS_URI", LOOPBACK)
+    assert domain
     command = [sys.executable, "-c", READER, json.dumps(KINDS), f"/camera_{os.getpid()}/mqinfer"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -1,17 +1,14 @@
-"""Topics of ROS 2 over DDS, from a process that writes them with cyclonedds' own types."""
+"""Topics of ROS 2 over DDS."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
-import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from itertools import islice
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,59 +30,9 @@ from mqinfer.bags.ros2.node import dds_settings, domain_id
 from mqinfer.bags.ros2.source import BROKEN, SLOW, Ros2Source
 from mqinfer.images.picture import RawImage
 from mqinfer.protocol.errors import ConfigError, SourceError
-from tests.bags.ros2_picture import HEIGHT, WIDTH, pixels
+from tests.ros2.picture import FRAME_ID, HEIGHT, NANOSECONDS, WIDTH, pixels
 
 IMAGE = "sensor_msgs/msg/Image"
-LOOPBACK = '<General><Interfaces><NetworkInterface address="127.0.0.1"/></Interfaces></General>'
-
-
-class Publisher:
-    """The process of `ros2_publisher.py`."""
-
-    def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.bags.ros2_publisher"],
-            cwd=Path(__file__).parents[2],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def tell(self, *commands: str) -> None:
-        """Give commands, and wait until they are done."""
-        assert self.process.stdin
-        assert self.process.stdout
-        for each in commands:
-            self.process.stdin.write(f"{each}\n")
-            self.process.stdin.flush()
-            assert self.process.stdout.readline() == "done\n"
-
-    def kill(self) -> None:
-        """End it at once."""
-        self.process.kill()
-        self.process.communicate()
-
-
-@pytest.fixture
-def topic() -> str:
-    """Return a topic that no other test has."""
-    return f"/camera_{uuid.uuid4().hex}/image_raw"
-
-
-@pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Publisher]]:
-    """Start publishers on this machine alone."""
-    monkeypatch.setenv("ROS_DOMAIN_ID", str(10 + os.getpid() % 100))
-    monkeypatch.setenv("CYCLONEDDS_URI", LOOPBACK)
-    started: list[Publisher] = []
-
-    def run() -> Publisher:
-        started.append(Publisher())
-        return started[-1]
-
-    yield run
-    for each in started:
-        each.kill()
 
 
 def numbers(frames: list[Frame]) -> list[int]:
@@ -93,7 +40,7 @@ def numbers(frames: list[Frame]) -> list[int]:
     found = []
     for frame in frames:
         number, rest = divmod(frame.capture_time_ns, 10**9)
-        assert (rest, frame.frame_id, frame.source) == (7, "front optical", frames[0].source)
+        assert (rest, frame.frame_id, frame.source) == (NANOSECONDS, FRAME_ID, frames[0].source)
         assert isinstance(frame.image, RawImage)
         assert (frame.image.height, frame.image.width, frame.image.encoding) == (HEIGHT, WIDTH, "mono8")
         assert bytes(frame.image.data) == pixels(number)
@@ -106,18 +53,13 @@ def numbers(frames: list[Frame]) -> list[int]:
 class TestSource:
     """A publisher in another process."""
 
-    @pytest.fixture(autouse=True)
-    def with_dds(self) -> None:
-        """Need the extra."""
-        pytest.importorskip("cyclonedds")
-
-    def test_a_thousand_pictures_are_read_or_counted(self, start: Callable[[], Publisher], topic: str) -> None:
+    def test_a_thousand_pictures_are_read_or_counted(self, publish: Callable[[], Any], topic: str) -> None:
         """Pixels are equal and the order kept; with a slow reader each picture came or is in the counts."""
-        publisher = start()
+        publisher = publish()
         publisher.tell(f"publish {topic} Image 0")
         with closing(Ros2Source(topic)) as source:
-            publisher.tell("wait")
-            sending = threading.Thread(target=publisher.tell, args=("send 0 1000 1",), name="test-sending")
+            publisher.tell(f"wait {topic}")
+            sending = threading.Thread(target=publisher.tell, args=(f"send {topic} 0 1000 1",), name="test-sending")
             sending.start()
             frames = source.frames()
             found = list(islice(frames, 3))  # then nobody reads until all were sent
@@ -131,30 +73,30 @@ class TestSource:
         assert len(found) + missed.total() == 1000
         assert numbers(found) == sorted(set(numbers(found)))
 
-    def test_a_publisher_that_is_killed_and_comes_back(self, start: Callable[[], Publisher], topic: str) -> None:
+    def test_a_publisher_that_is_killed_and_comes_back(self, publish: Callable[[], Any], topic: str) -> None:
         """The stream goes on with the new one."""
-        first = start()
+        first = publish()
         first.tell(f"publish {topic} Image 0")
         with closing(Ros2Source(topic)) as source:
             frames = source.frames()
-            first.tell("wait", "send 1 1 0")
+            first.tell(f"wait {topic}", f"send {topic} 1 1 0")
             found = [next(frames)]
             first.kill()
-            second = start()
-            second.tell(f"publish {topic} Image 0", "wait", "send 2 1 0")
+            second = publish()
+            second.tell(f"publish {topic} Image 0", f"wait {topic}", f"send {topic} 2 1 0")
             found.append(next(frames))
         assert numbers(found) == [1, 2]
 
-    def test_who_comes_late_gets_what_is_kept(self, start: Callable[[], Publisher], topic: str) -> None:
+    def test_who_comes_late_gets_what_is_kept(self, publish: Callable[[], Any], topic: str) -> None:
         """Of a publisher that is transient local."""
-        publisher = start()
-        publisher.tell(f"publish {topic} Image 1", "send 1 3 0")
+        publisher = publish()
+        publisher.tell(f"publish {topic} Image 1", f"send {topic} 1 3 0")
         with closing(Ros2Source(topic)) as source:
             assert numbers(list(islice(source.frames(), 3))) == [1, 2, 3]
 
-    def test_another_type_is_refused_by_name(self, start: Callable[[], Publisher], topic: str) -> None:
+    def test_another_type_is_refused_by_name(self, publish: Callable[[], Any], topic: str) -> None:
         """So is a topic that nobody publishes, where the stop comes first."""
-        publisher = start()
+        publisher = publish()
         publisher.tell(f"publish {topic} Range 0")
         with pytest.raises(SourceError, match=rf"{topic} has sensor_msgs/msg/Range, no pictures in domain \d+"):
             Ros2Source(topic)
@@ -162,28 +104,28 @@ class TestSource:
             Ros2Source(f"{topic}/none", is_stopped=lambda: True)
 
     def test_another_domain_is_not_heard(
-        self, start: Callable[[], Publisher], topic: str, monkeypatch: pytest.MonkeyPatch
+        self, publish: Callable[[], Any], topic: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The same topic in two domains: only the pictures of one come."""
-        mine = start()
+        mine = publish()
         mine.tell(f"publish {topic} Image 0")
         with closing(Ros2Source(topic)) as source:
             monkeypatch.setenv("ROS_DOMAIN_ID", str(int(os.environ["ROS_DOMAIN_ID"]) + 100))
-            other = start()
-            other.tell(f"publish {topic} Image 1", "send 50 3 0")
-            mine.tell("wait", "send 1 3 0")
+            other = publish()
+            other.tell(f"publish {topic} Image 1", f"send {topic} 50 3 0")
+            mine.tell(f"wait {topic}", f"send {topic} 1 3 0")
             assert numbers(list(islice(source.frames(), 3))) == [1, 2, 3]
 
-    def test_bytes_that_are_no_message_cost_themselves(self, start: Callable[[], Publisher], topic: str) -> None:
+    def test_bytes_that_are_no_message_cost_themselves(self, publish: Callable[[], Any], topic: str) -> None:
         """Texts that are no UTF-8 are counted, and the next picture comes; DDS itself lets no lengths by that lie."""
-        publisher = start()
+        publisher = publish()
         publisher.tell(f"publish {topic} Image 0")
         types = store().types
         header = types["std_msgs/msg/Header"](types["builtin_interfaces/msg/Time"](1, 2), "xy")
         whole = serialize(types[IMAGE](header, 1, 1, "mono8", 0, 1, np.ones(1, np.uint8)))
         broken = [whole.replace(b"xy", b"\xff\xfe").hex(), whole.replace(b"mono8", b"\xf0\x80oo8").hex()]
         with closing(Ros2Source(topic)) as source:
-            publisher.tell("wait", *(f"bytes {each}" for each in broken), "send 9 1 0")
+            publisher.tell(f"wait {topic}", *(f"bytes {topic} {each}" for each in broken), f"send {topic} 9 1 0")
             frame = next(source.frames())
         assert numbers([frame]) == [9]
         assert frame.missed == {(topic, BROKEN): len(broken)}
