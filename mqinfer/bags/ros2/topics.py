@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
@@ -40,22 +41,19 @@ def watch_topics(topic: str, seconds: float) -> tuple[str, tuple[StreamInfo, ...
     """
     name = check_topic(topic) if topic else ""
     with closing(RosNode()) as node:
-        where = f"ROS 2, domain {node.domain}"
-        heard: dict[str, _Heard] = {}
-        offers: dict[str, Offer] = {}
+        where, heard = f"ROS 2, domain {node.domain}", dict[str, _Heard]()
         until, wait = time.monotonic() + seconds, node.waiter()
         while (left := until - time.monotonic()) > 0:
-            for each, offer in node.offers().items():
-                offers[each] = offer
-                if each not in heard and (not name or each in {name, info_topic(name)}):
-                    heard[each] = _Heard(node, each, offer)
-                    wait = node.waiter(*(one.reader for one in heard.values()))
+            offers = node.offers()
+            if _listen(node, offers, heard, name):
+                wait = node.waiter(*(each.reader for each in heard.values()))
             wait(min(_TURN_S, left))
             with dds_errors(f"ros2:{topic} can't be watched"):
-                for one in heard.values():
-                    one.take()
-        shown = [each for each in ([name] if name else sorted(heard)) if each in heard]
-        found = tuple(heard[each].describe(offers[each], heard.get(info_topic(each))) for each in shown)
+                for each in heard.values():
+                    each.take()
+        found = tuple(
+            each.describe(heard.get(info_topic(topic))) for topic, each in sorted(heard.items()) if name in {"", topic}
+        )
     if not found:
         names = printable(", ".join(sorted(offers)))
         others = f"topics: {names}" if names else "look at ROS_DOMAIN_ID and the network"
@@ -63,11 +61,21 @@ def watch_topics(topic: str, seconds: float) -> tuple[str, tuple[StreamInfo, ...
     return where, found
 
 
+def _listen(node: RosNode, offers: Mapping[str, Offer], heard: dict[str, _Heard], name: str) -> bool:
+    """Listen to topics that are new, or to one and its calibration; return whether there is a new one."""
+    count = len(heard)
+    for topic in offers.keys() & {name, info_topic(name)} if name else offers:
+        if topic not in heard:
+            heard[topic] = _Heard(node, topic, offers[topic])
+        heard[topic].offer = offers[topic]
+    return len(heard) > count
+
+
 class _Heard:
     """What came of one topic."""
 
     def __init__(self, node: RosNode, topic: str, offer: Offer) -> None:
-        self._topic, self._kind = topic, offer.kinds[0]
+        self._topic, self._kind, self.offer = topic, offer.kinds[0], offer
         self.reader = node.reader(topic, self._kind, _RECEIVED, latched=offer.is_latched)
         self._count, self._first_ns, self._last_ns = 0, sys.maxsize, 0
         self._last = b""
@@ -81,7 +89,7 @@ class _Heard:
                 self._first_ns, self._last_ns = min(self._first_ns, written_ns), max(self._last_ns, written_ns)
                 self._last = sample.cdr
 
-    def describe(self, offer: Offer, camera: _Heard | None) -> StreamInfo:
+    def describe(self, camera: _Heard | None) -> StreamInfo:
         """Return what is known of the topic; of one with pictures those of its last message, too."""
         is_image = self._kind in IMAGE_TYPES
         picture = self._message() if is_image else None
@@ -89,13 +97,13 @@ class _Heard:
         span = self._last_ns - self._first_ns
         return StreamInfo(
             self._topic,
-            ", ".join(offer.kinds),
+            ", ".join(self.offer.kinds),
             *(picture_shape(image_of(picture)) if picture else ("", 0, 0)),
             self._count if is_asked else None,
             (self._count - 1) * 1e9 / span if span > 0 else None,
             is_image,
             camera.calibration() if camera and is_image else None,
-            f"by {offer.publishers}, {offer.quality}",
+            f"by {self.offer.publishers}, {self.offer.quality}",
         )
 
     def calibration(self) -> CameraInfo | None:
