@@ -59,7 +59,7 @@ def test_bag_info(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Topics, types, encodings and the path."""
     stream = StreamInfo(name, name, name, 2, 2, 1, None)
     found = BagInfo(name, "a bag", 1, None, None, 1, (stream,))
-    monkeypatch.setattr("mqinfer.bags.info.describe", lambda _: found)
+    monkeypatch.setattr("mqinfer.bags.info.describe", lambda *_: found)
     printed = CliRunner().invoke(app, ["bag", "info", "any"]).stdout
     shown = name.replace("\x1b", "\\x1b")
     assert printed.splitlines()[0].startswith(f"{shown}: a bag")
