@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from itertools import accumulate
 from pathlib import Path
@@ -41,6 +42,8 @@ _LEFT = 1 << 28
 """Bytes of a disk that stay free when a recording is unpacked there."""
 _PIECE = 1 << 24
 """Bytes of it that are unpacked at a time."""
+_MOST_OPEN = 16
+"""Files of a bag that are open together; of a bag of more, each is open while it is read."""
 
 
 def message_type(connection: Connection) -> str:
@@ -134,7 +137,7 @@ class Rosbag:
             for reader in readers:  # after a chunk that could not be unpacked, rosbags holds a closed one
                 if reader.current_chunk[1].closed:
                     reader.current_chunk = (-1, BytesIO())
-            messages = self._reader.messages(connections, start=start, stop=stop)
+            messages = self._messages(connections, start, stop)
         while True:
             with foreign_errors(self.path):
                 message = next(messages, None)
@@ -147,6 +150,22 @@ class Rosbag:
                     raw = unpack("zstd", raw)
                 log_time_ns = int(log_time_ns)  # a damaged SQLite file may hold anything in any column
             yield connection, log_time_ns, raw
+
+    def _messages(
+        self, connections: Sequence[Connection], start: int | None, stop: int | None
+    ) -> Iterator[tuple[Connection, int, bytes]]:
+        """Yield messages by log time; files whose times do not overlap are read one behind the other."""
+        together: list[list[Any]] = []
+        end = -1
+        readers: Sequence[Any] = self._reader.readers
+        for reader in sorted(readers, key=lambda each: each.start_time):
+            if reader.start_time >= end:
+                together.append([])
+            end = max(end, reader.end_time)
+            together[-1] += [reader, getattr(reader, "storage", reader)]  # either may own connections
+        for owners in together:
+            if chosen := [each for each in connections if each.owner in owners]:
+                yield from self._reader.messages(chosen, start=start, stop=stop)
 
     def count_before(self, connections: Sequence[Connection], stop: int) -> Counter[str]:
         """Count the messages before a log time by topic: by the index of a ROS 1 bag, else by reading over them.
@@ -233,9 +252,64 @@ def _open(path: Path, resources: ExitStack) -> AnyReader:
         bound_rosbags()
         # Recordings of ROS 2 Humble and earlier contain no message definitions.
         reader = AnyReader(_files_to_read(path, resources), default_typestore=get_typestore(Stores.ROS2_HUMBLE))
+        if len(_contents(path)) > _MOST_OPEN:
+            _open_late(reader)
         resources.enter_context(reader)
         _check_overlap(path, reader)
         return reader
+
+
+class _LateStorage:
+    """A file of a bag that is open only while it is read; rosbags keeps each one open.
+
+    Args:
+        plugin: Makes what reads such a file.
+        path: The file.
+    """
+
+    def __init__(self, plugin: Any, path: Path) -> None:
+        self._make = partial(plugin, path)
+        self.metadata: Any = None
+        self.connections: list[Connection] = []
+        self.chunks: list[Any] = []
+
+    def open(self) -> None:
+        """Read what is in the file."""
+        with self._opened() as storage:
+            self.connections = [each._replace(owner=self) for each in storage.connections]
+            self.metadata, self.chunks = storage.metadata, [*getattr(storage, "chunks", ())]
+
+    def messages(
+        self, connections: Sequence[Connection], start: int | None = None, stop: int | None = None
+    ) -> Iterator[tuple[Connection, int, bytes]]:
+        """Yield messages, as rosbags does."""
+        begin, end = self.metadata.start_time, self.metadata.end_time
+        if (start is None or start < end) and (stop is None or begin < stop):
+            with self._opened() as storage:
+                yield from storage.messages(connections, start, stop)
+
+    def close(self) -> None:
+        """Do nothing: it is closed."""
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        storage = self._make()
+        storage.open()
+        try:
+            yield storage
+        finally:
+            storage.close()
+
+
+def _open_late(reader: AnyReader) -> None:
+    """Have each file of a bag opened when it is read, whether a folder's metadata lists them or nothing does."""
+    readers: Sequence[Any] = reader.readers if reader.is2 else ()
+    for each in readers:
+        storage = each.storage
+        if plugins := getattr(storage, "STORAGE_PLUGINS", None):
+            storage.STORAGE_PLUGINS = {name: partial(_LateStorage, plugin) for name, plugin in plugins.items()}
+        else:
+            each.storage = _LateStorage(type(storage), storage.path)
 
 
 def _check_overlap(path: Path, reader: AnyReader) -> None:
@@ -270,6 +344,8 @@ def foreign_errors(path: Path, where: str = "") -> Iterator[None]:
         place = f"{path}: {where}: " if where else f"{path}: "
         is_access = isinstance(failed, OSError) and failed.errno not in {None, errno.EINVAL}  # a place that no file has
         advice = "check its permissions" if is_access else advise(path, is_message=bool(where))
+        if os.strerror(errno.EMFILE) in str(failed):
+            advice = "close others, or raise the limit: ulimit -n 4096"
         raise SourceError(f"{place}{reason(failed).rstrip('.')}; {advice}") from failed
 
 

@@ -304,8 +304,8 @@ class VideoFileDecoder:
         if is_own:
             self._avi.note(packet)
             self._found += not packet.is_discard
-            self._failures += self._is_incomplete(packet) and self._is_begun
             self._is_begun |= packet.is_keyframe
+            self._failures += self._is_begun and self._is_incomplete(packet)
             yield self._breaks.cleaned(packet) if self._breaks else packet
 
     def _is_incomplete(self, packet: Packet[Any]) -> bool:
@@ -342,7 +342,7 @@ class VideoFileDecoder:
 
     def _fail(self) -> None:
         """Count a failure; a capture that states no extent may begin between two key frames."""
-        if self._decoded or self._stated or self._hole_bytes:
+        if self._decoded or self._stated or self._hole_bytes or self._shown.is_closed:
             self._failures += 1
 
     def _decode(self, packet: Packet[Any] | None) -> Sequence[VideoFrame]:

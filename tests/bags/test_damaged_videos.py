@@ -255,6 +255,23 @@ def test_zeros_in_pictures(videos: Callable[[str], Path], tmp_path: Path, name: 
     assert sum("damaged" in each for each in found) >= 7
 
 
+@pytest.mark.parametrize("name", ["units.h264", "units_hashes.hevc", "program.mpg"])
+def test_damage_in_a_first_picture_that_stands_alone(videos: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+    """It is no capture that began between two key frames: those refer to what was not recorded."""
+    whole = bytearray(videos(name).read_bytes())
+    with av.open(str(videos(name))) as file:
+        size = next(packet.size for packet in file.demux(video=0))
+    path = tmp_path / name
+    found = []
+    for seed in range(10):
+        at_random, damaged = random.Random(seed), bytearray(whole)  # noqa: S311 - seeded damage
+        at = at_random.randrange(size // 2, size - 16)  # behind what x265 writes of itself
+        damaged[at : at + 16] = at_random.randbytes(16)
+        path.write_bytes(damaged)
+        found.append(read_on(path)[1])
+    assert sum("damaged" in each for each in found) >= 5
+
+
 @pytest.mark.parametrize("name", UNSTATED)
 def test_a_capture_may_begin_between_key_frames(videos: Callable[[str], Path], tmp_path: Path, name: str) -> None:
     """What precedes its first key frame refers to what was never recorded, and is no damage."""

@@ -6,10 +6,13 @@ import bz2
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -204,6 +207,55 @@ def test_metadata_of_a_megabyte(tmp_path: Path, write_ros2: Write, drive: list[A
     began = time.process_time()
     assert len(read(folder)) == 20
     assert time.process_time() - began < 20
+
+
+@contextmanager
+def few_descriptors() -> Iterator[None]:
+    """Let no more be open than a confined process has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def split(folder: Path, parts: list[list[Any]], write: Write, storage: str) -> Path:
+    """Write a recording of several files, as `ros2 bag record --max-bag-duration` does."""
+    whole = write(folder, [each for part in parts for each in part], storage)
+    (file,) = (each for each in whole.iterdir() if each.suffix != ".yaml")
+    names = [f"{number}{file.suffix}" for number in range(len(parts))]
+    metadata = whole / "metadata.yaml"
+    before, after = metadata.read_text().split(f"- {file.name}\n", 1)
+    indented = "\n" + before.rpartition("\n")[2] + "- "
+    metadata.write_text(f"{before}- {indented.join(names)}\n{after}")
+    file.unlink()
+    for name, part in zip(names, parts, strict=True):
+        (one,) = (each for each in write(folder / "part", part, storage).iterdir() if each.suffix != ".yaml")
+        one.rename(whole / name)
+        shutil.rmtree(folder / "part")
+    return whole
+
+
+@pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
+def test_a_recording_of_many_files(tmp_path: Path, write_ros2: Write, drive: list[Any], storage: str) -> None:
+    """Files are open while they are read, whether metadata.yaml lists them or nothing does."""
+    step = drive[2].log_time_ns - drive[1].log_time_ns
+    many = [
+        replace(drive[1], log_time_ns=drive[1].log_time_ns + number * step, capture_time_ns=number * step)
+        for number in range(200)
+    ]
+    folder = split(tmp_path / "many", [many[at : at + 2] for at in range(0, 200, 2)], write_ros2, storage)
+    usual = len(read(folder))  # what is imported is open
+    with few_descriptors():
+        listed = [frame.capture_time_ns for frame in read(folder)]
+        (folder / "metadata.yaml").unlink()
+        bare = [frame.capture_time_ns for frame in read(folder)]
+    assert usual == 200
+    assert listed == bare == [each.capture_time_ns for each in many]
+    crossed = split(tmp_path / "crossed", [many[at::40] for at in range(40)], write_ros2, storage)
+    (crossed / "metadata.yaml").unlink()
+    assert [frame.capture_time_ns for frame in read(crossed)] == listed
 
 
 @pytest.mark.parametrize(

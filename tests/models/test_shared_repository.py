@@ -25,11 +25,13 @@ CONTENT = bytes(range(256)) * 3000
 
 
 class Server(ThreadingHTTPServer):
-    """A web server of one folder, which can stop in the middle of a file, or send a page without an end."""
+    """A web server of one folder, which can stop in the middle of a file, or send what has no end."""
 
     cut = 0
-    endless = False
+    endless: tuple[bytes, bytes, float] | None = None
+    """How an answer begins, what is sent again and again behind it, and seconds between two of them."""
     coding = ""
+    stopped: threading.Event
     asked: list[str]
 
 
@@ -42,10 +44,13 @@ class Handler(SimpleHTTPRequestHandler):
         """Send a file."""
         self.server.asked.append(self.path)
         if self.server.endless:
-            self.send_response(200)
-            self.end_headers()
-            while True:
-                self.wfile.write(b" " * 65536)
+            begin, piece, pause = self.server.endless
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n" + begin)
+            with suppress(ConnectionError):
+                while not self.server.stopped.wait(pause):
+                    self.wfile.write(piece)
+            self.close_connection = True
+            return
         super().do_GET()
 
     def end_headers(self) -> None:
@@ -87,9 +92,11 @@ def server(remote: Path) -> Iterator[Server]:
     """A web server of that folder."""
     served = Server(("127.0.0.1", 0), lambda *args: Handler(*args, directory=str(remote)))
     served.asked = []
+    served.stopped = threading.Event()
     thread = threading.Thread(target=served.serve_forever)
     thread.start()
     yield served
+    served.stopped.set()
     served.shutdown()
     thread.join()
     served.server_close()
@@ -244,10 +251,38 @@ def test_sizes_are_bounded(remote: Path, server: Server, url: str, opened: Calla
     server.asked.clear()
     assert "bytes to download" in again(shared)
     assert server.asked == [f"/{MANIFEST}"]
-    server.endless = True
+    server.endless = b"\r\n", b" " * 65536, 0
     with pytest.raises(ConfigError, match="more than"):
         again(shared)
     assert versions(shared) == ["net/2", "other/1"]
+
+
+@pytest.mark.parametrize(
+    ("endless", "expected"),
+    [
+        ((b"", b"A: b\r\n" * 100, 0.0), "Too many headers"),
+        ((b"A: ", b"b" * 65536, 0.0), "Got more than"),
+        ((b"A: ", b"b", 0.1), "bytes a second"),
+        ((b"\r\n", b"b", 0.1), "bytes a second"),
+        ((b"\r\n", b"", 0.1), "bytes a second"),
+        ((b"Transfer-Encoding: chunked\r\n\r\n1;", b"a" * 65536, 0.0), "bytes a second"),
+    ],
+    ids=["headers", "header", "slow header", "slow", "silent", "chunk"],
+)
+def test_time_is_bounded(
+    endless: tuple[bytes, bytes, float],
+    expected: str,
+    server: Server,
+    url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither a head nor a body without an end holds up who asks, however slowly it goes on."""
+    monkeypatch.setattr("mqinfer.models.repository.remote._STALL_S", 1.0)
+    monkeypatch.setattr("mqinfer.models.repository.remote._LEAST_RATE", 1 << 30)
+    server.endless = endless
+    with pytest.raises(ModelNotLoadable, match=expected):
+        pull(url, tmp_path / "here")
 
 
 def test_what_is_packed_stays_so(

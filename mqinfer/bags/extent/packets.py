@@ -37,7 +37,8 @@ class ShownPackets:
 
     def __init__(self, stream: VideoStream, *, is_stated: bool) -> None:
         self._closed = None if is_stated else _CLOSED.get(stream.codec_context.name)
-        self._is_closed = False
+        self.is_closed = False
+        """Whether the first packet is a key frame after which no picture refers to one before it."""
         self._shown = bytearray()
         stream.codec_context.copy_opaque = self._closed is not None
 
@@ -46,7 +47,7 @@ class ShownPackets:
         if self._closed is None:
             return
         if not self._shown and packet.is_keyframe:
-            self._is_closed = self._closed.search(bytes(packet)) is not None
+            self.is_closed = self._closed.search(bytes(packet)) is not None
         packet.opaque = len(self._shown)
         self._shown.append(0)
 
@@ -62,8 +63,8 @@ class ShownPackets:
         """Count the packets without a picture; those around a first key frame may refer to what was not recorded."""
         if self._closed is None:
             return 0
-        first = 0 if self._is_closed else self._shown.find(1)
-        begin = first if self._is_closed else self._shown.find(1, first + 1)
+        first = 0 if self.is_closed else self._shown.find(1)
+        begin = first if self.is_closed else self._shown.find(1, first + 1)
         return self._shown.count(0, begin if begin >= 0 else first + 1)
 
 

@@ -22,7 +22,9 @@ _EXTRAS = {"s3": "s3", "gs": "gs", "az": "az", "http": "https", "https": "https"
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
 _PIECE = 1 << 20
 _STALL_S = 60.0
-"""A server that sends nothing for so long has failed; a slow one may take as long as it needs."""
+"""A server that sends nothing for so long has failed."""
+_LEAST_RATE = 4096
+"""Bytes a second that a server has to send on average, after `_STALL_S`; one that only dribbles has failed."""
 
 
 class Remote:
@@ -61,11 +63,18 @@ class Remote:
             return {"auto_mkdir": True}
         if scheme not in {"http", "https"}:
             return {}
-        aiohttp = import_extra("aiohttp", "https")
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_STALL_S, sock_read=_STALL_S)
         # What is packed may be a thousand times as much, all at once: sizes and hashes are those of what travels.
         plain = {"auto_decompress": False, "headers": {"Accept-Encoding": "identity"}}
-        return {"client_kwargs": {"timeout": timeout, "trust_env": True, **plain}, "block_size": 0}  # 0: it streams
+        return {"client_kwargs": {"trust_env": True, **plain}, "block_size": 0}  # 0: it streams
+
+    def _limits(self, most: int) -> dict[str, Any]:
+        """Return what bounds the time of a download of so many bytes; libraries of stores have limits of their own."""
+        if urlsplit(self.url).scheme not in {"http", "https"}:
+            return {}
+        timeout = import_extra("aiohttp", "https").ClientTimeout(
+            total=_STALL_S + most / _LEAST_RATE, sock_connect=_STALL_S, sock_read=_STALL_S
+        )
+        return {"timeout": timeout, "size": most}  # a size, for without one it would be asked for, with no limit
 
     def manifest(self) -> Manifest:
         """Return the repository's manifest.
@@ -137,7 +146,7 @@ class Remote:
     def _pieces(self, name: str, most: int) -> Iterator[bytes]:
         """Yield a file's content, at most so many bytes."""
         try:
-            with self._files.open(f"{self.url}/{name}", "rb") as file:
+            with self._files.open(f"{self.url}/{name}", "rb", **self._limits(most)) as file:
                 while most > 0 and (piece := file.read(min(_PIECE, most))):
                     most -= len(piece)
                     yield piece
@@ -149,4 +158,6 @@ class Remote:
 
 def _said(error: Exception) -> str:
     """Return an error of a library in one bounded line."""
+    if isinstance(error, TimeoutError):
+        return f"the server was silent for {_STALL_S:.0f} s, or sends less than {_LEAST_RATE} bytes a second; try again"
     return printable(f"{type(error).__name__}: {error}"[:400])
