@@ -14,8 +14,7 @@ import numpy as np
 from mqinfer.bench.recordings import colour_contract, first_frames
 from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.edge_agent.preparing.preparer import Preparer
-from mqinfer.models.backends.onnx import import_onnxruntime
-from mqinfer.models.load_options import default_threads
+from mqinfer.lab.profiling.inputs import RandomInputs
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.protocol.datatypes import Array
@@ -29,12 +28,7 @@ WORKLOADS = {
     "vae": "vae_like",
 }
 """Model in the repository, by the workload's name in the tables."""
-
-_DTYPES: dict[str, np.dtype[Any]] = {
-    "tensor(float)": np.dtype("<f4"),
-    "tensor(uint8)": np.dtype("u1"),
-    "tensor(int64)": np.dtype("<i8"),
-}
+_SEED = 7
 
 
 @dataclass(frozen=True)
@@ -106,7 +100,10 @@ def default_version(repository: Path, model: str) -> ModelVersion:
         if each.name == model and each.is_default:
             return each
     names = ", ".join(sorted({each.name for each in found})) or "none"
-    raise ConfigError(f"there is no model {model!r} in {repository}; it has: {names}")
+    raise ConfigError(
+        f"there is no model {model!r} in {repository}; it has: {names}. Those of the zoo are made with: "
+        "mqinfer models build NAME"
+    )
 
 
 def record_workload(recording: str, model: str, repository: Path, frames: int) -> Workload:
@@ -135,36 +132,6 @@ def record_workload(recording: str, model: str, repository: Path, frames: int) -
     return Workload(Path(recording).name, model, version.path, source, inputs[0], target, expected, inputs)
 
 
-def open_session(path: Path) -> Any:
-    """Open a model on the CPU in ONNX Runtime, with the options that mqinfer's back end uses.
-
-    Raises:
-        MissingExtra: onnxruntime is not installed.
-    """
-    onnxruntime = import_onnxruntime()
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.intra_op_num_threads = default_threads()
-    options.inter_op_num_threads = 1
-    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-
-
-def fixed_shape(shape: Sequence[object]) -> tuple[int, ...]:
-    """Return a shape with 1 for every axis of any size."""
-    return tuple(size if isinstance(size, int) and size > 0 else 1 for size in shape)
-
-
-def numpy_dtype(onnx_type: str) -> np.dtype[Any]:
-    """Return the dtype for ONNX Runtime's name of a type.
-
-    Raises:
-        ConfigError: The type is none of those that the bench's models have.
-    """
-    if onnx_type not in _DTYPES:
-        raise ConfigError(f"the bench has no workload of type {onnx_type}; expected one of {', '.join(_DTYPES)}")
-    return _DTYPES[onnx_type]
-
-
 def check_workloads(names: Sequence[str]) -> None:
     """Check that workloads are there.
 
@@ -188,22 +155,12 @@ def load_workloads(repository: Path, names: Sequence[str] = tuple(WORKLOADS)) ->
         ConfigError: A name is unknown, or its model is not in the repository.
     """
     check_workloads(names)
-    return tuple(_load(name, repository / WORKLOADS[name] / "1") for name in names)
+    return tuple(_load(name, default_version(repository, WORKLOADS[name])) for name in names)
 
 
-def _load(name: str, folder: Path) -> Workload:
-    path = next(iter(sorted(folder.glob("*.onnx"))), None)
-    if path is None:
-        raise ConfigError(f"no ONNX model in {folder}; build it with: mqinfer models build {folder.parent.name}")
-    session = open_session(path)
-    source, target = session.get_inputs()[0], session.get_outputs()[0]
-    array = _some_array(numpy_dtype(source.type), fixed_shape(source.shape))
-    (expected,) = session.run([target.name], {source.name: array})
-    return Workload(name, WORKLOADS[name], path, source.name, array, target.name, expected)
-
-
-def _some_array(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    random = np.random.default_rng(7)
-    if dtype.kind in "ui":
-        return random.integers(0, 256, shape).astype(dtype)
-    return random.standard_normal(shape).astype(dtype)
+def _load(name: str, version: ModelVersion) -> Workload:
+    with closing(load_model(version, device="cpu").backend) as backend:
+        (source, array), *_ = RandomInputs(seed=_SEED).make(backend.inputs, 1).items()
+        target = backend.outputs[0].name
+        expected = np.array(backend.infer({source: array}, [target])[target])
+    return Workload(name, version.name, version.path, source, array, target, expected)

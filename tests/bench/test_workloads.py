@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mqinfer.bench.processor_time import CpuMeter, seconds_of
-from mqinfer.bench.workloads import WORKLOADS, Workload, fixed_shape, load_workloads, record_workload
+from mqinfer.bench.workloads import WORKLOADS, Workload, load_workloads, record_workload
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.lab.machine import describe_interpreter
 from mqinfer.lab.zoo import build
@@ -78,13 +78,8 @@ def test_unknown_or_missing_workloads_are_refused(tmp_path: Path) -> None:
     """The message lists the names, or names the folder."""
     with pytest.raises(ConfigError, match="'huge'; expected one of small, frame, classifier, vae"):
         load_workloads(tmp_path, ["huge"])
-    with pytest.raises(ConfigError, match=r"no ONNX model in .*small_16"):
+    with pytest.raises(ConfigError, match=r"no model 'small_16' in .*: none\. .*mqinfer models build"):
         load_workloads(tmp_path, ["small"])
-
-
-def test_fixed_shape_puts_one_for_any_size() -> None:
-    """Names, None and -1 all mean any size."""
-    assert fixed_shape(["n", None, -1, 3]) == (1, 1, 1, 3)
 
 
 def test_cpu_meter_sees_this_process_work() -> None:

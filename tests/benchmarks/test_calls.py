@@ -19,28 +19,29 @@ from benchmarks.calls import (
     side_of,
 )
 from benchmarks.golden import differences, figures_of, read_golden
-from mqinfer.bench.workloads import WORKLOADS, fixed_shape, load_workloads
+from mqinfer.bench.contestants.driving import rotated
+from mqinfer.bench.workloads import WORKLOADS, load_workloads
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.lab.reports import as_json
 from mqinfer.lab.zoo import build
 
-WORKLOADS_FILE = "bench/workloads.py"
+ROTATED_FILE = "bench/contestants/driving.py"
 
 
 def test_calls_of_all_threads_are_counted() -> None:
     """Python and C functions, with file, name and thread; nothing after the end."""
     counter = CallCounter()
     counter.install()
-    thread = threading.Thread(target=fixed_shape, args=([1, None],), name="counted")
+    thread = threading.Thread(target=rotated, args=([1, 2], 1), name="counted")
     thread.start()
     thread.join()
-    fixed_shape([2])
+    rotated([1], 0)
     counter.uninstall()
-    fixed_shape([3])
+    rotated([1], 1)
     tally = counter.tally()
-    assert tally["call", WORKLOADS_FILE, "fixed_shape", "counted"] == 1
-    assert tally["call", WORKLOADS_FILE, "fixed_shape", threading.current_thread().name] == 1
-    assert tally["c_call", WORKLOADS_FILE, "fixed_shape.<locals>.<genexpr>", "counted"] == 2  # isinstance
+    assert tally["call", ROTATED_FILE, "rotated", "counted"] == 1
+    assert tally["call", ROTATED_FILE, "rotated", threading.current_thread().name] == 1
+    assert tally["c_call", ROTATED_FILE, "rotated", "counted"] == 1  # len
 
 
 def test_what_happens_now_and_then_does_not_belong_to_a_request() -> None:
