@@ -8,15 +8,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.cloud_worker.serving.options import WorkerOptions
-from mqinfer.cloud_worker.supervision.planning import plan
+from mqinfer.cloud_worker.supervision.planning import plan_versions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
-from mqinfer.models.repository import Repository
+from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.errors import ModelNotLoadable
 
 _START_TIMEOUT_S = 300.0
@@ -84,18 +83,25 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def worker_specs(repository: Path, model: str, count: int, url: str) -> list[ProcessSpec]:
-    """Return what so many worker processes of a model do, whose names end with its name and a number.
+def worker_specs(
+    version: ModelVersion,
+    broker: BrokerAddress,
+    count: int = 1,
+    options: WorkerOptions | None = None,
+    device: str = "auto",
+) -> list[ProcessSpec]:
+    """Return what so many worker processes of a model's version do.
 
     Args:
-        repository: Folder of its repository.
-        model: Its name.
+        version: From its repository.
+        broker: Its address.
         count: How many.
-        url: Of the broker.
+        options: Name and limits; by default a name that ends with the model's.
+        device: As of `ProcessSpec`.
     """
-    options = WorkerOptions(f"bench-{os.getpid()}-{model}")
-    template = ProcessSpec(repository, model, 0, BrokerAddress.parse(url), options)
-    return plan(Repository(repository), template, [model], count)
+    own = options or WorkerOptions(f"bench-{os.getpid()}-{version.name}")
+    template = ProcessSpec(version.folder.parents[1], version.name, 0, broker, own, device=device)
+    return plan_versions([version], template, count)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mqinfer.answers.outputs import Mask, find_mask
-from mqinfer.bench.processes import worker_processes
+from mqinfer.bench.processes import worker_processes, worker_specs
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.private import PrivateBroker
 from mqinfer.client.client import Client
@@ -125,10 +125,9 @@ def _plan(repository: Path, model: str, versions: Sequence[int], broker: str) ->
     specs = {}
     for version in versions:
         found = replace(Repository(repository).find(model, version), is_default=version == versions[0])
-        options = WorkerOptions(f"bench-{os.getpid()}-{version}")
-        address = BrokerAddress.parse(broker)
-        spec = ProcessSpec(repository, model, version, address, options, found=found, versions=(version,))
-        specs[options.name] = spec
+        name = f"bench-{os.getpid()}-{version}"
+        (spec,) = worker_specs(found, BrokerAddress.parse(broker), options=WorkerOptions(name))
+        specs[spec.options.name] = spec
     return specs
 
 

@@ -85,35 +85,19 @@ def open_model(repository: Path, model: str, source: str, target: str) -> Callab
     Raises:
         MqinferError: It can't be loaded.
     """
-    backend = load_model(default_version(repository, model), device="cpu").backend
+    backend = load_model(Repository(repository).find(model), device="cpu").backend
     return lambda array: np.asarray(backend.infer({source: array}, [target])[target])
-
-
-def default_version(repository: Path, model: str) -> ModelVersion:
-    """Return the version of a model that requests without one get.
-
-    Raises:
-        ConfigError: The repository has no such model.
-    """
-    found = Repository(repository).models() if repository.is_dir() else []
-    for each in found:
-        if each.name == model and each.is_default:
-            return each
-    names = ", ".join(sorted({each.name for each in found})) or "none"
-    raise ConfigError(
-        f"there is no model {model!r} in {repository}; it has: {names}. Those of the zoo are made with: "
-        "mqinfer models build NAME"
-    )
 
 
 def record_workload(recording: str, model: str, repository: Path, frames: int) -> Workload:
     """Return a workload of the first frames of a recording, prepared by a model's contract as `mqinfer replay` does.
 
     Raises:
-        ConfigError: The repository has no such model, or it takes something other than one colour picture.
+        ModelNotLoadable: The repository has no such model.
+        ConfigError: It takes something other than one colour picture.
         SourceError: The recording can't be read, or has no frames.
     """
-    version = default_version(repository, model)
+    version = Repository(repository).find(model)
     loaded = load_model(version, device="cpu")
     with closing(loaded.backend):
         card, service = loaded.card, InferenceService(loaded)
@@ -152,10 +136,12 @@ def load_workloads(repository: Path, names: Sequence[str] = tuple(WORKLOADS)) ->
         names: Keys of `WORKLOADS`.
 
     Raises:
-        ConfigError: A name is unknown, or its model is not in the repository.
+        ConfigError: A name is unknown.
+        ModelNotLoadable: Its model is not in the repository.
     """
     check_workloads(names)
-    return tuple(_load(name, default_version(repository, WORKLOADS[name])) for name in names)
+    models = Repository(repository)
+    return tuple(_load(name, models.find(WORKLOADS[name])) for name in names)
 
 
 def _load(name: str, version: ModelVersion) -> Workload:

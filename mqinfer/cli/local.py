@@ -27,20 +27,6 @@ def local_address() -> BrokerAddress:
 
 
 @contextmanager
-def local_worker(
-    repository: Path,
-    model: str,
-    version: str | None,
-    broker: BrokerAddress,
-    topics: Topics,
-    tracer: Tracer | None = None,
-) -> Iterator[None]:
-    """Serve one model on an in-memory broker while the body runs; arguments and errors as of `local_versions`."""
-    with local_versions(repository, model, [version], broker, topics, tracer):
-        yield
-
-
-@contextmanager
 def local_versions(
     repository: Path,
     model: str,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 import numpy as np
@@ -36,49 +36,28 @@ class Drive:
         return len(self.latencies_ns) / self.seconds
 
 
-@dataclass(slots=True)
-class Stopwatch:
-    """Collects the requests of one drive."""
-
-    seconds: float
-    started: int = field(default_factory=time.perf_counter_ns)
-    latencies_ns: list[int] = field(default_factory=list)
-    timings: list[Timings] = field(default_factory=list)
-
-    def is_over(self) -> bool:
-        """Whether no request may start any more."""
-        return time.perf_counter_ns() - self.started >= self.seconds * 1e9
-
-    def lap(self, since: int, timings: Iterable[Timings] = (), until: int = 0) -> None:
-        """Record a request that started at `since` and ended at `until`, or ends now."""
-        self.latencies_ns.append((until or time.perf_counter_ns()) - since)
-        self.timings.extend(timings)
-
-    def drive(self) -> Drive:
-        """Stop the watch."""
-        seconds = (time.perf_counter_ns() - self.started) / 1e9
-        return Drive(seconds, np.array(self.latencies_ns, np.int64), tuple(self.timings))
-
-
-def repeat(work: Callable[[], Timings | None], seconds: float, least: int = 1) -> Drive:
+def repeat(work: Callable[[], object], seconds: float, least: int = 1) -> Drive:
     """Call a function again and again, each call measured from the end of the one before.
 
     Args:
-        work: Returns where its time went, where it knows.
+        work: The function.
         seconds: After this time no call starts.
         least: Smallest number of calls, however long they take.
     """
     latencies: list[int] = []
-    timings: list[Timings] = []
     started = now = time.perf_counter_ns()
     end = started + seconds * 1e9
     while now < end or len(latencies) < least:
-        found = work()
+        work()
         since, now = now, time.perf_counter_ns()
         latencies.append(now - since)
-        if found is not None:
-            timings.append(found)
-    return Drive((now - started) / 1e9, np.array(latencies, np.int64), tuple(timings))
+    return Drive((now - started) / 1e9, np.array(latencies, np.int64))
+
+
+def call_times(work: Callable[[], object], calls: int) -> npt.NDArray[np.float64]:
+    """Return the seconds of so many calls of a function, after one that is not measured."""
+    work()
+    return repeat(work, 0.0, calls).latencies_ns / 1e9
 
 
 class Overlapping:
@@ -96,7 +75,10 @@ class Overlapping:
         self._send = send
         self._failed = failed
         self._ended: SimpleQueue[tuple[int, int, Future[InferResult]]] = SimpleQueue()
-        self._watch = Stopwatch(seconds)
+        self._seconds = seconds
+        self._started = time.perf_counter_ns()
+        self._latencies_ns: list[int] = []
+        self._timings: list[Timings] = []
 
     def callers(self, count: int) -> Drive:
         """Keep so many requests pending: the end of one starts the next."""
@@ -104,11 +86,11 @@ class Overlapping:
             self._start(time.perf_counter_ns())
         while count:
             self._settle(None)
-            if self._watch.is_over():
+            if self._is_over():
                 count -= 1
             else:
                 self._start(time.perf_counter_ns())
-        return self._watch.drive()
+        return self._drive()
 
     def rate(self, rate: float) -> Drive:
         """Start so many requests a second, whatever becomes of them.
@@ -116,9 +98,9 @@ class Overlapping:
         Each counts from when it was due: one that is sent late, because others hold it up, is not faster for that.
         """
         sent = settled = 0
-        while not self._watch.is_over():
-            due = self._watch.started + int(sent / rate * 1e9)
-            wait_s = min((due - time.perf_counter_ns()) / 1e9, self._watch.seconds)
+        while not self._is_over():
+            due = self._started + int(sent / rate * 1e9)
+            wait_s = min((due - time.perf_counter_ns()) / 1e9, self._seconds)
             if wait_s <= 0:
                 self._start(due)
                 sent += 1
@@ -126,7 +108,14 @@ class Overlapping:
                 settled += self._settle(wait_s)
         while settled < sent:
             settled += self._settle(None)
-        return self._watch.drive()
+        return self._drive()
+
+    def _is_over(self) -> bool:
+        return time.perf_counter_ns() - self._started >= self._seconds * 1e9
+
+    def _drive(self) -> Drive:
+        seconds = (time.perf_counter_ns() - self._started) / 1e9
+        return Drive(seconds, np.array(self._latencies_ns, np.int64), tuple(self._timings))
 
     def _start(self, since: int) -> None:
         future = self._send()
@@ -139,7 +128,8 @@ class Overlapping:
         except Empty:
             return False
         try:
-            self._watch.lap(since, [future.result().timings], until)
+            self._timings.append(future.result().timings)
+            self._latencies_ns.append(until - since)
         except MqinferError as error:
             self._failed(error)
         return True

@@ -170,7 +170,7 @@ def test_contestants_are_known_by_name() -> None:
         (["--recording", "x.mcap"], "--recording and --model belong together"),
         (["--vehicles", "0"], "--vehicles '0': expected whole numbers above 0"),
         (["--workers", "one"], "--workers 'one': expected whole numbers"),
-        (["--recording", "x.mcap", "--model", "seg", "--repository", "none"], "there is no model 'seg'"),
+        (["--recording", "x.mcap", "--model", "seg", "--repository", "none"], "none: there is no such folder"),
         (["--csv", "none/x.csv"], "there is no folder none"),
     ],
 )

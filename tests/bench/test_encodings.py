@@ -73,7 +73,7 @@ def test_a_thin_link_is_measured(drive: Path, models: Path) -> None:
     [
         (["--model", "table"], "takes no colour pictures"),
         (["--model", "eye", "--encoding", "no"], "unknown encoding 'no'"),
-        (["--model", "none"], "no model none"),
+        (["--model", "none"], "there is no such model"),
     ],
 )
 def test_what_can_not_be_measured(drive: Path, models: Path, options: list[str], words: str) -> None:

@@ -197,8 +197,8 @@ def test_the_command(write_onnx: WriteOnnx, repository: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["none"], "it has copy"),
-        (["copy", "--version", "9"], "no copy 9"),
+        (["none"], "it has: copy"),
+        (["copy", "--version", "9"], "no version 9 of it"),
         (["copy", "--batch", "1,x"], "whole numbers"),
         (["copy", "--batch", "4,1"], "ascending"),
         (["copy", "--shape", "7"], "NAME="),
@@ -210,7 +210,7 @@ def test_wrong_options(words: list[str], message: str, write_onnx: WriteOnnx, re
     """The message names the option and its values, before any process starts."""
     write_onnx(repository / "copy" / "1" / "model.onnx")
     result = CliRunner().invoke(app, ["models", "profile", str(repository), *words])
-    assert isinstance(result.exception, ConfigError)
+    assert isinstance(result.exception, ConfigError | ModelNotLoadable)
     assert message in str(result.exception)
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from mqinfer.bench.processes import say
 from mqinfer.bench.workloads import Workload, open_model
+from mqinfer.lab.load import call_times
 
 METHOD = "/bench.Raw/Infer"
 OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
@@ -40,20 +41,10 @@ def _make_handler(workload: Workload) -> Callable[[bytes, Any], Awaitable[bytes]
 
     # Whichever is better for the model: the hand-over to a thread cost 15 % of the small models' throughput, and gained
     # up to 5 % with the classifier.
-    if _seconds_of(run, workload.array.tobytes()) < _SLOW_S:
+    if min(call_times(partial(run, workload.array.tobytes()), 5)) < _SLOW_S:
         return infer
     pool = ThreadPoolExecutor(_THREADS)
     return infer_in_thread
-
-
-def _seconds_of(run: Callable[[bytes], bytes], request: bytes) -> float:
-    """Time the fastest of a few runs."""
-    times = []
-    for _ in range(5):
-        started = time.perf_counter()
-        run(request)
-        times.append(time.perf_counter() - started)
-    return min(times)
 
 
 async def _serve(workload: Workload) -> None:

@@ -16,13 +16,12 @@ from mqinfer.bench.contestants import gateway, model_server, script
 from mqinfer.bench.contestants.secure import SecureBroker
 from mqinfer.bench.contestants.triton import find_packages, triton_server
 from mqinfer.bench.contestants.ways import Target
-from mqinfer.bench.processes import Program, worker_processes
-from mqinfer.bench.workloads import Workload, default_version
+from mqinfer.bench.processes import Program, worker_processes, worker_specs
+from mqinfer.bench.workloads import Workload
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.private import PrivateBroker
 from mqinfer.cloud_worker.serving.options import WorkerOptions
-from mqinfer.cloud_worker.supervision.planning import plan_versions
-from mqinfer.cloud_worker.supervision.process import ProcessSpec
+from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ConfigError
 
 _T = TypeVar("_T")
@@ -62,7 +61,8 @@ class Site:
         name = f"bench-{os.getpid()}"  # that of the certificate
         if workload is not self.workload:
             name += f"-{workload.model}"
-        specs = _workload_specs(workload, broker, self._workers, WorkerOptions(name, **options))
+        version = Repository(workload.path.parents[2]).find(workload.model)
+        specs = worker_specs(version, broker, self._workers, WorkerOptions(name, **options), "cpu")
         return list(self.use(worker_processes(specs)).pids.values())
 
     @cached_property
@@ -115,12 +115,6 @@ class Site:
         program = Program(main, *arguments)
         self._stack.callback(program.close)
         return program
-
-
-def _workload_specs(workload: Workload, broker: BrokerAddress, count: int, options: WorkerOptions) -> list[ProcessSpec]:
-    repository = workload.path.parents[2]
-    template = ProcessSpec(repository, "", 0, broker, options, device="cpu")
-    return plan_versions([default_version(repository, workload.model)], template, instances=count)
 
 
 @dataclass(frozen=True, slots=True)

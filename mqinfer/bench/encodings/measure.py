@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,14 +17,11 @@ from mqinfer.bench.encodings.through_broker import (
     keep_over_link,
     send_all,
 )
-from mqinfer.bench.processes import worker_processes
+from mqinfer.bench.processes import worker_processes, worker_specs
 from mqinfer.bench.recordings import colour_contract, first_frames
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.private import PrivateBroker
 from mqinfer.client.client import Client
-from mqinfer.cloud_worker.serving.options import WorkerOptions
-from mqinfer.cloud_worker.supervision.planning import plan
-from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.codecs import available_encodings, traits_of
 from mqinfer.edge_agent.preparing.choices import check_encoding, choose_encoding
 from mqinfer.edge_agent.preparing.preparer import Preparer
@@ -127,7 +123,8 @@ def measure_encodings(options: EncodingsOptions, report: Callable[[str], None]) 
         check_encoding(encoding)
     frames, rate = first_frames(options.source, options.frames, options.topic)
     machine = describe_machine()
-    with PrivateBroker() as broker, worker_processes(_worker(options, broker.url)):
+    version = Repository(options.repository).find(options.model)
+    with PrivateBroker() as broker, worker_processes(worker_specs(version, BrokerAddress.parse(broker.url))):
         with Client(broker.url) as client:
             served = Served(broker.port, client.card(options.model))
         contract = colour_contract(served.card)
@@ -155,14 +152,6 @@ def measure_encodings(options: EncodingsOptions, report: Callable[[str], None]) 
         "link": f"{options.link_mbit:g} Mbit/s" if options.link_mbit else "",
     }
     return EncodingsMeasurement(subject, machine, tuple(figures))
-
-
-def _worker(options: EncodingsOptions, url: str) -> list[ProcessSpec]:
-    """Plan one process for the model's default version."""
-    name = WorkerOptions(f"bench-{os.getpid()}")
-    template = ProcessSpec(options.repository, "", 0, BrokerAddress.parse(url), name)
-    specs = plan(Repository(options.repository), template, [options.model], instances=1)
-    return [spec for spec in specs if spec.found and spec.found.is_default]
 
 
 def _encodings(options: EncodingsOptions, card: ModelCard, frame: Frame) -> Sequence[str]:

@@ -39,11 +39,6 @@ def fit_latency(servers: Sequence[int], seconds: Sequence[float]) -> LatencyFit:
     return LatencyFit(float(fixed), float(divided))
 
 
-def random_server_speed_up(window: int, servers: int) -> float:
-    """Return the speed-up of a closed loop that draws its server at random, with exponential times of service."""
-    return window * servers / (servers + window - 1)
-
-
 def time_saved(before: float, after: float) -> float:
     """Return the first reading of "p % faster": the share of the time that is saved."""
     return 1 - after / before
@@ -52,16 +47,6 @@ def time_saved(before: float, after: float) -> float:
 def rate_gained(before: float, after: float) -> float:
     """Return the second reading of "p % faster": the rate's increase."""
     return before / after - 1
-
-
-def threshold_255(threshold: float) -> float:
-    """Return a threshold of mean squared differences of pixels 0 to 1 for pixels 0 to 255."""
-    return 255.0**2 * threshold
-
-
-def vae_parameters(latent: int) -> tuple[int, int]:
-    """Return the parameters of encoder and decoder of document 002's Conv-VAE for a number of latent variables."""
-    return 160_532 + 33 * latent, 161_637 + 32 * latent
 
 
 def event_bytes(events: int, *, graph: bool) -> int:

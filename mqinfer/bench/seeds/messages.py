@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from mqinfer.bench.seeds.rows import Measured, of_rounds
 from mqinfer.bench.workloads import Workload
 from mqinfer.client.request import make_request
 from mqinfer.extras import check_packages
+from mqinfer.lab.load import call_times
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.envelope import encode_request
 
@@ -78,9 +78,4 @@ def _from_json(text: bytes) -> Array:
 
 def _seconds(work: Callable[[], object]) -> float:
     """Return the least of three times, the one that other programs disturbed least."""
-    times = []
-    for _ in range(3):
-        began = perf_counter()
-        work()
-        times.append(perf_counter() - began)
-    return min(times)
+    return float(min(call_times(work, 3)))

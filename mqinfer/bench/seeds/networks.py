@@ -113,19 +113,10 @@ def _rates_by_setting(model: ModelVersion, rounds: int, seconds: float) -> Mappi
     return rates
 
 
-def _again(work: Callable[[], object], seconds: float) -> Drive:
-    """Call a function again and again, at least three times."""
-
-    def call() -> None:
-        work()
-
-    return repeat(call, seconds, least=3)
-
-
 def _together(work: Callable[[], object], callers: int, seconds: float) -> list[Drive]:
     """Run a function in so many threads for a while."""
     with ThreadPoolExecutor(callers) as pool:
-        return list(pool.map(lambda _: _again(work, seconds), range(callers)))
+        return list(pool.map(lambda _: repeat(work, seconds, 3), range(callers)))
 
 
 def fused_graphs(bench: Bench) -> Iterator[Measured]:
@@ -148,7 +139,7 @@ def fused_graphs(bench: Bench) -> Iterator[Measured]:
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(bench.count(3, 9)):
         for name, run in runs.items():
-            times[name].append(float(np.median(_again(run, 0.5).latencies_ns)))
+            times[name].append(float(np.median(repeat(run, 0.5, 3).latencies_ns)))
     ratios = [plain / fused for plain, fused in zip(*times.values(), strict=True)]
     left = {name: each.count("BatchNormalization") for name, each in nodes.items()}
     comment = f"{left['off']} before; {len(nodes['off'])} nodes to {len(nodes['all'])}"
@@ -163,8 +154,8 @@ def keras_against_engines(bench: Bench) -> Iterator[Measured]:
     seconds = bench.count(10, 50) / 10
     for name, network, side in (("mobilenet_224", mobilenet(), 224), ("noscope_50", noscope(), 50)):
         picture = np.zeros((1, side, side, 3), np.float32)
-        predict = _again(partial(network.predict, picture, verbose=0), seconds).rate
-        called = _again(partial(_called, network, picture), seconds).rate
+        predict = repeat(partial(network.predict, picture, verbose=0), seconds, 3).rate
+        called = repeat(partial(_called, network, picture), seconds, 3).rate
         saved, graph = bench.model(f"{name}_savedmodel").path, bench.model(f"{name}_onnx").path
         subjects = [
             Subject("SavedModel signature", saved, "tensorflow"),
@@ -193,7 +184,7 @@ def _predicted_jet(seconds: float) -> Iterator[Measured]:
         mean, _ = network.encoder.predict(jet, verbose=0)
         network.decoder.predict(mean, verbose=0)
 
-    times = _again(predict, seconds).latencies_ns / 1e6
+    times = repeat(predict, seconds, 3).latencies_ns / 1e6
     yield replace(
         of_rounds("002.F1", "keras model.predict batch 1", [float(np.median(times))], len(times)),
         comment="encoder and decoder, without the scores",

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from mqinfer.images.pixel_format import demosaic
 from mqinfer.lab.drives.mosaic import make_mosaic
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.lab.drives.synthetic import SyntheticDrive
+from mqinfer.lab.load import call_times
 from mqinfer.lab.model_process import card_of
 from mqinfer.protocol.datatypes import Array
 
@@ -99,7 +99,7 @@ def lossless(bench: Bench) -> Iterator[Measured]:
             "decoding": lambda e=encoded: decode_tensor(e),
         }
         for word, work in works.items():
-            rates = [array.nbytes / 1e6 / seconds for seconds in _times(work, bench.count(20, 200))]
+            rates = [array.nbytes / 1e6 / seconds for seconds in call_times(work, bench.count(20, 200))]
             comment = f"{'frame of 968x608' if not name else name[2:]}, to {share:.0%} of its bytes"
             yield of_rounds("000.T1", f"LZ4 {word}{name}", rates, len(rates), comment=comment, unit="MB/s")
     jpeg = encode_tensor("x", scene.picture[None, :224, :224], "jpeg:90", {"image_encoding": "rgb8"})
@@ -109,16 +109,7 @@ def lossless(bench: Bench) -> Iterator[Measured]:
         ("001.S17b", "demosaicing a frame of 968x608"): partial(demosaic, mosaic, "rggb"),
     }
     for (table, row), timed in times.items():
-        yield of_rounds(table, row, [1e3 * each for each in _times(timed, bench.count(20, 200))])
-
-
-def _times(work: Callable[[], object], rounds: int) -> Iterator[float]:
-    """Yield the seconds of each call, the first left out."""
-    work()
-    for _ in range(rounds):
-        began = perf_counter()
-        work()
-        yield perf_counter() - began
+        yield of_rounds(table, row, [1e3 * each for each in call_times(timed, bench.count(20, 200))])
 
 
 def segmentation_models(bench: Bench) -> Iterator[Measured]:
@@ -153,5 +144,5 @@ def share_of_postprocessing(bench: Bench) -> Iterator[Measured]:
         full = f"share of post-processing, CPU, {row}"
         yield of_rounds("001.C3", full, [100 * found.finishing], rounds, comment=comment)
     logits = np.random.default_rng(0).standard_normal((1024, 2048, 20), np.float32)
-    times = [1e3 * each for each in _times(lambda: logits.argmax(2), bench.count(3, 20))]
+    times = [1e3 * each for each in call_times(lambda: logits.argmax(2), bench.count(3, 20))]
     yield of_rounds("001.C3", "argmax of 1024x2048x20 float32", times, len(times))

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from mqinfer.cli.local import local_address, local_worker
+from mqinfer.cli.local import local_address, local_versions
 from mqinfer.cli.options import (
     ConnectionOptions,
     plain_console,
@@ -88,7 +88,7 @@ class ReferenceOptions:
             address = local_address() if self.local else connection.address()
             if self.local:
                 topics = Topics(connection.root)
-                stack.enter_context(local_worker(self.repository, self.reference, None, address, topics))
+                stack.enter_context(local_versions(self.repository, self.reference, [None], address, topics))
             yield stack.enter_context(Client(address, name=connection.name, root=connection.root))
 
 

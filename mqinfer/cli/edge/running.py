@@ -17,7 +17,7 @@ from rich.console import Console
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.edge.sending import Sending
 from mqinfer.cli.exit_codes import ExitCode, exit_code, print_error
-from mqinfer.cli.local import local_address, local_worker
+from mqinfer.cli.local import local_address, local_versions
 from mqinfer.cli.options import ConnectionOptions, plain_console, table_console
 from mqinfer.client.announcer import ClientAnnouncer
 from mqinfer.client.connection import Unconnected, default_name
@@ -155,7 +155,7 @@ def _local_workers(
     if small and small.placement is RunsAt.CLOUD:
         served.append((small.model, small.version))
     for model, version in served:
-        yield local_worker(repository, model, version, address, topics, tracer)
+        yield local_versions(repository, model, [version], address, topics, tracer)
 
 
 def failed_load(requester: Requester, models: Sequence[str]) -> ModelNotLoadable | None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mqinfer.cli.options import plain_console, table_console
-from mqinfer.models.repository import ModelVersion, Repository
+from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ConfigError
 
 
@@ -48,7 +48,7 @@ def profile(
     if output:
         check_plots()
     console = plain_console(stderr=True)
-    chosen = _version(repository, model, version)
+    chosen = Repository(repository).find(model, version)
     found = run.profile(
         chosen,
         plan,
@@ -79,13 +79,3 @@ def _sizes(option: str, text: str) -> tuple[int, ...]:
         return tuple(int(size) for size in text.split(","))
     except ValueError as error:
         raise ConfigError(f"{option} {text!r}: expected whole numbers separated by commas") from error
-
-
-def _version(repository: Path, model: str, version: int | None) -> ModelVersion:
-    scan = Repository(repository).scan()
-    for each in scan.models:
-        if each.name == model and (each.is_default if version is None else each.version == version):
-            return each
-    reasons = [problem.reason for problem in scan.problems if problem.model == model]
-    names = ", ".join(dict.fromkeys(each.name for each in scan.models))
-    raise ConfigError(f"{repository}: no {model} {version or ''}: {'; '.join(reasons) or f'it has {names}'}")

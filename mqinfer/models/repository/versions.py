@@ -177,17 +177,18 @@ class Repository:
         """Return the versions and problems of every folder that is not hidden."""
         models: list[ModelVersion] = []
         problems: list[Problem] = []
-        for path in self._folders():
-            if path.is_dir() and not path.name.startswith((".", "__")):
-                try:
-                    models += self._versions(self._open(path.name), problems)
-                except (MqinferError, OSError) as error:
-                    problems.append(Problem(path.name, str(error)))
+        for path in self._model_folders():
+            try:
+                models += self._versions(self._open(path.name), problems)
+            except (MqinferError, OSError) as error:
+                problems.append(Problem(path.name, str(error)))
         return Scan(tuple(models), tuple(problems))
 
-    def _folders(self) -> list[Path]:
+    def _model_folders(self) -> list[Path]:
         try:
-            return sorted(self._path.iterdir())
+            return sorted(
+                path for path in self._path.iterdir() if path.is_dir() and not path.name.startswith((".", "__"))
+            )
         except OSError as error:
             raise ConfigError(f"model repository {self._path}: can't be read: {error}") from error
 
@@ -261,7 +262,8 @@ class Repository:
 
     def _find(self, name: str, version: int | None, above: tuple[str, ...]) -> ModelVersion:
         if not (self._path / check_name("model", name)).is_dir():
-            raise ModelNotLoadable("there is no such model in the repository")
+            names = ", ".join(path.name for path in self._model_folders()) or "none"
+            raise ModelNotLoadable(f"there is no such model in the repository; it has: {names}")
         folder = self._open(name)
         number = folder.default(folder.chosen) if version is None else version
         if number not in folder.numbered:

@@ -19,9 +19,11 @@ from pathlib import Path
 
 from mqinfer.bench.processes import worker_processes, worker_specs
 from mqinfer.bench.processor_time import CpuMeter
+from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.private import PrivateBroker
 from mqinfer.judging.settings import CascadeSettings, write_settings
 from mqinfer.lab.profiling.memory import peak_bytes
+from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ModelFailed
 from mqinfer.protocol.types import Stage
 
@@ -122,7 +124,10 @@ def measure(setting: Setting, repository: Path, frames: Path, folder: Path) -> S
 def serving(setting: Setting, repository: Path, url: str) -> Iterator[Mapping[str, list[int]]]:
     """Run the workers of a setting; yield their process ids by model."""
     wanted = {REFERENCE: setting.references, SMALL: setting.smalls}
-    specs = [spec for model, count in wanted.items() if count for spec in worker_specs(repository, model, count, url)]
+    models, broker = Repository(repository), BrokerAddress.parse(url)
+    specs = [
+        spec for model, count in wanted.items() if count for spec in worker_specs(models.find(model), broker, count)
+    ]
     with worker_processes(specs) as supervisor:
         pids = supervisor.pids
         yield {

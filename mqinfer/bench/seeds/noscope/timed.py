@@ -8,7 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from mqinfer.bench.processes import say, worker_specs
+from mqinfer.broker.address import BrokerAddress
 from mqinfer.cloud_worker.supervision.process import serve
+from mqinfer.models.repository import Repository
 
 ANSWER = "answer"
 """The timed reference returns this input; what it is belongs to the scene, and not to the time that it takes."""
@@ -54,9 +56,10 @@ def serve_timed(url: str, folder: str, *counts: str) -> None:
     """
     numbers = [int(count) for count in counts]
     wanted = {drawn(number): 1 for number in range(max(numbers))} | {shared(count): count for count in numbers}
+    models, broker = Repository(folder), BrokerAddress.parse(url)
     with ExitStack() as stack:
         for model, count in wanted.items():
-            for spec in worker_specs(Path(folder), model, count, url):
+            for spec in worker_specs(models.find(model), broker, count):
                 stack.callback(serve(spec).stop)
         say(str(len(wanted)))
         sys.stdin.read()
