@@ -11,6 +11,8 @@ import pytest
 from tests.clients.pages import ROOT
 
 CLIENT = ROOT / "clients" / "csharp"
+_COMPILER = ["mcs", "-langversion:7.2", "-warnaserror", "-debug", "-d:MONO"]
+_REFERENCES = ["-r:System.dll", "-r:System.Core.dll", "-r:Mono.Security.dll"]
 _LIBRARY = "Mqinfer.Client.dll"
 _TIMEOUT_S = 300
 _RUN = """#!/bin/sh
@@ -37,15 +39,6 @@ def built(folder: Path) -> Path:
 
 
 def _compile(to: Path, source: list[Path], *options: str) -> None:
-    command = [
-        "mcs",
-        "-langversion:7.2",
-        "-warnaserror",
-        "-debug",
-        "-r:System.Core.dll",
-        f"-out:{to}",
-        *options,
-        *source,
-    ]
+    command = [*_COMPILER, *_REFERENCES, f"-out:{to}", *options, *map(str, source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]

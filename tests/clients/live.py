@@ -237,12 +237,14 @@ class SecuredBroker:
         websockets_url: The same over websockets.
         address: Its port for certificates, with the login of a worker named `w`.
         car: The login `car-1`, by password; there is a `car-2` besides.
+        driver: The login `car-3`, by certificate.
     """
 
     url: str
     websockets_url: str
     address: BrokerAddress
     car: Login
+    driver: Login
 
 
 @contextmanager
@@ -255,6 +257,7 @@ def secured_broker() -> Iterator[SecuredBroker]:
         folder.init(ports=ports)
         car = folder.add(Role.VEHICLE, "car-1", by_password=True)
         folder.add(Role.VEHICLE, "car-2", by_password=True)
+        driver = folder.add(Role.VEHICLE, "car-3")
         login = folder.add(Role.WORKER, "w")
         with secured(folder, 0) as server:
             files = {"ca_file": login.ca_file, "cert_file": login.cert_file, "key_file": login.key_file}
@@ -263,4 +266,5 @@ def secured_broker() -> Iterator[SecuredBroker]:
                 f"wss://127.0.0.1:{ports.websockets}",
                 BrokerAddress.parse(f"mqtts://127.0.0.1:{server.port}", **files),
                 car,
+                driver,
             )

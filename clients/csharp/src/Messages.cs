@@ -91,6 +91,15 @@ namespace Mqinfer
 
         /// <summary>Further parameters.</summary>
         public Parameters Parameters { get; set; } = new Parameters();
+
+        /// <summary>Return the same request for one of its sendings.</summary>
+        internal Request Attempted(long timeoutUs, int attempt)
+        {
+            var found = (Request)MemberwiseClone();
+            found.TimeoutUs = timeoutUs;
+            found.Attempt = attempt;
+            return found;
+        }
     }
 
     /// <summary>Why a request has no result: a code of docs/reference/protocol.md, section 7, and text for people.</summary>

@@ -45,13 +45,23 @@ namespace Mqinfer
         /// <summary>Return the checksum of a payload: XXH3-64 as 16 hexadecimal digits.</summary>
         public static string Checksum(ArraySegment<byte> payload) => XxHash3.Hash(payload).ToString("x16");
 
-        private static byte[] Framed(Map map, IReadOnlyList<Tensor> tensors)
+        /// <summary>Check that a request can be encoded, without the cost of its tensors.</summary>
+        internal static void Check(Request request) => Packed(HeaderWriter.Of(request), request.Inputs, out long size);
+
+        /// <summary>Return the bytes of a header, and the size of the whole.</summary>
+        private static byte[] Packed(Map map, IReadOnlyList<Tensor> tensors, out long size)
         {
             byte[] header = MsgPackWriter.Write(map);
             if (header.Length > Limits.Default.HeaderBytes) throw TooLong("header", header.Length, Limits.Default.HeaderBytes);
-            long at = Padded(HeadBytes + header.Length);
-            long size = at + tensors.Sum(tensor => Padded(tensor.Bytes.Count));
+            size = Padded(HeadBytes + header.Length) + tensors.Sum(tensor => Padded(tensor.Bytes.Count));
             if (size > Limits.Default.PayloadBytes) throw TooLong("payload", size, Limits.Default.PayloadBytes);
+            return header;
+        }
+
+        private static byte[] Framed(Map map, IReadOnlyList<Tensor> tensors)
+        {
+            byte[] header = Packed(map, tensors, out long size);
+            long at = Padded(HeadBytes + header.Length);
             var payload = new byte[size];
             Buffer.BlockCopy(BitConverter.GetBytes(Magic), 0, payload, 0, 4);
             Buffer.BlockCopy(BitConverter.GetBytes(header.Length), 0, payload, 4, 4);
