@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
 
+from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.topics import Topics
 from tests.clients.cpp import counters
@@ -65,11 +65,12 @@ def test_answers_and_errors(
     """Numbers, words, 64-bit integers, masks, pictures, chosen outputs; each fault ends with its code."""
     root, jpeg = unique("test"), tmp_path / "a.jpg"
     write_echo("picture", ("picture", "UINT8", [-1, 16, 16, 3]))
-    cv2.imwrite(str(jpeg), np.arange(16 * 16 * 3, dtype=np.uint8).reshape(16, 16, 3))
+    encoded = encode_tensor("picture", np.arange(16 * 16 * 3, dtype=np.uint8).reshape(16, 16, 3), "jpeg:90")
+    jpeg.write_bytes(bytes(encoded.data))
     with worker(broker_url, root, write_models(write_echo), unique("w"), tmp_path / "log"):
         lines = output(programs / "tests", "answers", broker_url, root, jpeg).splitlines()
     found = dict(line.split(": ", 1) for line in lines if ": " in line)
-    pixels = cv2.imread(str(jpeg))[..., ::-1].reshape(-1)[:8]
+    pixels = decode_tensor(encoded).reshape(-1)[:8]
     assert found == {
         "half_plus_two": "y=2.5,3,4.5",
         "version": "y=2.5,3,4.5",
