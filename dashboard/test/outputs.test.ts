@@ -3,6 +3,7 @@ import { test } from "node:test";
 import { decodeTensor, type EncodedTensor, encodeTensor, type TensorData } from "mqinfer-client";
 import { readOutputs } from "../src/site/live/outputs.js";
 import type { ClassInfo } from "../src/site/types.js";
+import { shownPose } from "../src/views/live/pose.js";
 import { tensor } from "./fakes.js";
 
 const CLASSES: ClassInfo[] = ["road", "car", "<b>sky</b>"].map((name) => ({ name, colour: [1, 2, 3] }));
@@ -73,6 +74,41 @@ test("boxes come best first, in pixels, with their classes; padding and what is 
   ]);
   assert.deepEqual(labels, []);
   assert.deepEqual([mask?.isPartial, [...(mask?.data ?? [])]], [true, [0, 0, 0, 1, 1, 1]]);
+});
+
+test("an object has its key points in the model's order; those that are nowhere have no score", () => {
+  const outputs = [
+    encoded("boxes", new Float32Array(8).fill(1), [2, 4]),
+    encoded("scores", new Float32Array([0.5, 0.75]), [2]),
+    encoded("keypoints", new Float32Array([1, 2, 0.5, Number.NaN, 4, 1, 5, 6, 0.25, 7, 8, 1]), [1, 2, 2, 3]),
+  ];
+  const [best, other] = read(outputs).boxes.map(({ keypoints }) => keypoints);
+  assert.deepEqual(best, [
+    [5, 6, 0.25],
+    [7, 8, 1],
+  ]);
+  assert.deepEqual(other, [
+    [1, 2, 0.5],
+    [0, 0, 0],
+  ]);
+  const wrong = encoded("keypoints", new Float32Array(12), [2, 3, 2]);
+  assert.deepEqual(read([...outputs.slice(0, 2), wrong]).boxes[0]?.keypoints, undefined);
+});
+
+test("points in sight are drawn by the class's names, or COCO's, with the lines between them", () => {
+  const box = { left: 0, top: 0, right: 9, bottom: 9, score: 1, classIndex: 0 };
+  const dog: ClassInfo = { name: "dog", colour: [1, 2, 3], keypoints: ["nose", "tail"], skeleton: [["nose", "tail"]] };
+  const keypoints = [[1, 2, 0.9] as const, [3, 4, 0.9] as const];
+  const ends = [
+    [2, 6],
+    [6, 12],
+  ];
+  assert.deepEqual(shownPose({ ...box, keypoints }, [dog], [2, 3]), { points: ends, lines: [ends] });
+  assert.deepEqual(shownPose({ ...box, keypoints }, [], [2, 3]), { points: ends, lines: [] });
+  const person = { ...box, keypoints: Array.from({ length: 17 }, (_, place) => [place, place, place / 10] as const) };
+  const { points, lines } = shownPose(person, [], [1, 1]);
+  assert.deepEqual([points.length, lines.length], [14, 14]);
+  assert.deepEqual(shownPose(box, [], [1, 1]), { points: [], lines: [] });
 });
 
 test("a box that is turned round is none, and one without width is one", () => {

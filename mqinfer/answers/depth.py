@@ -52,7 +52,7 @@ def find_depth(outputs: Mapping[str, Array], picture: tuple[int, int]) -> Depth 
         picture: Width and height of what the model saw.
     """
     mask = find_mask(outputs, picture)
-    others = {CONFIDENCE, "" if mask is None else mask[0], "masks" if "boxes" in outputs else ""}
+    others = {CONFIDENCE, "" if mask is None else mask[0], *(("masks", "keypoints") if "boxes" in outputs else ())}
     for name, output in outputs.items():
         plain = np.squeeze(output)
         is_plane = plain.ndim == 2 and plain.dtype.kind in "fiu" and plain.size > SMALL_OUTPUT

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -118,6 +119,10 @@ MOST_BOXES = 100
 """Boxes of a result that are kept, best first."""
 
 
+Keypoint = tuple[float, float, float]
+"""x and y in pixels, and the score of one point of an object, such as an elbow."""
+
+
 @dataclass(frozen=True, slots=True)
 class DetectedBox:
     """One detected object.
@@ -129,6 +134,7 @@ class DetectedBox:
         name: Of the class, where whoever found the box knew the model's card.
         id: Of the object over several pictures, of a model that follows it; else None.
         row: Of the outputs, to which its mask belongs.
+        keypoints: Of the object, in the model's order.
     """
 
     box: tuple[float, float, float, float]
@@ -137,14 +143,16 @@ class DetectedBox:
     name: str = ""
     id: int | None = None
     row: int = field(default=0, compare=False, repr=False)
+    keypoints: tuple[Keypoint, ...] = ()
 
 
 def find_boxes(outputs: Mapping[str, Array]) -> tuple[DetectedBox, ...]:
     """Find boxes among a result's outputs, the best first, at most `MOST_BOXES`.
 
     Boxes are an output `boxes` `[n, 4]` (left, top, right, bottom in pixels of the model's input) with `scores` `[n]`,
-    and optionally `classes` and `ids` `[n]`, each with or without a leading axis of 1. An output `count` is the number
-    of valid rows if they are padded. Rows that are not finite, or that end before they begin, are left out.
+    and optionally `classes` and `ids` `[n]`, and `keypoints` `[n, K, 3]` (x, y, score), each with or without a leading
+    axis of 1. An output `count` is the number of valid rows if they are padded. Rows that are not finite, or that end
+    before they begin, are left out; key points that are not finite are at 0, with a score of 0.
 
     Args:
         outputs: Decoded arrays by name.
@@ -160,8 +168,10 @@ def find_boxes(outputs: Mapping[str, Array]) -> tuple[DetectedBox, ...]:
     chosen = np.flatnonzero(finite & np.less_equal(boxes[:end, :2], boxes[:end, 2:]).all(axis=1))
     best = chosen[np.argsort(-scores.astype(np.float64)[chosen], kind="stable")[:MOST_BOXES]].tolist()
     number, own = (_whole(each, scores.shape) for each in (numbers, ids))
+    points = _keypoints(outputs.get("keypoints"), len(scores))
     return tuple(
-        DetectedBox(tuple(boxes[row].tolist()), float(scores[row]), number(row), id=own(row), row=row) for row in best
+        DetectedBox(tuple(boxes[row].tolist()), float(scores[row]), number(row), "", own(row), row, points(row))
+        for row in best
     )
 
 
@@ -175,6 +185,15 @@ def _whole(numbers: Array, shape: tuple[int, ...]) -> Callable[[int], int | None
     """Return what finds a row's number in an output that has one for each box: its class, or its id; None without."""
     known = numbers.shape == shape and numbers.dtype.kind in "iuf" and bool(np.isfinite(numbers).all())
     return lambda row: int(numbers[row]) if known else None
+
+
+def _keypoints(output: Array | None, rows: int) -> Callable[[int], tuple[Keypoint, ...]]:
+    """Return what finds a row's key points."""
+    points = _unbatched(output, 3)
+    if points.ndim != 3 or points.shape[::2] != (rows, 3) or points.dtype.kind != "f":
+        return lambda _: ()
+    finite = np.where(np.isfinite(points).all(axis=2, keepdims=True), points, 0)
+    return lambda row: tuple(map(tuple, finite[row].tolist()))
 
 
 def label(box: DetectedBox, classes: Sequence[ClassInfo]) -> str:
@@ -194,12 +213,22 @@ def placed_boxes(
     outputs: Mapping[str, Array], placement: Placement, classes: Sequence[ClassInfo] | None = None
 ) -> tuple[DetectedBox, ...]:
     """Return the boxes among outputs in pixels of the picture, the best first, with names where classes are given."""
-    found = find_boxes(outputs)
+    found = _placed_keypoints(find_boxes(outputs), placement)
     moved = placement.boxes_to_frame(np.array([each.box for each in found]).reshape(-1, 4)).tolist()
     names = ["" if classes is None or each.number is None else class_name(each.number, classes) for each in found]
     return tuple(
         replace(each, box=tuple(sides), name=name) for each, sides, name in zip(found, moved, names, strict=True)
     )
+
+
+def _placed_keypoints(found: Sequence[DetectedBox], placement: Placement) -> Sequence[DetectedBox]:
+    """Move key points to the picture, at its edge where they are outside."""
+    points = np.array([point for each in found for point in each.keypoints])
+    if not points.size:
+        return found
+    places = placement.boxes_to_frame(points[:, [0, 1, 0, 1]])[:, :2].tolist()
+    moved = iter([(x, y, score) for (x, y), score in zip(places, points[:, 2].tolist(), strict=True)])
+    return [replace(each, keypoints=tuple(islice(moved, len(each.keypoints)))) for each in found]
 
 
 def placed_mask(outputs: Mapping[str, Array], placement: Placement) -> Mask | None:

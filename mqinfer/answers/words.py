@@ -17,6 +17,7 @@ import numpy as np
 from xxhash import xxh3_128_hexdigest
 
 from mqinfer.answers.answer import PictureAnswer
+from mqinfer.answers.keypoints import named_keypoints
 from mqinfer.answers.outputs import (
     MOST_BOXES,
     SMALL_OUTPUT,
@@ -132,7 +133,13 @@ def _describe_box(found: DetectedBox, classes: Sequence[ClassInfo]) -> dict[str,
         "score": round(found.score, 6),
         "box": [round(side, 2) for side in found.box],
         **({} if found.id is None else {"id": found.id}),
+        **({"keypoints": _points(found, classes)} if found.keypoints else {}),
     }
+
+
+def _points(found: DetectedBox, classes: Sequence[ClassInfo]) -> dict[str, list[float]]:
+    points = named_keypoints(found, classes)
+    return {name: [round(x, 2), round(y, 2), round(score, 6)] for name, (x, y, score) in points.items()}
 
 
 def describe_top(top: Sequence[TopClass]) -> dict[str, object]:
@@ -146,7 +153,7 @@ SCHEMA = 1
 """Version of `answer.schema.json`, which describes the whole document; it stands in each one as `schema`."""
 MOST_BYTES = 64 * 1024
 """Bytes of a document in words: what is above is cut in the order of `_CUTS`."""
-_CUTS = ("outline", "outputs", "class_shares", "joined", "detections", "others")
+_CUTS = ("outline", "keypoints", "outputs", "class_shares", "joined", "detections", "others")
 _NEVER_CUT = ("schema", "source", "sequence", "capture_time_ns", "outcome", "model_name", "model_version", "error")
 _LONGEST = 1000
 """Characters that are kept of a text, where all but a few fields are cut."""
@@ -170,7 +177,7 @@ def _json(whole: Mapping[str, Any]) -> bytes:
 
 
 def _without(whole: Mapping[str, Any], what: str) -> dict[str, Any]:
-    if what == "outline":
+    if what in {"outline", "keypoints"}:
         plain = [{key: each[key] for key in each if key != what} for each in whole.get("detections", ())]
         return {**whole, "detections": plain} if plain else dict(whole)
     if what != "others":

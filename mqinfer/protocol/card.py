@@ -91,11 +91,20 @@ class ImageContract(Struct, frozen=True):
         return 1 if self.colour in {ColourOrder.MONO, ColourOrder.DEPTH} else 3
 
 
-class ClassInfo(Struct, frozen=True):
-    """A class of a classifier or of a segmentation mask: its name, and the RGB colour to draw it in."""
+class ClassInfo(Struct, frozen=True, omit_defaults=True):
+    """A class of a classifier, a detector or a segmentation mask.
+
+    Attributes:
+        name: Of the class.
+        colour: RGB, to draw it in.
+        keypoints: Names of its objects' key points, in their order; empty for COCO's, where there are 17.
+        skeleton: Lines between key points, each by two of these names.
+    """
 
     name: str
     colour: tuple[_Level, _Level, _Level]
+    keypoints: tuple[str, ...] = ()
+    skeleton: tuple[tuple[str, str], ...] = ()
 
 
 class SignatureTensor(Struct, frozen=True):

@@ -178,6 +178,28 @@ def test_labels_cover_no_other(answered: Answered) -> None:
     assert said == ["car", "0.90 at 30, 30 to 70, 50", "road", "0.80 at 31, 30 to 71, 50"]
 
 
+def test_key_points_are_drawn_with_the_lines_between_them(answered: Answered) -> None:
+    """In the colour of the class, by the names on its card; the middle of a line to a point out of sight is empty."""
+    dog = ClassInfo("dog", (200, 30, 30), ("nose", "tail", "ear"), (("nose", "tail"), ("tail", "ear")))
+    points = [[[20, 30, 0.9], [60, 30, 0.9], [60, 50, 0.1]]]
+    watched = answered("pose", (dog,), *boxes((10, 10, 80, 56), classes=(0,)), floats("keypoints", points))
+    places = [(20, 30), (40, 30), (60, 30), (60, 40), (60, 50)]
+    drawn = watched.page.evaluate(
+        """([places, width, height]) => {
+            const canvas = document.querySelector("[data-testid='tile'] canvas.boxes");
+            const context = canvas.getContext("2d");
+            return places.map(([x, y]) => {
+                const [left, top] = [x * canvas.width / width - 2, y * canvas.height / height - 2];
+                const { data } = context.getImageData(left, top, 5, 5);
+                const drawn = [...Array(25).keys()].filter((at) => data[4 * at + 3] > 64);
+                return drawn.some((at) => data[4 * at] > 180 && data[4 * at + 1] < 60 && data[4 * at + 2] < 60);
+            });
+        }""",
+        [places, WIDTH, HEIGHT],
+    )
+    assert drawn == [True, True, True, False, False]
+
+
 @pytest.mark.parametrize("name", ["background", "road"])
 def test_class_0_is_black_only_where_it_is_a_background(answered: Answered, name: str) -> None:
     """A class 0 whose name means a thing has another colour than the default, black; as in the pictures of edges."""

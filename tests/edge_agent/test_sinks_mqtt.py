@@ -42,6 +42,7 @@ FINDINGS: dict[str, dict[str, Array]] = {
     "mask": {"mask": np.repeat(np.arange(2, dtype=np.uint8), 200).reshape(1, 20, 20)},
     "boxes": BOXES,
     "followed objects with masks": {**BOXES, "masks": CAR[::-1], "ids": np.array([7, 8])},
+    "people": {**BOXES, "keypoints": np.arange(2 * 17 * 3, dtype=np.float32).reshape(2, 17, 3) / 128},
     "no objects": {"boxes": np.zeros((0, 4), np.float32), "scores": np.zeros(0, np.float32)},
     "classes": {"scores": np.array([[0.25, 0.75]], np.float32)},
     "depth": {"depth": np.arange(400, dtype=np.float32).reshape(1, 20, 20) / 8},

@@ -38,6 +38,7 @@ CARD = ModelCard(name="net", versions=("3",), platform="onnx_onnxv1", parameters
 WIDTH, HEIGHT, FRAMES = 64, 48, 5
 KINDS = {
     "detections": "vision_msgs/msg/Detection2DArray",
+    "keypoints": "vision_msgs/msg/Detection2DArray",
     "classes": "sensor_msgs/msg/Image",
     "label_info": "vision_msgs/msg/LabelInfo",
     "outcome": "diagnostic_msgs/msg/DiagnosticArray",
@@ -79,6 +80,7 @@ def outputs_of(number: int) -> dict[str, Array]:
         "boxes": random.uniform([1, 1, 21, 21], [20, 20, 40, 40], (2, 4)).astype(np.float32),
         "scores": np.array([0.5, 0.25], np.float32),
         "classes": np.array([1, 0], np.int64),
+        "keypoints": random.uniform([1, 2, 0], [2, 3, 1], (2, 2, 3)).astype(np.float32),
         "mask": random.integers(0, 2, (1, HEIGHT, WIDTH)),
     }
 
@@ -155,6 +157,15 @@ def test_a_reader_gets_what_the_json_lines_have(tmp_path: Path, read: Any, topic
             left, top, right, bottom = described["box"]
             assert (size.size_x, size.size_y) == pytest.approx((right - left, bottom - top), abs=0.01)
             assert (centre.x, centre.y) == pytest.approx(((left + right) / 2, (top + bottom) / 2), abs=0.01)
+        points = [
+            (str(place), name, *point)
+            for place, each in enumerate(line["detections"])
+            for name, point in each["keypoints"].items()
+        ]
+        for each, point in zip(got["keypoints"][number].detections, points, strict=True):
+            found, place = each.results[0].hypothesis, each.bbox.center.position
+            assert (each.id, found.class_id) == point[:2]
+            assert (place.x, place.y, found.score) == pytest.approx(point[2:], abs=0.01)
         mask = got["classes"][number].data.reshape(HEIGHT, WIDTH)
         assert np.array_equal(mask, outputs_of(number)["mask"][0])
         assert got["outcome"][number].status[0].name == line["model_name"]

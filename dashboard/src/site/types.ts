@@ -18,6 +18,9 @@ export interface Connection {
 export interface ClassInfo {
   readonly name: string;
   readonly colour: readonly [number, number, number];
+  /** Names of its objects' key points, and lines between them. */
+  readonly keypoints?: readonly string[];
+  readonly skeleton?: readonly (readonly [string, string])[];
 }
 
 /** A box in pixels of the model's picture, which the preview shows scaled. */
@@ -28,6 +31,8 @@ export interface Box {
   readonly bottom: number;
   readonly score: number;
   readonly classIndex: number;
+  /** x, y and score of each key point; absent where the model has none. */
+  readonly keypoints?: readonly (readonly [number, number, number])[];
 }
 
 /** A byte for each pixel of a grid over the model's picture. */

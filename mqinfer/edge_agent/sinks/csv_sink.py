@@ -26,7 +26,8 @@ _FRAME = (
     *("total_ns", *(f"{stage}_ns" for stage in STAGES), "clock_offset_ns", "clock_uncertainty_ns"),
     *("detections", "top_class", "top_score"),
 )
-_DETECTION = (*_KEY, "class", "score", "left", "top", "right", "bottom")
+_DETECTION = (*_KEY, "detection", "id", "class", "score", "left", "top", "right", "bottom")
+_KEYPOINT = (*_KEY, "detection", "id", "keypoint", "x", "y", "score")
 _CLASS = (*_KEY, "class", "share", "score")
 _FORMULA = ("=", "+", "-", "@", "\N{MINUS SIGN}")
 """Spreadsheets run a text that begins so, be it in another width, such as U+FF1D, or behind spaces."""
@@ -36,12 +37,13 @@ class CsvSink:
     """Writes tables in UTF-8 with a heading, and one line a row, whatever the texts in it.
 
     - `results.csv`: one row a frame, whatever its outcome; the stages of its time sum to `total_ns`;
-    - `detections.csv`: one row a box, in pixels of the recorded frame;
+    - `detections.csv`: one row a box, in pixels of the recorded frame; those of a frame are numbered from 0, the best;
+    - `keypoints.csv`: one row for each key point of a box, which goes by that number;
     - `classes.csv`: one row for each class of a mask, with its share of the pixels, or of the best classes of a
       classifier, with its score.
 
-    The last two are there for models that have such outputs. A text that a spreadsheet would take for a formula has an
-    apostrophe before it, and control characters are written as escape sequences.
+    The last three are there for models that have such outputs. A text that a spreadsheet would take for a formula has
+    an apostrophe before it, and control characters are written as escape sequences.
 
     Args:
         directory: For the files.
@@ -53,6 +55,7 @@ class CsvSink:
     def __init__(self, directory: Path) -> None:
         self._frames = _Table(directory / "results.csv", _FRAME)
         self._boxes = _Table(directory / "detections.csv", _DETECTION)
+        self._points = _Table(directory / "keypoints.csv", _KEYPOINT)
         self._shares = _Table(directory / "classes.csv", _CLASS)
         self._frames.open()
 
@@ -66,9 +69,11 @@ class CsvSink:
         described |= describe_times(frame, view, result)
         boxes, top = described.pop("detections", ()), described.pop("top", ())
         self._frames.add(_frame_row(described, result, len(boxes), top))
-        for each in boxes:
-            sides = zip(("left", "top", "right", "bottom"), each["box"], strict=True)
-            self._boxes.add(described | {"class": each["class"], "score": each["score"], **dict(sides)})
+        for number, each in enumerate(boxes):
+            own = described | {"id": None, "detection": number} | each
+            self._boxes.add(own | dict(zip(("left", "top", "right", "bottom"), each["box"], strict=True)))
+            for name, (x, y, score) in each.get("keypoints", {}).items():
+                self._points.add(own | {"keypoint": name, "x": x, "y": y, "score": score})
         for output in described["outputs"].values():
             for name, share in output.get("class_shares", {}).items():
                 self._shares.add(described | {"class": name, "share": share})
@@ -81,7 +86,7 @@ class CsvSink:
         Raises:
             ConfigError: A file cannot be written.
         """
-        tables = (self._frames, self._boxes, self._shares)
+        tables = (self._frames, self._boxes, self._points, self._shares)
         with ExitStack() as closing:  # closes all, also if one fails
             for table in tables:
                 closing.callback(table.close)

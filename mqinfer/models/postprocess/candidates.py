@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -36,12 +37,14 @@ class Candidates:
         scores: `[K]`, of the best class of each.
         factors: `[K, M]`, of the prototypes of masks; M is 0 without them.
         classes: `[K]`, the number of the best class.
+        keypoints: `[K, P, 3]`, as the model has them; P is 0 without them.
     """
 
     boxes: Floats
     scores: Floats
     factors: Floats
     classes: Numbers
+    keypoints: Floats = field(default_factory=lambda: np.zeros((0, 0, 3), np.float32))
 
 
 class CandidateReader:
@@ -50,12 +53,16 @@ class CandidateReader:
     Args:
         settings: The table `[detection]`.
         labels: How many classes the model's card names; 0 for none.
+        points: How many key points an object has, where rows hold them.
     """
 
-    def __init__(self, settings: Detection, labels: int) -> None:
+    def __init__(self, settings: Detection, labels: int, points: int) -> None:
         self._settings = settings
         self._labels = labels
         self._none = int(settings.background is not None)
+        self._sizes = dict.fromkeys(settings.columns, 1)
+        self._sizes |= {column: size for column, size in _sizes(points) if column in self._sizes}
+        self._is_points = settings.columns == (Column.KEYPOINTS,)
 
     def check(self, outputs: Mapping[str, TensorSpec]) -> None:
         """Compare the outputs' shapes, where the file has them, with the settings and the number of labels.
@@ -65,6 +72,8 @@ class CandidateReader:
         """
         settings = self._settings
         boxes = _last_two(outputs[settings.boxes].shape)
+        if self._is_points and boxes[1] == 3:  # one object, a row for each point
+            boxes = 1, 3 * boxes[0] if boxes[0] != -1 else -1
         if settings.scores:
             if settings.classes is None and len(outputs[settings.scores].shape) == 3:
                 self._check_scores(outputs[settings.scores], boxes[0])
@@ -96,12 +105,20 @@ class CandidateReader:
         """
         settings = self._settings
         boxes = one_picture(settings.boxes, outputs[settings.boxes], 2)
+        if self._is_points and boxes.ndim == 2 and boxes.shape[1] == 3:
+            boxes = boxes.reshape(1, -1)
         try:
-            return self._separate(boxes, outputs) if settings.scores else self._joined(boxes, outputs)
+            found = self._separate(boxes, outputs) if settings.scores else self._joined(boxes, outputs)
+            return self._with_keypoints(found, outputs) if settings.keypoints else found
         except (ValueError, IndexError, TypeError) as error:
-            names = (settings.boxes, settings.scores, settings.classes, settings.masks)
+            names = (settings.boxes, settings.scores, settings.classes, settings.masks, settings.keypoints)
             shapes = ", ".join(f"{name} {list(outputs[name].shape)}" for name in names if name)
             raise ModelFailed(f"boxes can't be made of {shapes}; check [detection] in model.toml ({error})") from error
+
+    def _with_keypoints(self, found: Candidates, outputs: Mapping[str, Array]) -> Candidates:
+        name = str(self._settings.keypoints)
+        points = one_picture(name, outputs[name], 3).reshape(len(found.boxes), -1, 3)
+        return replace(found, keypoints=points.astype(np.float32, copy=False))
 
     def _separate(self, boxes: Array, outputs: Mapping[str, Array]) -> Candidates:
         """Read boxes [K, 4] beside scores [K, C], [C, K] or [K]."""
@@ -131,8 +148,14 @@ class CandidateReader:
         end = width - factors
         if settings.columns:
             parts = self._parts(rows)
+            points = parts.get(Column.KEYPOINTS, rows[:, :0]).reshape(len(rows), -1, 3)
+            if self._is_points:
+                parts[Column.BOX] = np.concatenate([points[..., :2].min(axis=1), points[..., :2].max(axis=1)], axis=1)
+                parts[Column.SCORE] = points[..., 2].mean(axis=1, keepdims=True)
             numbers = parts[Column.CLASS][:, 0] if Column.CLASS in parts else np.zeros(len(rows))
-            return self._finished(parts[Column.BOX], parts[Column.SCORE][:, 0], numbers.astype(np.int64), rows[:, end:])
+            scores = parts[Column.SCORE][:, 0]
+            found = self._finished(parts[Column.BOX], scores, numbers.astype(np.int64), rows[:, end:])
+            return replace(found, keypoints=points.astype(np.float32, copy=False))
         best, numbers = self._best(rows[:, _SIDES + objectness : end])
         if objectness:
             of_logits = settings.activation is not Activation.NONE
@@ -153,8 +176,7 @@ class CandidateReader:
     def _parts(self, rows: Array) -> dict[Column, Array]:
         parts: dict[Column, Array] = {}
         start = 0
-        for column in self._settings.columns:
-            size = _SIDES if column is Column.BOX else 1
+        for column, size in self._sizes.items():
             parts[column] = rows[:, start : start + size]
             start += size
         return parts
@@ -185,7 +207,7 @@ class CandidateReader:
         """Return the length of a row: the axis that fits the settings, or the shorter one."""
         fixed = _SIDES + factors
         if self._settings.columns:
-            fitting = {fixed + len(self._settings.columns) - 1}
+            fitting = {factors + sum(self._sizes.values())}
         else:
             scores = fixed + self._labels + self._none
             fitting = {scores + extra for extra in (0, 1) if self._settings.objectness in {None, bool(extra)}}
@@ -202,8 +224,7 @@ class CandidateReader:
         masks = f", and {factors} for masks" if factors else ""
         rest = width - _SIDES - factors
         if settings.columns:
-            if rest != len(settings.columns) - 1:
-                expected = width - rest + len(settings.columns) - 1
+            if width != (expected := factors + sum(self._sizes.values())):
                 raise ValueError(
                     f"columns = {[*map(str, settings.columns)]} mean {expected} numbers a row{masks}; "
                     f"output {rows} has {width}"
@@ -251,6 +272,10 @@ def one_picture(name: str, output: Array, axes: int) -> Array:
     if output.ndim == max(axes, 2) + 1 and output.shape[1:] != (1, _SIDES):  # [K, 1, 4] are boxes of one
         raise BadTensor(f"output {name!r} is of {output.shape[0]} pictures; send each in a request of its own")
     return output
+
+
+def _sizes(points: int) -> tuple[tuple[Column, int], ...]:
+    return (Column.BOX, _SIDES), (Column.KEYPOINTS, 3 * points)
 
 
 def _matching(boxes: Array, scores: Array, numbers: Numbers, factors: Array) -> Candidates:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
+from mqinfer.answers.keypoints import COCO_NAMES
 from mqinfer.models.backend import Backend
 from mqinfer.models.postprocess.boxes import KeptBoxes
 from mqinfer.models.postprocess.probabilities import FLOATS, Probabilities, floats_named
@@ -219,7 +220,8 @@ def _step(network: Backend, own: PictureConfig, picture: tuple[int | None, int |
         return ClassMask(own.segmentation, network.outputs)
     if own.classification:
         return Probabilities(own.classification, network.outputs)
-    return KeptBoxes(own.detection, network.outputs, len(own.classes), picture) if own.detection else None
+    points = max((len(each.keypoints) for each in own.classes), default=0) or len(COCO_NAMES)
+    return KeptBoxes(own.detection, network.outputs, len(own.classes), picture, points) if own.detection else None
 
 
 def network_of(backend: Backend) -> Backend:

@@ -119,8 +119,18 @@ def _colour(value: object, place: Place) -> tuple[int, ...]:
 
 
 def _classes(value: object, place: Place) -> tuple[ClassInfo, ...]:
-    given: tuple[dict[str, object], ...] = array(_CLASS)(value, place)
+    given: tuple[dict[str, object], ...] = array(table(_CLASS, _class, required=("name",)))(value, place)
     return tuple(ClassInfo(**({"colour": class_colour(n)} | each)) for n, each in enumerate(given))  # type: ignore[arg-type] # as above
+
+
+def _class(
+    keypoints: tuple[str, ...] = (), skeleton: tuple[tuple[str, ...], ...] = (), **rest: object
+) -> dict[str, object]:
+    if len(set(keypoints)) < len(keypoints):
+        raise ValueError("keypoints: expected each name once")
+    if wrong := next((line for line in skeleton if len(line) != 2 or not {*line} <= {*keypoints}), None):
+        raise ValueError(f"skeleton: {list(wrong)}: expected two of the names in keypoints")
+    return {**rest, "keypoints": keypoints, "skeleton": skeleton}
 
 
 _VERSIONS: dict[str, Check] = {
@@ -147,7 +157,7 @@ _INSTANCE_GROUP = table_of(
 _WARM_UP_INPUT = table_of(WarmUpInput, _warm_up_input, data_type=_triton_datatype, zero_data=flag, input_data_file=text)
 _WARM_UP_SAMPLE = table_of(WarmUpSample, inputs=mapping(_WARM_UP_INPUT))
 _STEP = table_of(EnsembleStep, required=("model_name", "input_map", "output_map"))
-_CLASS = table({"name": text, "colour": _colour}, dict, required=("name",))
+_CLASS: dict[str, Check] = {"name": text, "colour": _colour, "keypoints": array(text), "skeleton": array(array(text))}
 
 
 def _accelerators(

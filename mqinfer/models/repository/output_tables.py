@@ -36,12 +36,16 @@ class Background(StrEnum):
 
 
 class Column(StrEnum):
-    """What a row of finished detections holds, in any order: a box is four numbers, each of the others is one."""
+    """What a row of finished detections holds, in any order.
+
+    A box is four numbers, a key point is three (x, y, score), each of the others is one.
+    """
 
     BOX = "box"
     SCORE = "score"
     CLASS = "class"
     IMAGE = "image"
+    KEYPOINTS = "keypoints"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,9 @@ class Detection:
         scores: Name of the output with the scores `[1, K, C]`, or `[1, K]`.
         classes: Name of the output with the class numbers `[1, K]`, if each score is that of one class.
         masks: Name of the output with masks: prototypes `[1, M, H, W]`, for which each row of `boxes` ends in M
-            factors, or a mask of the whole picture for each candidate, `[K, H, W]` or `[K, 1, H, W]`.
+            factors, or a mask for each candidate, `[K, H, W]`, `[1, K, H, W]` or `[K, 1, H, W]`.
+        masks_in_boxes: Whether a candidate's mask covers its box, and not the whole picture.
+        keypoints: Name of the output with the key points of each candidate, `[K, P, 3]` or `[1, K, P, 3]`.
         columns: What each row of `boxes` holds where the model has chosen the class already; empty: the box, and then
             scores.
         objectness: Whether a number between box and scores is a factor on all of them; None: known by the number of
@@ -102,6 +108,8 @@ class Detection:
     scores: str | None = None
     classes: str | None = None
     masks: str | None = None
+    masks_in_boxes: bool = False
+    keypoints: str | None = None
     columns: tuple[Column, ...] = ()
     objectness: bool | None = None
     background: Background | None = None
@@ -126,9 +134,18 @@ class Detection:
             raise ValueError("classes needs scores")
         if self.scores and (self.columns or self.objectness):
             raise ValueError("columns and objectness are of rows that hold the scores too; leave scores out")
+        if self.masks_in_boxes and not (self.masks and self.scores):
+            raise ValueError("masks_in_boxes is of the masks of finished boxes; name masks and scores")
 
     def _check_columns(self) -> None:
         if self.objectness is not None:
             raise ValueError("columns are of finished rows, without objectness; leave one of the two keys out")
-        if not {Column.BOX, Column.SCORE} <= set(self.columns) or len(set(self.columns)) < len(self.columns):
-            raise ValueError(f"columns = {[*map(str, self.columns)]}: expected box and score, and each word once")
+        if self.columns == (Column.KEYPOINTS,):
+            if self.box_format not in {BoxFormat.CORNERS, BoxFormat.ROWS_FIRST}:
+                raise ValueError('columns = ["keypoints"]: expected box_format xyxy or yxyx, the order of the points')
+        elif not {Column.BOX, Column.SCORE} <= set(self.columns) or len(set(self.columns)) < len(self.columns):
+            raise ValueError(
+                f"columns = {[*map(str, self.columns)]}: expected box and score, and each word once; or only keypoints"
+            )
+        if self.keypoints and Column.KEYPOINTS in self.columns:
+            raise ValueError("keypoints is an output beside the rows, or one of the columns; leave one of the two out")

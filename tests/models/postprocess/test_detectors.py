@@ -183,7 +183,12 @@ def test_objectness_is_configured_or_known_by_the_labels(caplog: pytest.LogCaptu
         ),
         ('boxes = "o"\ncolumns = ["box", "score"]', {"o": (1, 300, 6)}, 0, "mean 5 numbers a row; output 'o' .* has 6"),
         ('boxes = "o"\ncolumns = ["box", "class"]', {"o": (1, 300, 6)}, 0, "expected box and score"),
-        ('boxes = "o"\ncolumns = ["box", "score", "rest"]', {"o": (1, 300, 6)}, 0, "one of box, score, class, image"),
+        (
+            'boxes = "o"\ncolumns = ["box", "score", "rest"]',
+            {"o": (1, 300, 6)},
+            0,
+            "one of box, score, class, image, keypoints",
+        ),
         ('boxes = "b"\nscores = "s"\nobjectness = true', {"b": (1, 9, 4), "s": (1, 9)}, 0, "leave scores out"),
         (
             'boxes = "b"\nscores = "s"\nclasses = "s"\nbackground = "last"',
@@ -272,11 +277,117 @@ def test_a_mask_for_each_candidate(kind: type, axes: tuple[int, ...]) -> None:
     assert found["masks"].sum(axis=(1, 2)).tolist() == [16 * 16, (10 if kind is np.float32 else 30) * 20]
 
 
-def test_masks_within_their_boxes_are_refused() -> None:
+def test_masks_within_their_boxes_are_said_to_be() -> None:
     """Those of 28 x 28 pixels a box can't be told from a small picture's, except by the model's size."""
     outputs: dict[str, Array] = {"b": CORNERS, "s": np.ones(2, np.float32), "m": np.ones((2, 1, 28, 28), np.float32)}
-    with pytest.raises(ConfigError, match="masks within their boxes can't be read"):
+    with pytest.raises(ConfigError, match="if each is of its box, set masks_in_boxes = true"):
         step('boxes = "b"\nscores = "s"\nmasks = "m"', outputs)
+    with pytest.raises(ConfigError, match=r"set width and height in \[image\]"):
+        step('boxes = "b"\nscores = "s"\nmasks = "m"\nmasks_in_boxes = true', outputs, size=(None, 48))
+
+
+IN_BOXES = np.zeros((2, 4, 4), np.float32)
+IN_BOXES[0, :, 2:] = 1  # the right half
+IN_BOXES[1, :2] = 0.75  # the upper half
+ZOO = 'boxes = "b"\nscores = "s"\nclasses = "c"\nbackground = "first"\nmasks = "m"\nmasks_in_boxes = true\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "boxes", "axes"),
+    [
+        (ZOO, CORNERS, (2, 1, 4, 4)),
+        (ZOO, CORNERS, (2, 4, 4)),
+        (f'{ZOO}box_format = "yxyx"\nnormalised = true', FRACTIONS[None][..., [1, 0, 3, 2]], (1, 2, 4, 4)),
+        (f'{ZOO}box_format = "yxyx"\nnormalised = true', FRACTIONS[:, [1, 0, 3, 2]], (2, 4, 4)),
+    ],
+)
+def test_masks_within_boxes_are_laid_into_the_picture(text: str, boxes: Array, axes: tuple[int, ...]) -> None:
+    """Of the ONNX zoo's Mask R-CNN and of TensorFlow's, with class numbers from 1: each half is known to the pixel."""
+    outputs: dict[str, Array] = {
+        "b": boxes,
+        "s": np.array([0.9, 0.8], np.float32),
+        "c": np.array([2, 1], np.int64),
+        "m": IN_BOXES.reshape(axes),
+    }
+    made = step(text, outputs)
+    found = made(outputs)
+    expected = np.zeros((2, HEIGHT, WIDTH), np.uint8)
+    expected[0, 4:20, 16:24] = 1  # of 8 to 24
+    expected[1, 10:24, 30:50] = 1  # of 10 to 40: 0.75 turns to 0 from 21.25 to 28.75, and is above 0.5 up to 23.75
+    np.testing.assert_array_equal(found["masks"], expected)
+    assert found["classes"].tolist() == [1, 0]
+    assert made.makes[-1] == TensorSpec("masks", Datatype.UINT8, (-1, HEIGHT, WIDTH))
+
+
+def test_a_box_beyond_the_picture_has_the_part_of_its_mask_inside() -> None:
+    """Also one that is narrower than a pixel, and one that lies outside."""
+    outputs: dict[str, Array] = {
+        "b": np.array([[-8, -8, 8, 8], [60, 40, 90, 90], [10.1, 10.1, 10.2, 30], [70, 50, 80, 60]], np.float32),
+        "s": np.array([0.9, 0.8, 0.7, 0.6], np.float32),
+        "c": np.ones(4, np.int64),
+        "m": np.ones((4, 1, 28, 28), np.float32),
+    }
+    found = step(ZOO, outputs)(outputs)
+    assert found["masks"].sum(axis=(1, 2)).tolist() == [64, 4 * 8, 0, 0]
+
+
+POINTS = np.arange(2 * 17 * 3, dtype=np.float32).reshape(2, 17, 3) / 128
+POINTS[..., :2] *= 32
+ROWS_FIRST_POINTS = POINTS[..., [1, 0, 2]] / np.array([48, 64, 1], np.float32)
+KEYPOINTS = 'boxes = "o"\nbox_format = "cxcywh"\ncolumns = ["box", "score", "keypoints"]'
+MOVENET = 'boxes = "o"\nbox_format = "yxyx"\nnormalised = true\nscore_threshold = 0\ncolumns = '
+POSES: dict[str, tuple[str, dict[str, Array]]] = {
+    "torchvision's keypointrcnn": (
+        'boxes = "b"\nscores = "s"\nclasses = "l"\nbackground = "first"\nkeypoints = "keypoints"',
+        {"b": CORNERS, "s": np.array([0.9, 0.8], np.float32), "l": np.array([1, 1]), "keypoints": POINTS},
+    ),
+    "YOLOv8-pose, YOLO11-pose: turned": (KEYPOINTS, {"o": joined(CENTRES, [0.9, 0.8], POINTS, count=90).T[None]}),
+    "YOLO26-pose, and others with their suppression": (
+        'boxes = "o"\ncolumns = ["box", "score", "class", "keypoints"]',
+        {"o": joined(CORNERS, [0.9, 0.8], [0, 0], POINTS, count=0)},
+    ),
+    "MoveNet of several people": (
+        f'{MOVENET}["keypoints", "box", "score"]',
+        {"o": joined(ROWS_FIRST_POINTS, FRACTIONS[:, [1, 0, 3, 2]], [0.9, 0.8], count=0)[None]},
+    ),
+}
+
+
+@pytest.mark.parametrize("form", POSES)
+def test_every_published_form_of_poses(form: str) -> None:
+    """The same two people, whatever the form; their boxes and points in pixels."""
+    text, outputs = POSES[form]
+    made = step(text, outputs, labels=0)
+    found = made(outputs)
+    np.testing.assert_allclose(floats(found["boxes"]), CORNERS, atol=1e-4)
+    np.testing.assert_allclose(floats(found["keypoints"]), POINTS, rtol=1e-5)
+    assert found["classes"].tolist() == [0, 0]
+    assert made.makes[-1] == TensorSpec("keypoints", Datatype.FP32, (-1, 17, 3))
+
+
+def test_movenet_of_one_person_has_no_box() -> None:
+    """It is that of the points, and its score their mean."""
+    outputs: dict[str, Array] = {"o": ROWS_FIRST_POINTS[:1, None]}
+    found = step(f'{MOVENET}["keypoints"]', outputs, labels=0)(outputs)
+    np.testing.assert_allclose(floats(found["keypoints"]), POINTS[:1], rtol=1e-5)
+    np.testing.assert_allclose(floats(found["boxes"]), [[*POINTS[0, 0, :2], *POINTS[0, -1, :2]]], rtol=1e-5)
+    np.testing.assert_allclose(floats(found["scores"]), [POINTS[0, :, 2].mean()], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('boxes = "o"\ncolumns = ["keypoints", "score"]', "or only keypoints"),
+        ('boxes = "o"\ncolumns = ["keypoints"]\nbox_format = "xywh"', "the order of the points"),
+        ('boxes = "o"\ncolumns = ["box", "score", "keypoints"]', "mean 56 numbers a row; output 'o' .* has 60"),
+        (f'{KEYPOINTS}\nkeypoints = "o"', "leave one of the two out"),
+        ('boxes = "o"\nmasks = "m"\nmasks_in_boxes = true', "name masks and scores"),
+    ],
+)
+def test_key_points_and_masks_that_do_not_fit_are_refused(text: str, words: str) -> None:
+    """With the key, and what to do."""
+    with pytest.raises(ConfigError, match=words):
+        step(text, {"o": np.zeros((1, 300, 60), np.float32), "m": np.zeros((1, 2, 9, 9), np.float32)}, 0)
 
 
 def test_the_masks_of_a_picture_are_bounded() -> None:

@@ -30,9 +30,18 @@ export interface DetectedBox {
   /** Of the class, with its name; without them the model has no classes. */
   readonly number?: number;
   readonly name: string;
+  /** Of the object, in the model's order; absent where the model has none. */
+  readonly keypoints?: readonly Keypoint[];
 }
 
-/** Find boxes: `boxes` [n, 4] with `scores` [n] and perhaps `classes` [n], the best first; `count` rows are valid. */
+/** x and y in pixels, and the score of one point of an object. */
+export type Keypoint = readonly [number, number, number];
+
+/**
+ * Find boxes: `boxes` [n, 4] with `scores` [n], and perhaps `classes` [n] and `keypoints` [n, K, 3], the best first.
+ *
+ * An output `count` is the number of valid rows.
+ */
 export function findBoxes(outputs: readonly Tensor[], classes: readonly ClassInfo[]): DetectedBox[] {
   const boxes = rows(outputs, "boxes", 2);
   const scores = boxes && rows(outputs, "scores", 1);
@@ -42,17 +51,33 @@ export function findBoxes(outputs: readonly Tensor[], classes: readonly ClassInf
   const count = rows(outputs, "count", 1);
   const end = count && INTEGERS.includes(count.datatype) && count.values.length === 1 ? count.values[0] : undefined;
   const known = numbers?.shape[0] === scores.shape[0] && numbers?.values.every(Number.isFinite) ? numbers : undefined;
+  const points = keypointsOf(outputs, scores.shape[0] ?? 0);
   return [...scores.values.entries()]
     .slice(0, end)
     .map(([row, score]) => {
       const box = boxes.values.slice(4 * row, 4 * row + 4) as unknown as Corners;
-      if (!known) return { box, score, name: "" };
+      const found = { box, score, ...points(row) };
+      if (!known) return { ...found, name: "" };
       const number = Math.trunc(known.values[row] as number);
-      return { box, score, number, name: className(number, classes) };
+      return { ...found, number, name: className(number, classes) };
     })
     .filter(({ box, score }) => [...box, score].every(Number.isFinite) && box[0] <= box[2] && box[1] <= box[3])
     .sort((one, other) => other.score - one.score)
     .slice(0, MOST_BOXES);
+}
+
+/** Return what finds a row's key points; those that are not finite are at 0, with a score of 0. */
+function keypointsOf(outputs: readonly Tensor[], count: number): (row: number) => { keypoints?: Keypoint[] } {
+  const found = rows(outputs, "keypoints", 3);
+  const [length, points = 0, numbers] = found?.shape ?? [];
+  if (!found || !FLOATS.includes(found.datatype) || length !== count || numbers !== 3 || points === 0)
+    return () => ({});
+  return (row) => ({
+    keypoints: Array.from({ length: points }, (_, point): Keypoint => {
+      const [x = 0, y = 0, score = 0] = found.values.slice(3 * (row * points + point), 3 * (row * points + point) + 3);
+      return [x, y, score].every(Number.isFinite) ? [x, y, score] : [0, 0, 0];
+    }),
+  });
 }
 
 /**

@@ -2,7 +2,7 @@
 
 import type { Result } from "../requests/messages.js";
 import type { ClassInfo } from "../states/card.js";
-import { type DetectedBox, findBoxes, findMask, findTop, type TopClass } from "./answers.js";
+import { type DetectedBox, findBoxes, findMask, findTop, type Keypoint, type TopClass } from "./answers.js";
 import { boxToFrame, type Placement, type Plane, planeToFrame } from "./placement.js";
 
 /** Boxes, mask and best classes are worked out when they are read first. */
@@ -24,7 +24,11 @@ export interface PictureResult {
 export function pictureResult(result: Result, placement: Placement, classes: readonly ClassInfo[]): PictureResult {
   const outputs = Object.values(result.outputs);
   const detections = once(() =>
-    findBoxes(outputs, classes).map((each) => ({ ...each, box: boxToFrame(each.box, placement) })),
+    findBoxes(outputs, classes).map(({ keypoints, ...each }) => ({
+      ...each,
+      box: boxToFrame(each.box, placement),
+      ...(keypoints && { keypoints: keypoints.map((point) => pointToFrame(point, placement)) }),
+    })),
   );
   const mask = once(() => {
     const found = findMask(outputs, placement.picture);
@@ -45,6 +49,11 @@ export function pictureResult(result: Result, placement: Placement, classes: rea
       return top();
     },
   };
+}
+
+function pointToFrame([x, y, score]: Keypoint, placement: Placement): Keypoint {
+  const [left, top] = boxToFrame([x, y, x, y], placement);
+  return [left, top, score];
 }
 
 /** Return a function that works out its value at the first call: a loop over `found.mask.data` reads it for each pixel. */

@@ -15,10 +15,14 @@ export interface TensorSpec {
   readonly shape: readonly number[];
 }
 
-/** A class of a mask or of a classifier, and the RGB colour to draw it in. */
+/** A class of a classifier, a detector or a mask, and the RGB colour to draw it in. */
 export interface ClassInfo {
   readonly name: string;
   readonly colour: readonly [number, number, number];
+  /** Names of its objects' key points, in their order; absent for COCO's, where there are 17. */
+  readonly keypoints?: readonly string[];
+  /** Lines between key points, each by two of these names. */
+  readonly skeleton?: readonly (readonly [string, string])[];
 }
 
 /** How a picture becomes an input: the model gets `(pixel * scale - mean) / std`. */
@@ -145,7 +149,18 @@ function readClass(entry: Fields): ClassInfo {
   const [red, green, blue, ...others] = integers(entry, "colour", 0n);
   const isColour = red !== undefined && green !== undefined && blue !== undefined && others.length === 0;
   if (!isColour || Math.max(red, green, blue) >= LEVELS) throw new BadEnvelope("model card: a colour is [r, g, b]");
-  return { name: entry.text("name"), colour: [red, green, blue] };
+  const keypoints = texts(entry, "keypoints");
+  const lines = entry.list("skeleton") ?? [];
+  if (!lines.every(isLine)) throw new BadEnvelope("model card: a line of a skeleton is two names");
+  return {
+    ...{ name: entry.text("name"), colour: [red, green, blue] },
+    ...(keypoints.length > 0 && { keypoints }),
+    ...(lines.length > 0 && { skeleton: lines }),
+  };
+}
+
+function isLine(line: unknown): line is readonly [string, string] {
+  return Array.isArray(line) && line.length === 2 && line.every((name) => typeof name === "string");
 }
 
 function texts(fields: Fields, key: string): readonly string[] {

@@ -11,6 +11,7 @@ import { RowList, shownRate } from "./rows.js";
 
 /** Bytes of all cards that are kept. */
 const CARD_BYTES = 32 << 20;
+const MOST_KEYPOINTS = 256;
 const MOST_CLASSES = 32_768;
 const MOST_TENSORS = 64;
 const MOST_VERSIONS = 100;
@@ -194,6 +195,17 @@ const NO_FACTS: Card["facts"] = {
 const NO_SERIES = { seconds: [], values: {} };
 const NO_CHARTS: Charts = { p50Ms: null, p95Ms: null, p99Ms: null, rates: NO_SERIES, stages: NO_SERIES };
 
+/** Return a class with names of bounded length, and as many key points as a page draws. */
+function classOf({ name, colour, keypoints, skeleton }: ClassInfo): ClassInfo {
+  return {
+    ...{ name: cut(name), colour },
+    ...(keypoints && { keypoints: keypoints.slice(0, MOST_KEYPOINTS).map((each) => cut(each)) }),
+    ...(skeleton && {
+      skeleton: skeleton.slice(0, MOST_KEYPOINTS).map(([one, other]) => [cut(one), cut(other)] as const),
+    }),
+  };
+}
+
 function factsOf(card: ModelCard): Card["facts"] {
   return {
     name: card.name,
@@ -203,7 +215,7 @@ function factsOf(card: ModelCard): Card["facts"] {
     precision: cut(card.precision),
     inputs: card.inputs.slice(0, MOST_TENSORS).map(described),
     outputs: card.outputs.slice(0, MOST_TENSORS).map(described),
-    classes: card.classes.slice(0, MOST_CLASSES).map(({ name, colour }) => ({ name: cut(name), colour })),
+    classes: card.classes.slice(0, MOST_CLASSES).map(classOf),
     labels: boundedRecord(card.labels),
     traffic: boundedRecord(card.traffic),
   };

@@ -1,7 +1,9 @@
 import type { Box, ClassInfo } from "../../site/types.js";
 import { brief } from "../format.js";
 import { boxColourOf, css, isBright, nameOf } from "./palette.js";
+import { type Pose, shownPose } from "./pose.js";
 
+const POINT_PX = 2.5;
 const FONT_PX = 12;
 const LABEL_PX = 16;
 const MOST_BOXES = 300;
@@ -43,10 +45,12 @@ export function drawBoxes(
       ...onScreen(box, scales),
       ...textOf(box, classes),
       colour: boxColourOf(box.classIndex, classes),
+      pose: shownPose(box, classes, scales),
     }));
-  for (const { left, top, right, bottom, colour } of [...drawn].reverse()) {
+  for (const { left, top, right, bottom, colour, pose } of [...drawn].reverse()) {
     context.strokeStyle = css(colour);
     context.strokeRect(left, top, right - left, bottom - top);
+    drawPose(context, pose);
   }
   const wide = drawn.filter(({ left, right }) => right - left >= NARROWEST_LABELLED);
   const labels = wide.map((box) => ({ ...box, width: context.measureText(box.text).width + 8 }));
@@ -55,6 +59,27 @@ export function drawBoxes(
     context.fillRect(place.left, place.top, label.width, LABEL_PX);
     context.fillStyle = isBright(label.colour) ? "#000" : "#fff";
     context.fillText(label.text, place.left + 4, place.top + LABEL_PX - 4);
+  }
+}
+
+/** Draw lines and points in the colour of the box; a point has a dark rim, so that it is seen on its lines. */
+function drawPose(context: CanvasRenderingContext2D, { points, lines }: Pose): void {
+  context.beginPath();
+  for (const [from, to] of lines) {
+    context.moveTo(...from);
+    context.lineTo(...to);
+  }
+  context.stroke();
+  for (const [radius, style] of [
+    [POINT_PX + 1, "#181818"],
+    [POINT_PX, context.strokeStyle],
+  ] as const) {
+    context.fillStyle = style;
+    for (const [x, y] of points) {
+      context.beginPath();
+      context.arc(x, y, radius, 0, 2 * Math.PI);
+      context.fill();
+    }
   }
 }
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from mqinfer.answers.depth import Depth
+from mqinfer.answers.keypoints import drawn_keypoints
 from mqinfer.answers.outputs import MOST_BOXES, PRESENT, DetectedBox, Mask, Picture, label, top_label
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
@@ -137,7 +138,7 @@ def draw_overlay(
 
 
 def draw_boxes(picture: Picture, boxes: Sequence[DetectedBox], classes: Sequence[ClassInfo]) -> Picture:
-    """Draw boxes with their labels, the best on top.
+    """Draw boxes with their labels and key points, the best on top.
 
     Args:
         picture: RGB `[height, width, 3]`; it stays as it is.
@@ -154,6 +155,7 @@ def draw_boxes(picture: Picture, boxes: Sequence[DetectedBox], classes: Sequence
         left, top, right, bottom = (round(min(max(side, -_FAR), _FAR)) for side in each.box)
         colour = colours[(each.number or 0) % 256].tolist()
         cv2.rectangle(drawn, (left, top), (right - 1, bottom - 1), colour, 2)
+        _draw_keypoints(drawn, each, classes, colour)
         text = label(each, classes)
         baseline = top - 4 if top >= _LINE_HEIGHT else top + _LINE_HEIGHT - 6
         width = _text_width(text)
@@ -162,6 +164,20 @@ def draw_boxes(picture: Picture, boxes: Sequence[DetectedBox], classes: Sequence
         ink = (0, 0, 0) if sum(colour) > _BRIGHT else (255, 255, 255)
         _put_text(drawn, text, x + 3, baseline, ink)
     return drawn
+
+
+def _draw_keypoints(
+    drawn: Picture, box: DetectedBox, classes: Sequence[ClassInfo], colour: tuple[int, int, int]
+) -> None:
+    """Draw the points of an object that are in sight, and the lines between them."""
+    cv2 = opencv()
+    points, lines = drawn_keypoints(box, classes)
+    for ends in lines:
+        (first, second) = ((int(x), int(y)) for x, y, _ in ends)
+        cv2.line(drawn, first, second, colour, 2, cv2.LINE_AA)
+    for x, y, _ in points:
+        cv2.circle(drawn, (int(x), int(y)), 4, _BACKGROUND, cv2.FILLED, cv2.LINE_AA)
+        cv2.circle(drawn, (int(x), int(y)), 3, colour, cv2.FILLED, cv2.LINE_AA)
 
 
 def add_strip(picture: Picture, line: str, classes: Sequence[ClassInfo] = ()) -> Picture:

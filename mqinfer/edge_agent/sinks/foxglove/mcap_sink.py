@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
+from mqinfer.answers.keypoints import drawn_keypoints
 from mqinfer.answers.outputs import (
     SMALL_OUTPUT,
     DetectedBox,
@@ -56,7 +57,7 @@ class McapSink:
     - `<source>/mqinfer/image`: `foxglove.CompressedImage`, JPEG, of each frame that was decoded; a recorded JPEG as it
       is, or the one that was sent if it has the frame's size;
     - `<source>/mqinfer/annotations`: `foxglove.ImageAnnotations`, whatever the outcome: the caption, the best
-      classes of a classifier, and boxes;
+      classes of a classifier, and boxes with their key points;
     - `<source>/mqinfer/result`: `mqinfer.Result`, whatever the outcome;
     - `<source>/mqinfer/mask`: `foxglove.CompressedImage`, PNG, each class in its colour;
     - `<source>/mqinfer/classes`: `foxglove.RawImage`, mono8, the class numbers;
@@ -165,7 +166,12 @@ class McapSink:
 
     def _boxes(self, found: Sequence[DetectedBox]) -> list[foxglove.Box]:
         return [
-            foxglove.Box(each.box, label(each, self._classes), tuple(self._colours[(each.number or 0) % 256]))
+            foxglove.Box(
+                each.box,
+                label(each, self._classes),
+                tuple(self._colours[(each.number or 0) % 256]),
+                *drawn_keypoints(each, self._classes),
+            )
             for each in found
         ]
 

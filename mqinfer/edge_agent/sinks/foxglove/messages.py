@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-from mqinfer.answers.outputs import Mask
+from mqinfer.answers.outputs import Keypoint, Mask
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.types import Buffer
 
@@ -23,8 +23,8 @@ RESULT = "mqinfer.Result"
 """Schema name of the messages that carry the objects of `results.jsonl` and `times.jsonl`."""
 OUTPUTS = "mqinfer.Outputs"
 """Schema name of the messages that carry the elements of large outputs."""
-_LINE_LOOP = 2
-"""Type of `foxglove.PointsAnnotation` for a closed line."""
+_POINTS, _LINE_LOOP, _LINE_LIST = 1, 2, 4
+"""Types of `foxglove.PointsAnnotation`: single points, a closed line, lines of two points each."""
 _NARROW = 960
 """Letters and lines have their plain size on images up to this width, in pixels."""
 
@@ -81,11 +81,13 @@ def raw_image(capture_time_ns: int, frame_id: str, mask: Mask) -> JsonObject:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A box to draw: left, top, right, bottom in pixels, its text, and its RGB colour of 0 to 255."""
+    """A box to draw: left, top, right, bottom in pixels, its text, its RGB colour of 0 to 255, points and lines."""
 
     sides: tuple[float, float, float, float]
     text: str
     colour: tuple[int, int, int]
+    points: Sequence[Keypoint] = ()
+    lines: Sequence[tuple[Keypoint, Keypoint]] = ()
 
 
 def image_annotations(
@@ -111,7 +113,7 @@ def image_annotations(
     return {
         "timestamp": stamp,
         "circles": [],
-        "points": [_outline(stamp, box, 2 * scale) for box in boxes],
+        "points": [each for box in boxes for each in _drawn(stamp, box, 2 * scale)],
         "texts": [
             *(
                 _text(stamp, (8 * scale, 24 * (number + 1) * scale), line, 16 * scale)
@@ -123,13 +125,25 @@ def image_annotations(
     }
 
 
-def _outline(stamp: JsonObject, box: Box, thickness: float) -> JsonObject:
+def _drawn(stamp: JsonObject, box: Box, thickness: float) -> Iterator[JsonObject]:
+    """Yield the outline of a box, and its lines and points where it has some."""
     left, top, right, bottom = box.sides
-    red, green, blue = (part / 255 for part in box.colour)
+    outline = (left, top), (right, top), (right, bottom), (left, bottom)
+    yield _annotation(stamp, _LINE_LOOP, outline, box.colour, thickness)
+    if box.lines:
+        yield _annotation(stamp, _LINE_LIST, [end for line in box.lines for end in line], box.colour, thickness)
+    if box.points:
+        yield _annotation(stamp, _POINTS, box.points, box.colour, 2 * thickness)
+
+
+def _annotation(
+    stamp: JsonObject, kind: int, points: Sequence[Sequence[float]], colour: tuple[int, int, int], thickness: float
+) -> JsonObject:
+    red, green, blue = (part / 255 for part in colour)
     return {
         "timestamp": stamp,
-        "type": _LINE_LOOP,
-        "points": [{"x": x, "y": y} for x, y in ((left, top), (right, top), (right, bottom), (left, bottom))],
+        "type": kind,
+        "points": [{"x": each[0], "y": each[1]} for each in points],
         "outline_color": {"r": red, "g": green, "b": blue, "a": 1},
         "outline_colors": [],
         "fill_color": {"r": 0, "g": 0, "b": 0, "a": 0},

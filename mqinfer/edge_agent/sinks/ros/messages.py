@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mqinfer.answers.keypoints import named_keypoints
 from mqinfer.answers.outputs import DetectedBox, Mask, TopClass, class_name
 from mqinfer.bags.frame import Frame
 from mqinfer.bags.ros2.messages import is_topic, store
@@ -24,6 +25,7 @@ from mqinfer.protocol.types import Outcome
 log = logging.getLogger("mqinfer.edge_agent")
 
 _NS = 1_000_000_000
+_DETECTIONS = "vision_msgs/msg/Detection2DArray"
 _MOST_LABELS = 1 << 16
 """`vision_msgs/VisionClass` numbers classes with 16 bits."""
 _LONGEST_TOPIC = 200
@@ -56,6 +58,8 @@ class ResultMessages:
 
     - `<source>/mqinfer/outcome`: `diagnostic_msgs/DiagnosticArray`, whatever the outcome: model, worker, engine, error;
     - `<source>/mqinfer/detections`: `vision_msgs/Detection2DArray`, boxes in pixels of the recorded frame;
+    - `<source>/mqinfer/keypoints`: the same with a detection for each key point, a box without an extent by its name,
+      whose `id` is the place of its object among the detections;
     - `<source>/mqinfer/label_info`: `vision_msgs/LabelInfo`, the names of a mask's numbers; once, latched;
     - `<source>/mqinfer/classes`: `sensor_msgs/Image`, mono8, the class number of each pixel of the recorded frame;
     - `<source>/mqinfer/classification`: `vision_msgs/Classification`, the best classes.
@@ -89,7 +93,9 @@ class ResultMessages:
         )
         if "boxes" in view.outputs and "scores" in view.outputs:
             make = partial(_detections, header, view.boxes, classes)
-            yield ResultMessage(at("detections"), "vision_msgs/msg/Detection2DArray", make)
+            yield ResultMessage(at("detections"), _DETECTIONS, make)
+            if any(box.keypoints for box in view.boxes):
+                yield ResultMessage(at("keypoints"), _DETECTIONS, partial(_keypoints, header, view.boxes, classes))
         mask = view.mask
         if mask is not None:
             if classes and frame.source not in self._labelled:
@@ -129,20 +135,33 @@ def _image(header: Any, mask: Mask) -> Any:
     return message("sensor_msgs/msg/Image", header, height, width, "mono8", 0, width, data)
 
 
+def _keypoints(header: Any, boxes: Sequence[DetectedBox], classes: Sequence[ClassInfo]) -> Any:
+    """ROS has no message for key points."""
+    found = [
+        _detection(header, (x, y, x, y), name, score, str(place))
+        for place, box in enumerate(boxes)
+        for name, (x, y, score) in named_keypoints(box, classes).items()
+    ]
+    return message(_DETECTIONS, header, found)
+
+
 def _detections(header: Any, boxes: Sequence[DetectedBox], classes: Sequence[ClassInfo]) -> Any:
-    found = [_detection(header, box, classes) for box in boxes]
-    return message("vision_msgs/msg/Detection2DArray", header, found)
+    names = ("" if each.number is None else class_name(each.number, classes) for each in boxes)
+    ids = ("" if each.id is None else str(each.id) for each in boxes)
+    found = [
+        _detection(header, box.box, name, box.score, own) for box, name, own in zip(boxes, names, ids, strict=True)
+    ]
+    return message(_DETECTIONS, header, found)
 
 
-def _detection(header: Any, found: DetectedBox, classes: Sequence[ClassInfo]) -> Any:
+def _detection(header: Any, sides: Sequence[float], name: str, score: float, own: str) -> Any:
     make = message
-    left, top, right, bottom = found.box
+    left, top, right, bottom = sides
     centre = make("vision_msgs/msg/Point2D", (left + right) / 2, (top + bottom) / 2)
     box = make("vision_msgs/msg/BoundingBox2D", make("vision_msgs/msg/Pose2D", centre, 0.0), right - left, bottom - top)
-    name = "" if found.number is None else class_name(found.number, classes)
-    hypothesis = make("vision_msgs/msg/ObjectHypothesis", _text(name), found.score)
+    hypothesis = make("vision_msgs/msg/ObjectHypothesis", _text(name), score)
     result = make("vision_msgs/msg/ObjectHypothesisWithPose", hypothesis, _no_pose())
-    return make("vision_msgs/msg/Detection2D", header, [result], box, "")
+    return make("vision_msgs/msg/Detection2D", header, [result], box, own)
 
 
 def _no_pose() -> Any:
