@@ -54,6 +54,13 @@ def test_checksums(programs: Path) -> None:
     assert found == [checksum([bytes(place * 131 % 256 for place in range(length))])[1] for length in _LENGTHS]
 
 
+def test_damage_of_every_kind(programs: Path) -> None:
+    """Damaged messages, states and packets end with the errors that are meant for them, and with no other."""
+    numbers = counters(output(programs / "tests", "fuzz", FOLDER, "4000"))
+    assert sum(numbers.values()) == 3 * 4000
+    assert min(numbers[code] for code in ("ok", "bad_envelope", "bad_tensor", "bad_encoding", "malformed_packet")) > 0
+
+
 @pytest.mark.broker
 def test_answers_and_errors(
     programs: Path,

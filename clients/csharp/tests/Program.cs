@@ -12,6 +12,7 @@ internal static class Program
         switch (arguments.Length > 0 ? arguments[0] : "")
         {
             case "golden": return GoldenTest.Run(rest[0]);
+            case "fuzz": return FuzzTest.Run(rest[0], int.Parse(rest[1]));
             case "checksums": return Checksums(rest.Select(int.Parse).ToArray());
             default: return RunLive(arguments[0], rest);
         }
