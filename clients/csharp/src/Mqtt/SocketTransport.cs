@@ -148,24 +148,29 @@ namespace Mqinfer
             Exception last = new SocketException((int)SocketError.HostNotFound);
             foreach (IPAddress each in Dns.GetHostAddresses(address.Host))
             {
-                var made = new Socket(each.AddressFamily, SocketType.Stream, ProtocolType.Tcp) { NoDelay = true };
-                lock (gate)
-                {
-                    if (reason != "") throw new IOException(reason);
-                    socket = made;
-                }
                 try
                 {
-                    if (made.ConnectAsync(each, address.Port).Wait(ConnectTimeoutMs)) return;
+                    Take(new Socket(each.AddressFamily, SocketType.Stream, ProtocolType.Tcp) { NoDelay = true });
+                    if (socket.ConnectAsync(each, address.Port).Wait(ConnectTimeoutMs)) return;
                     last = new TimeoutException("no answer within " + ConnectTimeoutMs / 1000 + " s");
                 }
-                catch (AggregateException error)
+                catch (Exception error) when (error is AggregateException || error is SocketException)
                 {
                     last = error;
                 }
-                made.Close();
+                socket?.Close();
             }
             throw new IOException("no connection", last);
+        }
+
+        /// <summary>Use a socket, unless the connection was ended meanwhile.</summary>
+        private void Take(Socket made)
+        {
+            lock (gate)
+            {
+                if (reason != "") throw new IOException(reason);
+                socket = made;
+            }
         }
 
         private void ReadConnack(PacketReader packet)
