@@ -132,7 +132,7 @@ class DetectedBox:
         score: Of the class, usually 0 to 1.
         number: Of the class; None if the model has no classes.
         name: Of the class, where whoever found the box knew the model's card.
-        id: Of the object over several pictures, of a model that follows it; else None.
+        id: Of the object over several pictures, where it is followed; else None.
         row: Of the outputs, to which its mask belongs.
         keypoints: Of the object, in the model's order.
     """
@@ -150,9 +150,9 @@ def find_boxes(outputs: Mapping[str, Array]) -> tuple[DetectedBox, ...]:
     """Find boxes among a result's outputs, the best first, at most `MOST_BOXES`.
 
     Boxes are an output `boxes` `[n, 4]` (left, top, right, bottom in pixels of the model's input) with `scores` `[n]`,
-    and optionally `classes` and `ids` `[n]`, and `keypoints` `[n, K, 3]` (x, y, score), each with or without a leading
-    axis of 1. An output `count` is the number of valid rows if they are padded. Rows that are not finite, or that end
-    before they begin, are left out; key points that are not finite are at 0, with a score of 0.
+    and optionally `classes` `[n]`, `ids` `[n]` (below 0 for none) and `keypoints` `[n, K, 3]` (x, y, score), each with
+    or without a leading axis of 1. An output `count` is the number of valid rows if they are padded. Rows that are not
+    finite, or that end before they begin, are left out; key points that are not finite are at 0, with a score of 0.
 
     Args:
         outputs: Decoded arrays by name.
@@ -167,7 +167,7 @@ def find_boxes(outputs: Mapping[str, Array]) -> tuple[DetectedBox, ...]:
     finite = np.isfinite(boxes[:end]).all(axis=1) & np.isfinite(scores[:end])
     chosen = np.flatnonzero(finite & np.less_equal(boxes[:end, :2], boxes[:end, 2:]).all(axis=1))
     best = chosen[np.argsort(-scores.astype(np.float64)[chosen], kind="stable")[:MOST_BOXES]].tolist()
-    number, own = (_whole(each, scores.shape) for each in (numbers, ids))
+    number, own = _whole(numbers, scores.shape), _of_object(_whole(ids, scores.shape))
     points = _keypoints(outputs.get("keypoints"), len(scores))
     return tuple(
         DetectedBox(tuple(boxes[row].tolist()), float(scores[row]), number(row), "", own(row), row, points(row))
@@ -187,6 +187,11 @@ def _whole(numbers: Array, shape: tuple[int, ...]) -> Callable[[int], int | None
     return lambda row: int(numbers[row]) if known else None
 
 
+def _of_object(row_id: Callable[[int], int | None]) -> Callable[[int], int | None]:
+    """Return what finds a row's id; a number below 0 is none."""
+    return lambda row: None if (found := row_id(row)) is None or found < 0 else found
+
+
 def _keypoints(output: Array | None, rows: int) -> Callable[[int], tuple[Keypoint, ...]]:
     """Return what finds a row's key points."""
     points = _unbatched(output, 3)
@@ -197,9 +202,10 @@ def _keypoints(output: Array | None, rows: int) -> Callable[[int], tuple[Keypoin
 
 
 def label(box: DetectedBox, classes: Sequence[ClassInfo]) -> str:
-    """Return the label of a box: `car 0.87`."""
+    """Return the label of a box: `car 0.87`, or `car #7 0.87` with the id of its object."""
     name = "" if box.number is None else class_name(box.number, classes)
-    return f"{name} {box.score:.2f}".strip()
+    own = "" if box.id is None else f"#{box.id}"
+    return " ".join(filter(None, (name, own, f"{box.score:.2f}")))
 
 
 def _unbatched(output: Array | None, axes: int) -> Array:

@@ -210,6 +210,7 @@ class ModelRun:
             cascade=self._make_cascade(card, preparer),
             previews=self._previews,
             classes=card.classes,
+            track=settings.outputs.track,
         )
         self._card = card
 

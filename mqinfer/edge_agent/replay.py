@@ -150,6 +150,7 @@ class Replay:
         cascade: Cascade | None = None,
         previews: Previews | None = None,
         classes: Sequence[ClassInfo] = (),
+        track: bool = False,
     ) -> None:
         """Prepare.
 
@@ -165,6 +166,7 @@ class Replay:
             cascade: Answers frames on the edge where it can; None to send all of them.
             previews: Publishes small pictures of the frames that are sent; None for none.
             classes: Of the model's card.
+            track: Whether objects get ids that follow them.
         """
         self.clocks = Clocks()
         """The workers' clocks against this one."""
@@ -179,7 +181,7 @@ class Replay:
         in_memory = 2 * options.window + PREPARERS
         self._room = max(in_memory, _LATEST_IN_MEMORY) if options.policy is Policy.LATEST else in_memory
         self._first = FirstResults(streams)
-        self._results = Results(sink, Engines(requester.registry.served), self._on_written, classes)
+        self._results = Results(sink, Engines(requester.registry.served), self._on_written, classes, track=track)
         self._stages = self._chain(preparer, previews or Previews(requester, options.model, None), spool, cascade)
         self._stage = self._stages[-1]
 

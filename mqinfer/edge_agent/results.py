@@ -5,11 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 
+import numpy as np
+
+from mqinfer.answers.tracks import Tracks
+from mqinfer.bags.frame import Frame
 from mqinfer.broker.malloc import return_freed_memory
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.table import FinishedFrame, ReadingOrder
@@ -123,6 +127,8 @@ class Results:
         engines: Engines,
         on_written: Callable[[FinishedFrame], None],
         classes: Sequence[ClassInfo] = (),
+        *,
+        track: bool = False,
     ) -> None:
         """Prepare; `start` starts the thread.
 
@@ -131,8 +137,10 @@ class Results:
             engines: Looks up what computed a result.
             on_written: Called after each frame that the sink has received.
             classes: Of the model's card.
+            track: Whether objects get ids that follow them over the frames of a stream, in an output `ids`.
         """
         self._sink = sink
+        self._tracks: defaultdict[str, Tracks] | None = defaultdict(Tracks) if track else None
         self._engines = engines
         self._on_written = on_written
         self._classes = tuple(classes)
@@ -183,12 +191,28 @@ class Results:
         frame = finished.pending.frame
         try:
             view = _view(finished, self._engines.of(finished.result), self._classes)
+            if self._tracks is not None:
+                view = _followed(view, self._tracks[frame.source], frame)
             self._sink.write(frame, view, finished.result)
         except MqinferError as error:
             self.error = error
         except Exception as error:  # a defect; it ends the run, and is raised there
             log.exception("writing the result of %s, frame %d", frame.source, frame.sequence)
             self.error = MqinferError(f"a sink failed: {error!r}")
+
+
+def _followed(view: FrameView, tracks: Tracks, frame: Frame) -> FrameView:
+    """Add an output with the ids of the boxes, unless the model has one; a frame without an answer changes nothing."""
+    if "boxes" not in view.outputs or "ids" in view.outputs:
+        return view
+    found = view.boxes
+    boxes = np.array([each.box for each in found]).reshape(-1, 4)
+    own = tracks.follow(
+        frame.capture_time_ns / 1e9, boxes, [each.score for each in found], [each.number for each in found]
+    )
+    ids = np.full(view.outputs["scores"].size, -1, np.int64)
+    ids[[each.row for each in found]] = own
+    return replace(view, outputs={**view.outputs, "ids": ids})
 
 
 def _view(finished: FinishedFrame, served: ServedModel | None, classes: Sequence[ClassInfo]) -> FrameView:

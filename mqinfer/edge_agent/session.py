@@ -209,6 +209,8 @@ def check_resume(settings: ReplaySettings) -> None:
         raise ConfigError("--resume needs a recording and --policy all, without --loop: others don't stop at a frame")
     if settings.cascade is not None:
         raise ConfigError("--resume is without --cascade, whose answers depend on the frames before; run it anew")
+    if settings.outputs.track:
+        raise ConfigError("--resume is without --track, whose ids depend on the frames before; run it anew")
     if settings.spool is not None:
         raise ConfigError("--resume is without --spool: the frames that a spool keeps are sent by the next run anyway")
 

@@ -132,6 +132,7 @@ class OutputSettings:
         resume: Go on with the results in the folder, with the first frame that has none.
         retain: Have the broker keep the last answer of each stream that the sink `mqtt` publishes.
         presence: What is watched for being there, for the same sink; None for nothing.
+        track: Whether objects get ids that follow them over the frames.
     """
 
     folder: Path | None = None
@@ -140,6 +141,7 @@ class OutputSettings:
     resume: bool = False
     retain: bool = False
     presence: PresenceSettings | None = None
+    track: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,8 @@ def test_the_work_is_bounded() -> None:
     stream = StreamPresence(PresenceSettings(lines={"gate": Area(((0, 0), (9, 0)))}), ("car",), "/s")
     for number in range(300):
         stream.update(number, {"detections": [at(number * 100, 5), at(number * 100, 50, id=1000 + number)]})
-    assert len(stream._tracks) == 20
+    assert len(stream._tracks._tracks) == 60
+    assert len(stream._sides) == 600
 
 
 BOXES: dict[str, Array] = {

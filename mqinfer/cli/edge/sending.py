@@ -202,6 +202,9 @@ class OutputOptions:
             "an empty file for all classes of the model."
         ),
     ] = None
+    track: Annotated[
+        bool, typer.Option("--track", help="Give detected objects ids that follow them over the frames of a stream.")
+    ] = False
     picture_every: Annotated[int, typer.Option(help="Write an overlay picture every N frames.", min=1)] = 10
     summary_file: Annotated[
         Path | None,
@@ -313,7 +316,13 @@ def make_settings(sending: Sending, source: SourceSettings, *, resumes: bool = F
         _options(model, version, sending, source),
         sending.preparing.settings(),
         OutputSettings(
-            outputs.output, outputs.sinks(), outputs.picture_every, resumes, outputs.retain, outputs.watched()
+            outputs.output,
+            outputs.sinks(),
+            outputs.picture_every,
+            resumes,
+            outputs.retain,
+            outputs.watched(),
+            outputs.track,
         ),
         sending.spool.settings(),
         cascade,

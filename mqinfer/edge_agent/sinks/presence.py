@@ -17,6 +17,7 @@ import numpy as np
 from msgspec import Meta
 
 from mqinfer.answers.outputs import PRESENT
+from mqinfer.answers.tracks import Tracks
 from mqinfer.bags.frame import Frame
 from mqinfer.broker.link import Message
 from mqinfer.client.result import InferResult
@@ -35,9 +36,8 @@ _MOST_POINTS, _MOST_STATES = 64, 128
 """Points of a polygon, and states of a stream."""
 _FARTHEST = 1_000_000
 """No picture has so many pixels on a side; far beyond it single precision ends."""
-_OVERLAP, _MOST_ABSENT = 0.3, 10
-"""A box that shares so much of its union with an earlier one of its class is the same object; it is forgotten after so
-many frames without it."""
+_MOST_OBJECTS = 1000
+"""Objects of a stream whose side of each line is known."""
 _BAND = 0.05
 """Nearer to a line than this share of its height an object stays on its side: boxes tremble."""
 
@@ -188,8 +188,8 @@ class StreamPresence:
         places = {FRAME: watched, **{name: zone.classes for name, zone in zones.items()}}
         self._held = {place: {each: _Held(settings) for each in names} for place, names in places.items()}
         self._counts = {name: {"in": 0, "out": 0} for name in self._lines}
-        self._tracks: dict[int, _Track] = {}
-        self._frame = self._last = 0
+        self._tracks = Tracks(sure=settings.min_score)
+        self._sides: dict[int, dict[str, bool]] = {}
 
     def update(self, now_s: float, words: Mapping[str, Any], *, target: bool | None = None) -> dict[str, Any]:
         """Take an answer; return `presence` by place and class, and `crossings` by line where there are any.
@@ -208,10 +208,8 @@ class StreamPresence:
                 for name, each in held.items()
             }
         if self._lines:
-            self._frame += 1
-            for each in objects:
-                self._cross(self._follow(each))
-            self._tracks = {key: each for key, each in self._tracks.items() if each.frame > self._frame - _MOST_ABSENT}
+            for own, each in zip(self._ids(now_s, objects), objects, strict=True):
+                self._cross(own, each)
             found["crossings"] = {name: dict(each) for name, each in self._counts.items()}
         return found
 
@@ -224,24 +222,21 @@ class StreamPresence:
         test, polygon = opencv().pointPolygonTest, self._polygons[zone]
         return {_name(each) for each in objects if test(polygon, _foot(each["box"]), measureDist=False) >= 0}
 
-    def _follow(self, found: Mapping[str, Any]) -> _Track:
-        """Return the track of an object: that of its `id`, else that whose box of an earlier frame overlaps it most."""
-        name, box, now = _name(found), found["box"], self._frame
-        earlier = (key for key, each in self._tracks.items() if each.name == name and each.frame < now)
-        share, key = max(((_overlap(self._tracks[key].box, box), key) for key in earlier), default=(0.0, 0))
-        if "id" in found:
-            key = found["id"]
-        elif share < _OVERLAP:
-            key = self._last = self._last + 1
-        track = self._tracks.setdefault(key, _Track(name, {}))
-        track.box, track.frame = box, now
-        return track
+    def _ids(self, now_s: float, objects: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Return the id of each object: that which its answer has, else that of its track."""
+        boxes = np.array([each["box"] for each in objects]).reshape(-1, 4)
+        own = self._tracks.follow(now_s, boxes, [each["score"] for each in objects], [*map(_name, objects)])
+        return [each.get("id", -track) for each, track in zip(objects, own, strict=True)]
 
-    def _cross(self, track: _Track) -> None:
+    def _cross(self, own: int, found: Mapping[str, Any]) -> None:
+        sides = self._sides.pop(own, {})
+        self._sides[own] = sides  # the last one: those that were seen long ago are forgotten
+        if len(self._sides) > _MOST_OBJECTS:
+            del self._sides[next(iter(self._sides))]
         for name, line in self._lines.items():
-            is_left = _is_left(line.points, track.box) if track.name in line.classes else None
-            if is_left is not None and track.sides.setdefault(name, is_left) is not is_left:
-                track.sides[name] = is_left
+            is_left = _is_left(line.points, found["box"]) if _name(found) in line.classes else None
+            if is_left is not None and sides.setdefault(name, is_left) is not is_left:
+                sides[name] = is_left
                 self._counts[name]["in" if is_left else "out"] += 1
 
 
@@ -269,30 +264,12 @@ class _Held:
         return self.is_on
 
 
-@dataclass(slots=True)
-class _Track:
-    """One object over several frames, and on which side of each line it was last."""
-
-    name: str
-    sides: dict[str, bool]
-    box: Sequence[float] = ()
-    frame: int = 0
-
-
 def _name(found: Mapping[str, Any]) -> str:
     return found["class"] or OBJECT
 
 
 def _foot(box: Sequence[float]) -> tuple[float, float]:
     return (box[0] + box[2]) / 2, box[3]
-
-
-def _overlap(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return the intersection over union of two boxes."""
-    width, height = (min(one[side + 2], other[side + 2]) - max(one[side], other[side]) for side in (0, 1))
-    shared = max(width, 0.0) * max(height, 0.0)
-    both = sum((each[2] - each[0]) * (each[3] - each[1]) for each in (one, other))
-    return shared / (both - shared) if shared else 0.0
 
 
 def _is_left(ends: Sequence[Sequence[float]], box: Sequence[float]) -> bool | None:
