@@ -337,6 +337,7 @@ def _start(stack: ExitStack, *arguments: object) -> Program:
 def _client(counter: CallCounter, url: str, repository: str, name: str) -> None:
     """Send requests as each line of standard input asks: `CALLERS REQUESTS`."""
     (workload,) = load_workloads(Path(repository), [name])
+    feeds = {workload.input: workload.array}
     with Client(url) as client:
         print("ready", flush=True)
         for line in sys.stdin:
@@ -345,7 +346,7 @@ def _client(counter: CallCounter, url: str, repository: str, name: str) -> None:
             for _ in range(requests):
                 if len(pending) == callers:
                     pending.popleft().result()
-                pending.append(client.submit(workload.model, workload.feeds, timeout=30.0, outputs=[workload.output]))
+                pending.append(client.submit(workload.model, feeds, timeout=30.0, outputs=[workload.output]))
             while pending:
                 pending.popleft().result()
             _write(counter.tally())

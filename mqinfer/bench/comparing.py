@@ -153,7 +153,6 @@ class Comparison:
         contestants: In the order of the table; ratios are to the first that was measured.
         options: How.
         report: Called with a line about each turn.
-        clock: In seconds.
     """
 
     def __init__(
@@ -162,10 +161,9 @@ class Comparison:
         contestants: Sequence[Contestant],
         options: CompareOptions,
         report: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._workloads, self._contestants, self._options = workloads, contestants, options
-        self._report, self._clock, self._spent = report, clock, 0.0
+        self._report, self._spent = report, 0.0
         grid = len(workloads) * len(options.workers) * len(options.vehicles) * len(options.callers)
         self._turns, self._taken = grid * options.rounds * len(contestants), 0
         self.machine = describe_machine()
@@ -235,9 +233,9 @@ class Comparison:
                 each.clients.drive(_warm_up(load))
             for number in range(options.rounds):
                 for each in rotated(entrants, number):
-                    began = self._clock()
+                    began = time.monotonic()
                     found = each.take_turn(load)
-                    self._spent += self._clock() - began
+                    self._spent += time.monotonic() - began
                     each.rounds.setdefault(callers, []).append(found)
                     self._taken += 1
                     self._report(

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -55,14 +54,18 @@ class Workload:
     expected: Array
     frames: tuple[Array, ...] = ()
 
-    @property
-    def feeds(self) -> dict[str, Any]:
-        """The input by name."""
-        return {self.input: self.array}
-
     def frame(self, number: int) -> Array:
         """Return what the request of a number carries."""
         return self.frames[number % len(self.frames)] if self.frames else self.array
+
+    def open_model(self) -> Callable[[Array], Array]:
+        """Return what runs the model on the CPU in this process: from its input's array to its output's.
+
+        Raises:
+            MqinferError: It can't be loaded.
+        """
+        backend = load_model(Repository(self.path.parents[2]).find(self.model), device="cpu").backend
+        return lambda array: np.asarray(backend.infer({self.input: array}, [self.output])[self.output])
 
     def save(self, folder: Path) -> None:
         """Write it into a folder, for other processes."""
@@ -77,16 +80,6 @@ class Workload:
         with np.load(folder / "arrays.npz") as arrays:
             expected, *frames = (arrays[each] for each in arrays.files)
         return cls(name, model, Path(path), source, frames[0], target, expected, tuple(frames))
-
-
-def open_model(repository: Path, model: str, source: str, target: str) -> Callable[[Array], Array]:
-    """Return what runs a model's default version on the CPU in this process: from its input's array to its output's.
-
-    Raises:
-        MqinferError: It can't be loaded.
-    """
-    backend = load_model(Repository(repository).find(model), device="cpu").backend
-    return lambda array: np.asarray(backend.infer({source: array}, [target])[target])
 
 
 def record_workload(recording: str, model: str, repository: Path, frames: int) -> Workload:

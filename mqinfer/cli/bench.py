@@ -214,27 +214,11 @@ def _workloads(sent: WhatIsSent, folder: Path) -> Sequence[Workload]:
 
 
 @app.command()
+@with_group("asked", EncodingsOptions)
 @_with_files
-def codecs(
-    files: ReportFiles,
-    source: Annotated[str, typer.Argument(help="Bag, video or folder of pictures.")],
-    model: Annotated[str, typer.Option(help="Model that gets the frames.")],
-    repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("models"),
-    topic: Annotated[str | None, typer.Option(help="Image topic; by default the first.")] = None,
-    encoding: Annotated[
-        list[str] | None, typer.Option(help="Encoding to measure, such as jpeg:90; may be repeated. All by default.")
-    ] = None,
-    frames: Annotated[int, typer.Option(help="Number of frames.", min=2)] = 20,
-    link_mbit: Annotated[
-        float, typer.Option(help="Measure over a link of so many Mbit/s too; 0 for none.", min=0)
-    ] = 0.0,
-    seconds: Annotated[float, typer.Option(help="Length of each turn over that link, in seconds.", min=1)] = 15.0,
-) -> None:
+def codecs(files: ReportFiles, asked: EncodingsOptions) -> None:
     """Measure the encodings of frames: bytes, time, PSNR, the model's answers, and what a thin link lets through."""
-    chosen = EncodingsOptions(
-        source, repository, model, topic, tuple(encoding or ()), frames, link_mbit=link_mbit, seconds=seconds
-    )
-    files.keep(report_encodings(measure_encodings(chosen, _progress)))
+    files.keep(report_encodings(measure_encodings(asked, _progress)))
 
 
 @app.command()

@@ -73,7 +73,7 @@ def test_frames_for_the_reference_are_prescribed(frames: int, share: int) -> Non
 def test_the_fit_of_the_published_seconds_is_the_published_fit() -> None:
     """A, T_sc and A/N_R of each column, and the two exact solutions that the document prints."""
     published = {row.row: row.published for row in read_published() if row.table == "004.T1"}
-    by = table_1.Asker("", lambda _: 2, lambda _: lambda _: table_1.Asked(0, 0.0), "")
+    by = table_1.Asker("", False, lambda _: lambda _: table_1.Asked(0, 0.0), "")
     for count in table_1.SHARES:
         seconds = {servers: float(published[f"N_F={count} N_S={servers}"] or 0) for servers in (1, 2, 4, 8)}
         found = {row.row: row.measured for row in table_1.law_rows(count, by, seconds)}

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from mqinfer.bench.processes import say
-from mqinfer.bench.workloads import Workload, open_model
+from mqinfer.bench.workloads import Workload
 from mqinfer.lab.load import call_times
 
 METHOD = "/bench.Raw/Infer"
@@ -27,7 +27,7 @@ _THREADS = 2
 
 
 def _make_handler(workload: Workload) -> Callable[[bytes, Any], Awaitable[bytes]]:
-    model = open_model(workload.path.parents[2], workload.model, workload.input, workload.output)
+    model = workload.open_model()
     dtype, shape = workload.array.dtype, workload.array.shape
 
     def run(request: bytes) -> bytes:

@@ -17,7 +17,7 @@ from msgspec import msgpack
 from paho.mqtt.enums import CallbackAPIVersion
 
 from mqinfer.bench.processes import say
-from mqinfer.bench.workloads import Workload, open_model
+from mqinfer.bench.workloads import Workload
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ModelFailed
 
@@ -76,9 +76,9 @@ async def connect(target: Target, workload: Workload, vehicle: int) -> AsyncIter
     await asyncio.to_thread(client.loop_stop)
 
 
-def serve(port: str, repository: str, model: str, source: str, target: str) -> None:
-    """Answer requests until standard input ends."""
-    run = open_model(Path(repository), model, source, target)
+def serve(port: str, folder: str) -> None:
+    """Answer requests to a saved workload's model until standard input ends."""
+    run = Workload.load(Path(folder)).open_model()
 
     def on_request(request: dict[str, Any]) -> None:
         client.publish(request["to"], _pack(run(_unpack(request)), id=request["id"]), qos=1)

@@ -93,10 +93,7 @@ class Site:
     @cached_property
     def script(self) -> tuple[int, Pids]:
         """Port of the same Mosquitto, with the script's worker behind it."""
-        load = self.workload
-        program = self._program(
-            script.serve, self.broker.port, load.path.parents[2], load.model, load.input, load.output
-        )
+        program = self._program(script.serve, self.broker.port, self.folder)
         return self.broker.port, {"broker": [self.broker.pid], "worker": [program.pid]}
 
     @cached_property

@@ -15,7 +15,7 @@ from msgspec import Struct
 from mqinfer.bench.contestants import script
 from mqinfer.bench.contestants.driving import rotated
 from mqinfer.bench.contestants.model_server import METHOD, OPTIONS
-from mqinfer.bench.workloads import Workload, open_model
+from mqinfer.bench.workloads import Workload
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.client.aio import AsyncClient
 from mqinfer.client.options import ClientOptions
@@ -70,7 +70,7 @@ Way = Callable[[Target, Workload, int], AbstractAsyncContextManager[Connection]]
 
 @asynccontextmanager
 async def _in_process(_: Target, workload: Workload, vehicle: int) -> AsyncIterator[Connection]:  # noqa: ARG001
-    run = open_model(workload.path.parents[2], workload.model, workload.input, workload.output)
+    run = workload.open_model()
 
     async def ask(number: int) -> Array:
         return run(workload.frame(number))

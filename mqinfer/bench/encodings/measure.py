@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from mqinfer.bags.frame import Frame
 from mqinfer.bench.encodings.alone import Alone, measure_alone, pictures_of
@@ -33,6 +34,9 @@ from mqinfer.models.repository import Repository
 from mqinfer.protocol.card import BAYER, ModelCard
 from mqinfer.protocol.errors import ConfigError
 
+if TYPE_CHECKING:
+    import typer
+
 _FIRST = "raw"
 """The others are compared with it."""
 _LEVELS = {"jpeg": ("jpeg:90", "jpeg:75", "jpeg:50")}
@@ -50,27 +54,21 @@ _PANELS = (
 
 @dataclass(frozen=True, slots=True)
 class EncodingsOptions:
-    """What is measured.
+    """What is measured; each field is an option of `bench codecs`."""
 
-    Attributes:
-        source: A recording.
-        repository: Holds the model.
-        model: Its name.
-        topic: Image topic; None for the first.
-        encodings: As of `--encoding`; empty for all that the worker and the recording allow.
-        frames: How many of the recording's first.
-        link_mbit: Bandwidth of a thin link each way, in Mbit/s; 0 measures none.
-        seconds: How long each encoding has the link.
-    """
-
-    source: str
-    repository: Path
-    model: str
-    topic: str | None = None
-    encodings: tuple[str, ...] = ()
-    frames: int = 20
-    link_mbit: float = 0.0
-    seconds: float = 15.0
+    source: Annotated[str, typer.Argument(help="Bag, video or folder of pictures.")]
+    model: Annotated[str, typer.Option(help="Model that gets the frames.")]
+    repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("models")
+    topic: Annotated[str | None, typer.Option(help="Image topic; by default the first.")] = None
+    encoding: Annotated[
+        list[str] | None,
+        typer.Option(help="Encoding to measure, such as jpeg:90; may be repeated. All by default."),
+    ] = None
+    frames: Annotated[int, typer.Option(help="Number of frames.", min=2)] = 20
+    link_mbit: Annotated[float, typer.Option(help="Measure over a link of so many Mbit/s too; 0 for none.", min=0)] = (
+        0.0
+    )
+    seconds: Annotated[float, typer.Option(help="Length of each turn over that link, in seconds.", min=1)] = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +117,7 @@ def measure_encodings(options: EncodingsOptions, report: Callable[[str], None]) 
         SourceError: The recording can't be read, or has no frames.
         MqinferError: The worker does not start, or a frame gets no answer.
     """
-    for encoding in options.encodings:
+    for encoding in options.encoding or ():
         check_encoding(encoding)
     frames, rate = first_frames(options.source, options.frames, options.topic)
     machine = describe_machine()
@@ -156,8 +154,8 @@ def measure_encodings(options: EncodingsOptions, report: Callable[[str], None]) 
 
 def _encodings(options: EncodingsOptions, card: ModelCard, frame: Frame) -> Sequence[str]:
     """Return what was asked for, checked, or what is possible."""
-    if options.encodings:
-        return [choose_encoding(each, card) for each in options.encodings]
+    if options.encoding:
+        return [choose_encoding(each, card) for each in options.encoding]
     possible = []
     names = [name for name in available_encodings() if traits_of(name).auto_colours or traits_of(name).auto_depth]
     mosaics = _MOSAICS if to_mosaic(frame.image) is not None else ()

@@ -25,6 +25,7 @@ from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics
 from mqinfer.edge_agent.settings import ReplayOptions
+from mqinfer.lab.comparing.tolerance import Deviation, NumberTolerance, deviation
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ModelFailed
@@ -144,14 +145,10 @@ def _changed(outputs: dict[str, Array], expected: dict[str, Array]) -> float:
     mask, first = find_mask(outputs), find_mask(expected)
     if mask and first:
         return float(np.mean(mask[1] != first[1]))
-    differing = [_differing(array, expected[name]) for name, array in outputs.items()]
-    return float(np.sum([np.sum(each) for each in differing]) / max(1, sum(each.size for each in differing)))
+    found = [_deviation(array, expected[name]) for name, array in outputs.items()]
+    return sum(each.outside for each in found) / max(1, sum(each.values for each in found))
 
 
-def _differing(array: Array, expected: Array) -> Array:
-    if array.shape != expected.shape:
-        return np.ones(1, bool)
-    if array.dtype.kind != "f":
-        return np.asarray(array != expected)
-    largest = float(np.max(np.abs(expected), initial=0.0))
-    return np.asarray(np.abs(np.subtract(array, expected)) > _TOLERANCE * largest)
+def _deviation(array: Array, expected: Array) -> Deviation:
+    largest = float(np.max(np.abs(expected), initial=0.0)) if expected.dtype.kind == "f" else 0.0
+    return deviation(expected, array, NumberTolerance(0.0, _TOLERANCE * largest))

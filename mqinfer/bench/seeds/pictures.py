@@ -42,7 +42,7 @@ def encodings(bench: Bench) -> Iterator[Measured]:
     model, seconds = bench.model("mobilenet_224_onnx").name, bench.count(5, 60)
     with recording(bench, (224, 224)) as source:
         count = bench.count(60, _MOST_FRAMES)
-        alone = EncodingsOptions(source, bench.repository, model, encodings=_ENCODINGS, frames=count)
+        alone = EncodingsOptions(source, model, bench.repository, encoding=[*_ENCODINGS], frames=count)
         figures = measure_encodings(alone, bench.progress).figures
         for each in figures:
             setting = f"{model}, one caller, {each.alone.frame_bytes:,.0f} bytes a frame"
@@ -51,7 +51,7 @@ def encodings(bench: Bench) -> Iterator[Measured]:
             yield of_rounds("000.F2", row, [each.p50_ms], count, comment=about, setting=setting)
         for mbit in (10, 2):
             linked = EncodingsOptions(
-                source, bench.repository, model, encodings=_LINKED, frames=20, link_mbit=mbit, seconds=seconds
+                source, model, bench.repository, encoding=[*_LINKED], frames=20, link_mbit=mbit, seconds=seconds
             )
             rates = {each.encoding: each.link_rate or 0.0 for each in measure_encodings(linked, bench.progress).figures}
             for encoding, rate in rates.items():
@@ -125,7 +125,7 @@ def segmentation_models(bench: Bench) -> Iterator[Measured]:
         if "001.T1" in bench.tables:
             with recording(bench, size) as source:
                 options = EncodingsOptions(
-                    source, bench.repository, name, encodings=("jpeg:95",), frames=bench.count(3, 20)
+                    source, name, bench.repository, encoding=["jpeg:95"], frames=bench.count(3, 20)
                 )
                 found = measure_encodings(options, bench.progress).figures[-1]
             about = f"{_cost(found, found)}; up to the mask at the edge, TensorFlow"

@@ -82,13 +82,13 @@ class Asker:
 
     Attributes:
         name: In the rows; empty for the one of the document.
-        window: Returns the requests in flight at most, for a number of servers.
+        is_wide: Whether two requests for each server are in flight at most, and not two for all of them.
         asker: Returns what asks, for a number of servers.
         setting: In the rows.
     """
 
     name: str
-    window: Callable[[int], int]
+    is_wide: bool
     asker: Callable[[int], Ask]
     setting: str
 
@@ -182,7 +182,7 @@ def table_1(bench: Bench) -> Iterator[Measured]:
                     cell = answer_all(
                         scene[:count],
                         asked,
-                        each.window(servers),
+                        _WINDOW * servers if each.is_wide else _WINDOW,
                         lambda seen: network.infer({name: seen[None]}),
                         each.asker(servers),
                     )
@@ -264,10 +264,10 @@ def _askers(repository: Path, replicas: Sequence[int]) -> Iterator[tuple[Asker, 
         of_server, of_all = partial(over_mqtt, client, at_random=True), partial(over_mqtt, client)
         sleeps = f"timed reference of {_DELAY_MS:g} ms, pictures {_SIDE}x{_SIDE}"
         yield (
-            Asker("", _two, partial(over_json, port), f"window 2, JSON floats, server at random; {sleeps}"),
-            Asker("as then, jpeg:90", _two, of_server, f"window 2, server at random; {sleeps}"),
-            Asker("mqinfer", _twice, of_all, f"window 2 N_S, jpeg:90, expected finish; {sleeps}"),
-            Asker("mqinfer, server at random", _twice, of_server, f"window 2 N_S, jpeg:90; {sleeps}"),
+            Asker("", False, partial(over_json, port), f"window 2, JSON floats, server at random; {sleeps}"),
+            Asker("as then, jpeg:90", False, of_server, f"window 2, server at random; {sleeps}"),
+            Asker("mqinfer", True, of_all, f"window 2 N_S, jpeg:90, expected finish; {sleeps}"),
+            Asker("mqinfer, server at random", True, of_server, f"window 2 N_S, jpeg:90; {sleeps}"),
         )
 
 
@@ -291,14 +291,6 @@ def timed_servers(
         room = ClientOptions(window=2 * max(replicas))
         client = stack.enter_context(Client(broker.url, options=room))
         yield client, json.loads(fronts.first_line)["tfs-rest"]
-
-
-def _two(_: int) -> int:
-    return _WINDOW
-
-
-def _twice(servers: int) -> int:
-    return 2 * servers
 
 
 def over_json(port: int, servers: int) -> Ask:
