@@ -71,7 +71,7 @@ def measure_batching(options: BatchingOptions, progress: Callable[[str], None]) 
         build(Path(folder), [WORKLOADS[options.workload]])
         workloads = load_workloads(Path(folder), [options.workload])
         settings = [
-            Contestant(name, config, partial(_serve, f"setting-{number}", config))
+            Contestant(name, partial(_serve, f"setting-{number}", config))
             for number, (name, config) in enumerate(_configs(options).items())
         ]
         comparison = Comparison(workloads, settings, how, progress)

@@ -86,7 +86,7 @@ def measure_scale(options: ScaleOptions, progress: Callable[[str], None] = lambd
     kind = options.url or (f"{options.nats} nats-servers" if options.nats else "Mosquitto")
     with TemporaryDirectory(prefix="mqinfer-scale-") as folder:
         workload = _workload(Path(folder), options.size)
-        comparison = Comparison([workload], [Contestant(kind, "one broker", enter)], how, progress)
+        comparison = Comparison([workload], [Contestant(kind, enter)], how, progress)
         comparison.run()
     return report_comparison(comparison, how, f"Requests of {options.size:,} bytes")
 

@@ -308,7 +308,7 @@ def test_a_known_delay_shows_as_what_it_is(small: Workload) -> None:
         return Target("mqtt", link.port), pids
 
     how = CompareOptions(load=Load(seconds=2.5), callers=(1,), rounds=3)
-    comparison = Comparison([small], [*chosen(["mqtt"]), Contestant("delayed", "", behind_link)], how, print)
+    comparison = Comparison([small], [*chosen(["mqtt"]), Contestant("delayed", behind_link)], how, print)
     comparison.run()
     plain, delayed = (median(median(one.turn.times) for one in each.rounds) for each in comparison.found)
     assert delayed - plain == pytest.approx(0.2, rel=0.05)

@@ -160,7 +160,7 @@ def results() -> dict[str, SettingResult]:
         own = (Stage.WORKER,) * 10 if is_every else stages
         spent = {"edge_compare": 0.1, "edge_small": 0.2, "inference": 10.0 if is_every else 2.0}
         given = (True,) * 4 + (False,) * 6 if setting.name == NO_DIFFERENCE else answers
-        return SettingResult(setting, seconds, given, own, spent, 1.0, (worker,) if setting.references else ())
+        return SettingResult(setting, seconds, given, own, spent, (worker,) if setting.references else ())
 
     seconds = {EVERY: 10.5, ALONE: 3.0}
     return {each.name: result(each, seconds.get(each.name, 1.5)) for each in settings_of(CASCADE, (1, 2))}

@@ -120,14 +120,12 @@ class Contestant:
 
     Attributes:
         name: On the command line and in the tables.
-        about: What it is, in a few words.
         enter: Returns what its client asks at a site, and the processes that take part, which it starts.
         shares: Whether more of mqinfer's workers are more of its own.
         picture: Whether it only carries pictures.
     """
 
     name: str
-    about: str
     enter: Callable[[Site], tuple[Target, Pids]]
     shares: bool = False
     picture: bool = False
@@ -142,28 +140,20 @@ def _front(kind: str, port: str) -> Callable[[Site], tuple[Target, Pids]]:
 
 
 _LISTED = (
-    Contestant(
-        "bare-grpc",
-        "raw bytes through grpc.aio to a server process",
-        lambda site: (Target("bare", site.bare[0]), site.bare[1]),
-    ),
-    Contestant("in-process", "the model in the client's own process", lambda _: (Target("in-process"), {})),
-    Contestant("mqtt", "mqinfer over a Mosquitto", _encoded("raw"), shares=True),
-    Contestant("mqtt-lz4", "the same, inputs as lz4", _encoded("lz4"), shares=True),
-    Contestant("mqtt-jpeg", "the same, pictures as jpeg:90", _encoded("jpeg:90"), shares=True, picture=True),
-    Contestant("mqtt-h264", "the same, pictures as h264", _encoded("h264"), shares=True, picture=True),
-    Contestant("mqtt-tls", "mqinfer over TLS, certificates on both sides", lambda site: site.secure, shares=True),
-    Contestant("grpc", "the gateway's Open Inference Protocol over gRPC", _front("grpc", "grpc"), shares=True),
-    Contestant("rest-binary", "the same over REST, tensors as bytes", _front("rest-binary", "rest"), shares=True),
-    Contestant("rest-json", "the same over REST, tensors as JSON", _front("rest-json", "rest"), shares=True),
-    Contestant("tfs-grpc", "the gateway as TensorFlow Serving over gRPC", _front("tfs-grpc", "tfs-grpc"), shares=True),
-    Contestant("tfs-rest", "the gateway as TensorFlow Serving over REST", _front("tfs-rest", "tfs-rest"), shares=True),
-    Contestant(
-        "script",
-        "paho and MessagePack, as written in an afternoon",
-        lambda site: (Target("script", site.script[0]), site.script[1]),
-    ),
-    Contestant("triton", "Triton with its own client", lambda site: site.triton),
+    Contestant("bare-grpc", lambda site: (Target("bare", site.bare[0]), site.bare[1])),
+    Contestant("in-process", lambda _: (Target("in-process"), {})),
+    Contestant("mqtt", _encoded("raw"), shares=True),
+    Contestant("mqtt-lz4", _encoded("lz4"), shares=True),
+    Contestant("mqtt-jpeg", _encoded("jpeg:90"), shares=True, picture=True),
+    Contestant("mqtt-h264", _encoded("h264"), shares=True, picture=True),
+    Contestant("mqtt-tls", lambda site: site.secure, shares=True),
+    Contestant("grpc", _front("grpc", "grpc"), shares=True),
+    Contestant("rest-binary", _front("rest-binary", "rest"), shares=True),
+    Contestant("rest-json", _front("rest-json", "rest"), shares=True),
+    Contestant("tfs-grpc", _front("tfs-grpc", "tfs-grpc"), shares=True),
+    Contestant("tfs-rest", _front("tfs-rest", "tfs-rest"), shares=True),
+    Contestant("script", lambda site: (Target("script", site.script[0]), site.script[1])),
+    Contestant("triton", lambda site: site.triton),
 )
 CONTESTANTS: Mapping[str, Contestant] = {each.name: each for each in _LISTED}
 

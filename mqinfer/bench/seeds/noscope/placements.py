@@ -78,7 +78,6 @@ class SettingResult:
         answers: Of each frame, whether the target is there.
         stages: Of each frame, what answered it.
         spent_s: Seconds of all frames by stage of the way, such as `edge_small` and `inference`.
-        sent_mb: What the client sent, in megabytes.
         components: What ran.
     """
 
@@ -87,7 +86,6 @@ class SettingResult:
     answers: tuple[bool, ...]
     stages: tuple[Stage, ...]
     spent_s: Mapping[str, float]
-    sent_mb: float
     components: tuple[Component, ...]
 
 
@@ -174,6 +172,4 @@ def _turn(setting: Setting, folder: Path, client: Component, others: tuple[Compo
         spent.update(json.loads(line)["times"]["stages"])
     in_seconds = {stage: nanoseconds / 1e9 for stage, nanoseconds in spent.items()}
     stages = tuple(Stage(line["stage"]) for line in lines)
-    return SettingResult(
-        setting, summary["seconds"], answers, stages, in_seconds, summary["bytes_sent"] / 1e6, (client, *others)
-    )
+    return SettingResult(setting, summary["seconds"], answers, stages, in_seconds, (client, *others))
