@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
-from statistics import median
 
 import pytest
 from typer.testing import CliRunner
@@ -299,7 +298,7 @@ def test_ctrl_c_prints_what_was_measured(tmp_path: Path) -> None:
 @pytest.mark.broker
 @pytest.mark.slow
 def test_a_known_delay_shows_as_what_it_is(small: Workload) -> None:
-    """Over real processes: behind 100 ms each way a request takes 200 ms more, within 5 %."""
+    """Over real processes: behind 100 ms each way the fastest request takes 200 ms more, within 5 %."""
 
     def behind_link(site: Site) -> tuple[Target, Pids]:
         port, pids = site.mqtt
@@ -310,5 +309,6 @@ def test_a_known_delay_shows_as_what_it_is(small: Workload) -> None:
     how = CompareOptions(load=Load(seconds=2.5), callers=(1,), rounds=3)
     comparison = Comparison([small], [*chosen(["mqtt"]), Contestant("delayed", behind_link)], how, print)
     comparison.run()
-    plain, delayed = (median(median(one.turn.times) for one in each.rounds) for each in comparison.found)
+    # The fastest ones: a busy machine only adds to the others.
+    plain, delayed = (min(min(one.turn.times) for one in each.rounds) for each in comparison.found)
     assert delayed - plain == pytest.approx(0.2, rel=0.05)
