@@ -92,6 +92,10 @@ class Asker:
     asker: Callable[[int], Ask]
     setting: str
 
+    def window(self, servers: int) -> int:
+        """Return the requests in flight at most."""
+        return _WINDOW * servers if self.is_wide else _WINDOW
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -182,7 +186,7 @@ def table_1(bench: Bench) -> Iterator[Measured]:
                     cell = answer_all(
                         scene[:count],
                         asked,
-                        _WINDOW * servers if each.is_wide else _WINDOW,
+                        each.window(servers),
                         lambda seen: network.infer({name: seen[None]}),
                         each.asker(servers),
                     )
