@@ -7,7 +7,7 @@ from typing import Any
 from mqinfer.images.picture import CameraInfo
 
 CAMERA_INFO = "sensor_msgs/msg/CameraInfo"
-_TRANSPORTS = ("compressed", "compressedDepth")
+_TRANSPORTS = ("compressed", "compressedDepth", "ffmpeg", "foxglove")
 
 
 def info_topic(topic: str) -> str:

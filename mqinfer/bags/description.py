@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from mqinfer.bags.calibration import CAMERA_INFO, info_topic
 from mqinfer.bags.frame import StreamInfo
-from mqinfer.bags.rosbag import IMAGE_TYPES, Rosbag, foreign_errors, growing_spans, message_type
+from mqinfer.bags.rosbag import PICTURE_TYPES, Rosbag, foreign_errors, growing_spans, message_type
+from mqinfer.bags.videos.packets import CODECS
+from mqinfer.bags.videos.topic import video_size
 from mqinfer.images.compressed import picture_size
 from mqinfer.images.picture import CameraInfo, CompressedImage, RawImage
 from mqinfer.protocol.errors import SourceError
@@ -35,7 +37,7 @@ def describe_topics(bag: Rosbag, topic: str | None = None) -> tuple[StreamInfo, 
         types.setdefault(each.topic, set()).add(message_type(each))
     firsts = _first_pictures(bag, [each for each in connections if counts[each.topic]])
     ends = _ends(bag, [each for each in connections if counts[each.topic] > 1])
-    images = {name for name in types if not types[name].isdisjoint(IMAGE_TYPES)}
+    images = {name for name in types if not types[name].isdisjoint(PICTURE_TYPES)}
     cameras = _first_cameras(bag, images)
 
     def describe(name: str) -> StreamInfo:
@@ -104,7 +106,7 @@ def _first_cameras(bag: Rosbag, topics: Collection[str]) -> dict[str, CameraInfo
 
 
 def _shape(bag: Rosbag, connection: Connection, raw: bytes) -> tuple[str, int, int]:
-    if message_type(connection) not in IMAGE_TYPES:
+    if message_type(connection) not in PICTURE_TYPES:
         return "", 0, 0
     return picture_shape(bag.image(connection, raw).image)
 
@@ -113,7 +115,7 @@ def picture_shape(image: RawImage | CompressedImage) -> tuple[str, int, int]:
     """Return encoding or format, width and height of a picture; 0 where they can't be read."""
     if isinstance(image, RawImage):
         return image.encoding, image.width, image.height
-    return image.format, *picture_size(image)
+    return image.format, *(video_size(image) if image.format in CODECS else picture_size(image))
 
 
 def _rate(count: int, first_ns: int, last_ns: int | None) -> float | None:

@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from mqinfer.bags.calibration import calibration
 from mqinfer.bags.extent.advice import ZSTD_MAGIC, advise
-from mqinfer.bags.extent.unpacking import METADATA, bound_rosbags, unpack, zstd
+from mqinfer.bags.extent.unpacking import METADATA, McapFile, bound_rosbags, unpack, zstd
+from mqinfer.bags.videos.packets import DEFINITIONS, FOXGLOVE, FOXGLOVE_ENCODINGS, VIDEO_TYPES, codec_of, read_foxglove
 from mqinfer.extras import missing_extra
 from mqinfer.images.picture import CameraInfo, CompressedImage, RawImage
 from mqinfer.logs import reason
@@ -33,6 +34,8 @@ log = logging.getLogger("mqinfer.bags")
 _RAW = "sensor_msgs/msg/Image"
 _COMPRESSED = "sensor_msgs/msg/CompressedImage"
 IMAGE_TYPES = (_RAW, _COMPRESSED)
+PICTURE_TYPES = (*IMAGE_TYPES, *VIDEO_TYPES)
+"""Of topics that frames are made of."""
 _SQLITE_HEAD = 100  # bytes
 _LONGEST = 256
 """Characters of an encoding that are kept, of which errors name it."""
@@ -89,6 +92,8 @@ class Rosbag:
         """Its format in words."""
         if not self._reader.is2:
             return "ROS 1 bag"
+        if self.connections and not any(_encoding(each) == "cdr" for each in self.connections):
+            return "MCAP file"
         storage = _storage_of(self.path)
         return f"ROS 2 bag, {storage}" if storage else "ROS 2 bag"
 
@@ -111,15 +116,21 @@ class Rosbag:
         """Return the earliest message of some connections."""
         return next(self.messages(connections), None) if connections else None
 
-    def last(self, connections: Sequence[Connection], stop: int | None = None) -> tuple[Connection, int, bytes] | None:
+    def last(
+        self,
+        connections: Sequence[Connection],
+        stop: int | None = None,
+        accepts: Callable[[Connection, bytes], bool] = lambda *_: True,
+    ) -> tuple[Connection, int, bytes] | None:
         """Search the last message before a log time backwards, in growing steps, so that a long bag is not read."""
         if not (connections and self.message_count):
             return None
         begin, end = self._reader.start_time, self._reader.end_time
         for start, before in growing_spans(begin, end if stop is None else min(stop, end)):
             found = None
-            for found in self.messages(connections, start, before):  # noqa: B007 - the last one is looked for
-                pass
+            for message in self.messages(connections, start, before):
+                if accepts(message[0], message[2]):
+                    found = message
             if found:
                 return found
         return None
@@ -193,16 +204,26 @@ class Rosbag:
             return self._reader.deserialize(raw, message_type(connection))
 
     def image(self, connection: Connection, raw: bytes) -> StampedImage:
-        """Decode the message of an image.
+        """Decode the message of an image, or of a packet of a video, whose format is then the codec.
 
         Raises:
-            SourceError: The bytes are not such a message.
+            SourceError: The bytes are not such a message, or the codec is not known.
         """
+        kind = message_type(connection)
         with foreign_errors(self.path, connection.topic):
-            message: Any = self._reader.deserialize(raw, message_type(connection))
-            stamp = message.header.stamp
+            message: Any = (
+                read_foxglove(raw, _encoding(connection)) if kind == FOXGLOVE else self._reader.deserialize(raw, kind)
+            )
+            header = getattr(message, "header", message)
+            stamp = header.timestamp if header is message else header.stamp
             capture_time_ns = stamp.sec * 1_000_000_000 + stamp.nanosec
-            return StampedImage(capture_time_ns, message.header.frame_id, image_of(message))
+            if kind in IMAGE_TYPES:
+                return StampedImage(capture_time_ns, header.frame_id, image_of(message))
+            name = message.format if header is message else message.encoding
+        try:
+            return StampedImage(capture_time_ns, header.frame_id, CompressedImage(codec_of(name), message.data.data))
+        except SourceError as error:
+            raise SourceError(f"{self.path}: {connection.topic}: {error}") from None
 
     def camera(self, connection: Connection, raw: bytes) -> CameraInfo | None:
         """Decode the message of a calibration; None, with a warning, if the bytes are no such message."""
@@ -245,16 +266,23 @@ def image_of(message: Any) -> RawImage | CompressedImage:
 def _open(path: Path, resources: ExitStack) -> AnyReader:
     try:
         from rosbags.highlevel import AnyReader
-        from rosbags.typesys import Stores, get_typestore
+        from rosbags.typesys import Stores, get_types_from_msg, get_typestore
     except ImportError as missing:
         raise missing_extra("rosbags", "edge") from missing
     with foreign_errors(path):
         bound_rosbags()
         # Recordings of ROS 2 Humble and earlier contain no message definitions.
-        reader = AnyReader(_files_to_read(path, resources), default_typestore=get_typestore(Stores.ROS2_HUMBLE))
+        store = get_typestore(Stores.ROS2_HUMBLE)
+        for name, definition in DEFINITIONS.items():
+            store.register(get_types_from_msg(definition, name))
+        files = [McapFile(each) if each.suffix == ".mcap" else each for each in _files_to_read(path, resources)]
+        reader = AnyReader(files, default_typestore=store)
         if len(_contents(path)) > _MOST_OPEN:
             _open_late(reader)
         resources.enter_context(reader)
+        is_foreign = any(isinstance(each, McapFile) and each.is_foreign for each in files)
+        if (reader.connections or is_foreign) and not any(map(_is_readable, reader.connections)):
+            raise SourceError(f"{path}: {advise(path)}")
         _check_overlap(path, reader)
         return reader
 
@@ -310,6 +338,17 @@ def _open_late(reader: AnyReader) -> None:
             storage.STORAGE_PLUGINS = {name: partial(_LateStorage, plugin) for name, plugin in plugins.items()}
         else:
             each.storage = _LateStorage(type(storage), storage.path)
+
+
+def _encoding(connection: Connection) -> str:
+    """Return the encoding of its messages: `cdr`, `ros1`, or another one in an MCAP file."""
+    return str(getattr(connection.ext, "serialization_format", "ros1"))
+
+
+def _is_readable(connection: Connection) -> bool:
+    encoding = _encoding(connection)
+    own = FOXGLOVE_ENCODINGS if message_type(connection) == FOXGLOVE else ("cdr", "ros1")
+    return encoding in own
 
 
 def _check_overlap(path: Path, reader: AnyReader) -> None:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 from mqinfer.bags.calibration import CAMERA_INFO, info_topic
 from mqinfer.bags.description import camera_connections, describe_topics
 from mqinfer.bags.frame import WHOLE, Frame, StreamInfo, TimeRange
-from mqinfer.bags.rosbag import IMAGE_TYPES, Rosbag, message_type
+from mqinfer.bags.rosbag import IMAGE_TYPES, PICTURE_TYPES, Rosbag, message_type
+from mqinfer.bags.videos.packets import VIDEO_TYPES, has_open_key, is_key
+from mqinfer.bags.videos.topic import VideoTopic
 from mqinfer.images.decode import is_depth
-from mqinfer.images.picture import CameraInfo
+from mqinfer.images.picture import CameraInfo, CompressedImage
 from mqinfer.protocol.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mqinfer.bags")
 _MOST_TOPICS = 1000
+_MOST_VIDEOS = 64
+"""Decoders that keep pictures at the same time."""
 _MOST_NAMED = 50
 """Topics that an error names."""
 _STAMP_END = 12
@@ -30,7 +34,7 @@ _STAMP_END = 12
 
 
 class RosbagSource:
-    """Frames of `sensor_msgs/Image` and `CompressedImage` topics; nothing else in the bag is decoded.
+    """Frames of topics of pictures and of packets of videos; nothing else in the bag is decoded.
 
     Args:
         path: The bag; see `mqinfer.bags.rosbag.Rosbag`.
@@ -81,6 +85,7 @@ class RosbagSource:
         begin, end = self._bounds()
         counts = Counter() if begin is None else self._bag.count_before(self._connections, begin)
         cameras = _Cameras(self._bag, self._connections, begin)
+        videos = _Videos(self._bag, self._connections, begin)
         # Calibrations come first: of messages with one log time, readers yield those of earlier connections first.
         connections = [*cameras.connections, *self._connections]
         for connection, log_time_ns, raw in self._bag.messages(connections, begin, end):
@@ -88,10 +93,13 @@ class RosbagSource:
                 continue
             found, topic = self._bag.image(connection, raw), connection.topic
             stamp, camera = found.capture_time_ns, cameras.of(topic)
-            yield Frame(topic, counts[topic], stamp, log_time_ns, found.frame_id, found.image, camera)
+            frame = Frame(topic, counts[topic], stamp, log_time_ns, found.frame_id, found.image, camera)
+            yield from videos.add(frame)
             counts[topic] += 1
+        yield from videos.flush()
         if self._span.is_whole:
             self._check(counts)
+        videos.check()
 
     def _check(self, counts: Counter[str]) -> None:
         """Compare with what the index states: readers pass over a part of a damaged index without an error."""
@@ -153,16 +161,81 @@ class _Cameras:
         return self._known.get(self._info_topics[topic])
 
 
+class _Videos:
+    """Decodes the topics that are videos, each from the key frame before the first instant on."""
+
+    def __init__(self, bag: Rosbag, connections: Sequence[Connection], begin: int | None) -> None:
+        self._path, self._begin, self._now = bag.path, begin or 0, 0
+        self._packets: Counter[str] = Counter()
+        videos = [each for each in connections if message_type(each) in VIDEO_TYPES]
+        self._topics = {name: VideoTopic(f"{bag.path}: {name}") for name in sorted({each.topic for each in videos})}
+        for name, topic in self._topics.items() if begin is not None else ():
+            own = [each for each in videos if each.topic == name]
+            for connection, time, raw in bag.messages(own, _key_before(bag, own, self._begin), begin):
+                found = bag.image(connection, raw)
+                topic.add(Frame(name, 0, found.capture_time_ns, time, found.frame_id, found.image))
+
+    def add(self, frame: Frame) -> Sequence[Frame]:
+        """Return the frames that are complete now: that of a picture is; those of a video come with its packets."""
+        self._now, topic = frame.log_time_ns, self._topics.get(frame.source)
+        if topic is None:
+            return (frame,)
+        self._packets[frame.source] += 1
+        return self._chosen(topic.add(frame))
+
+    def flush(self) -> list[Frame]:
+        """Return the frames that are left."""
+        return [frame for topic in self._topics.values() for frame in self._chosen(topic.flush())]
+
+    def _chosen(self, frames: Sequence[Frame]) -> list[Frame]:
+        """Return those from the first instant on; one that came with a later packet has the log time of that."""
+        return [replace(each, log_time_ns=self._now) for each in frames if each.log_time_ns >= self._begin]
+
+    def check(self) -> None:
+        """Raise for packets without a picture; those before the first key frame are logged."""
+        missing = []
+        for name, topic in self._topics.items():
+            lost = sum(time >= self._begin for time in topic.lost)
+            if lost:
+                missing.append(f"{lost} of {self._packets[name]} on {name}")
+            if topic.early:
+                log.warning("%s: %s: %d packets before its first key frame are not read", self._path, name, topic.early)
+        if missing:
+            raise SourceError(
+                f"{self._path}: the video is damaged: frames are missing: {', '.join(missing)}: packets that can't be "
+                "decoded, and those that refer to them or to missing ones, up to the next key frame"
+            )
+
+
+def _key_before(bag: Rosbag, connections: Sequence[Connection], begin: int) -> int | None:
+    """Return the log time of the packet to decode from for pictures from a time on; None for the first one."""
+
+    def accepts(connection: Connection, raw: bytes) -> bool:
+        image = bag.image(connection, raw).image
+        return isinstance(image, CompressedImage) and is_key(image.format, bytes(image.data))
+
+    found = bag.last(connections, begin, accepts)
+    if found is None:
+        return None
+    image = bag.image(found[0], found[2]).image
+    if isinstance(image, CompressedImage) and has_open_key(image.format, bytes(image.data)):
+        found = bag.last(connections, found[1], accepts) or found
+    return found[1]
+
+
 def _choose(bag: Rosbag, wanted: Sequence[str]) -> list[Connection]:
-    images = [each for each in bag.connections if message_type(each) in IMAGE_TYPES]
+    images = [each for each in bag.connections if message_type(each) in PICTURE_TYPES]
     names = sorted({each.topic for each in images})
     if not images:
         held = _some(f"{each.topic} ({each.msgtype})" for each in bag.connections) or "none"
         raise SourceError(f"{bag.path}: this bag has no image topic; its topics: {held}")
     if missing := sorted(set(wanted) - set(names)):
         raise SourceError(f"{bag.path}: no image topic {', '.join(missing)}; its image topics are {_some(names)}")
-    _check_count(bag, len(wanted or names))
-    return [each for each in images if not wanted or each.topic in wanted]
+    _check_count(bag, len(wanted or names), "image topics", _MOST_TOPICS)
+    chosen = [each for each in images if not wanted or each.topic in wanted]
+    videos = {each.topic for each in chosen if message_type(each) in VIDEO_TYPES}
+    _check_count(bag, len(videos), "topics of videos", _MOST_VIDEOS)
+    return chosen
 
 
 def _some(names: Iterable[str]) -> str:
@@ -172,11 +245,9 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(held[:_MOST_NAMED] + [f"and {more} more"] * (more > 0))
 
 
-def _check_count(bag: Rosbag, topics: int) -> None:
-    if topics > _MOST_TOPICS:
-        raise SourceError(
-            f"{bag.path}: {topics} image topics; at most {_MOST_TOPICS} are read together; name those to read: --topic"
-        )
+def _check_count(bag: Rosbag, topics: int, kind: str, most: int) -> None:
+    if topics > most:
+        raise SourceError(f"{bag.path}: {topics} {kind}; at most {most} are read together; name those to read: --topic")
 
 
 def _without_depth(bag: Rosbag, connections: list[Connection]) -> list[Connection]:

@@ -17,7 +17,7 @@ from mqinfer.bags.ros2.source import Ros2Source
 from mqinfer.bags.rosbag import is_bag
 from mqinfer.bags.rosbag_source import RosbagSource
 from mqinfer.bags.several import LiveSources, MergedSources, NamedSource
-from mqinfer.bags.video_source import VIDEO_SUFFIXES, VideoSource
+from mqinfer.bags.videos.source import VIDEO_SUFFIXES, VideoSource
 from mqinfer.protocol.errors import ConfigError, SourceError
 
 _LIVE = re.compile(r"(camera:[0-9]+|(ros2|rclpy):.+|(rtsps?|https?|rtmp|udp|tcp)://.+)")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mqinfer.bags.sources import open_source
-from mqinfer.bags.video_decoder import VideoFileDecoder
+from mqinfer.bags.videos.decoder import VideoFileDecoder
 from mqinfer.protocol.errors import ConfigError, SourceError
 
 FRAMES, RATE = 60, 25

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mqinfer.bags.extent.packets import MOST_UNITS, has_too_many_units, is_flooded
-from mqinfer.bags.video_source import VideoSource
+from mqinfer.bags.videos.source import VideoSource
 from mqinfer.protocol.errors import SourceError
 from tests.confined import MIB
 

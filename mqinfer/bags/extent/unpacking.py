@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 from io import BytesIO
+from pathlib import PosixPath
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +25,10 @@ METADATA = 1 << 23
 """Bytes of a folder's metadata.yaml: 20,000 files or 15,000 topics take half of them."""
 _MOST_PARTS = 1 << 19
 """Names, values, beginnings and ends in it, which are parsed in some seconds: 30,000 files or topics have so many."""
+_FORMATS = {"ros2msg": "MSG", "ros2idl": "IDL", "omgidl": "IDL"}
+"""What rosbags calls the encodings of schemas that it parses."""
+_PROFILE, _ROS2 = 17, b"\4\0\0\0ros2"
+"""Where an MCAP file's header has its profile, and that of ROS 2; rosbags reads nothing behind it, so it fits."""
 _PLAIN = {"int": "-?[0-9]{1,19}", "bool": "true|false", "null": "~|null|"}
 """What else than text stands in it without a mark of its type."""
 
@@ -92,11 +97,51 @@ def bound_rosbags() -> None:
         table.update({kind: bounded(kind) for kind in table if kind in {"zstd", "lz4", "bz2"}})
     for name in ("get_types_from_msg", "get_types_from_idl"):
         vars(anyreader)[name] = lru_cache(partial(_parse, vars(typesys)[name]))  # of most topics the same ones
+    vars(mcap)["read_string"] = lambda file: mcap.read_bytes(file).decode(errors="replace")  # schemas may be no text
+    vars(mcap)["get_msgdef"] = _definition
     for each in (ros2, mcap, sqlite):  # one more YAML file a topic, of which nothing is used
         vars(each)["parse_qos"] = lambda _: []
     vars(ros2)["YAML"] = lambda **_: SimpleNamespace(load=_metadata)
     module = zstd()
     vars(ros2)["zstd"] = SimpleNamespace(open=module.open, decompress=bounded("zstd"))
+
+
+def _definition(schema: Any) -> Any:
+    """Return the definition that a schema of an MCAP file has; that there is none where it is none of ROS 2."""
+    from rosbags.interfaces import MessageDefinition, MessageDefinitionFormat
+
+    kind = _FORMATS.get(schema.encoding if schema else "", "NONE")
+    return MessageDefinition(MessageDefinitionFormat[kind], schema.data if kind != "NONE" else "")
+
+
+class McapFile(PosixPath):
+    """An MCAP file of any profile; rosbags reads those of ROS 2 alone."""
+
+    is_foreign = False
+    """Whether the file that was opened last has another one."""
+
+    def open(self, *_: Any, **__: Any) -> Any:
+        """Open it to be read; where its header has another profile, `ros2` is read in its place."""
+        file = super().open("rb")
+        head = file.read(_PROFILE + len(_ROS2))
+        file.seek(0)
+        self.is_foreign = len(head) == _PROFILE + len(_ROS2) and not head.endswith(_ROS2)
+        return _OfRos2(file) if self.is_foreign else file
+
+
+class _OfRos2:
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def read(self, size: int = -1) -> bytes:
+        at, found = self._file.tell(), self._file.read(size)
+        if at > _PROFILE or at + len(found) < _PROFILE + len(_ROS2):
+            return bytes(found)
+        begin = _PROFILE - at
+        return bytes(found[:begin] + _ROS2 + found[begin + len(_ROS2) :])
 
 
 def _metadata(text: str) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mqinfer.bags.frame import Frame, StreamInfo
-from mqinfer.bags.video_source import raw_bgr
+from mqinfer.bags.videos.source import raw_bgr
 from mqinfer.codecs.opencv import opencv
 from mqinfer.protocol.errors import SourceError
 

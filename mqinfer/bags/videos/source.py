@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqinfer.bags.frame import WHOLE, Frame, StreamInfo, TimeRange
-from mqinfer.bags.video_decoder import VideoFileDecoder
+from mqinfer.bags.videos.decoder import VideoFileDecoder
 from mqinfer.images.picture import RawImage
 from mqinfer.protocol.errors import SourceError
 

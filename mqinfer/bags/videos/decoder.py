@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from av import Packet, VideoFrame
     from av.container import InputContainer
     from av.video.codeccontext import VideoCodecContext
+    from av.video.reformatter import VideoReformatter
 
 Picture = tuple[int, int, NDArray[np.uint8]]
 """Index in the recording, time since its start in nanoseconds, and pixels `[H, W, 3]` BGR."""
@@ -46,7 +47,7 @@ _LISTED = frozenset({"av1", "vvc"})
 _SLACK_S = 0.1
 """A file with sound, or of a varying rate, may end so much earlier than its header states, or two frames."""
 _EXPLODE, _EXACT = {"err_detect": "explode"}, {"err_detect": "bitstream+buffer"}
-_DETECTION = {
+DETECTION = {
     "mjpeg": _EXPLODE,
     "hevc": {"err_detect": "explode+crccheck"},  # hashes of pictures, where the encoder wrote them
     "wmv1": _EXACT,
@@ -105,7 +106,7 @@ class VideoFileDecoder:
             raise SourceError(f"{path}: there is no video that can be decoded; it is damaged, or its codec is unknown")
         self._stream = streams[0]
         self._stream.thread_type = "SLICE" if is_careful else "AUTO"
-        self._stream.codec_context.options = _DETECTION.get(self._stream.codec_context.name, {})
+        self._stream.codec_context.options = DETECTION.get(self._stream.codec_context.name, {})
         self._format = self._container.format.name
         self._period_ns = round(1e9 / (self.rate or _NOMINAL_RATE))
         self._stated = self._count_index()
@@ -373,12 +374,17 @@ class VideoFileDecoder:
 
     def _pixels(self, frame: VideoFrame) -> NDArray[np.uint8] | None:
         try:
-            converted = self._converter.reformat(frame, format="bgr24", interpolation="BICUBIC", threads=1)
-            picture = np.asarray(converted.to_ndarray(), np.uint8)
+            picture = to_bgr(self._converter, frame)
         except (self._error, ValueError):  # a damaged header asks for a size that can't be
             self._fail()
             return None
         return np.rot90(picture, round(frame.rotation / 90)) if frame.rotation else picture
+
+
+def to_bgr(converter: VideoReformatter, frame: VideoFrame) -> NDArray[np.uint8]:
+    """Return the pixels of a picture, `[H, W, 3]` BGR; raise FFmpegError or ValueError where that can't be."""
+    converted = converter.reformat(frame, format="bgr24", interpolation="BICUBIC", threads=1)
+    return np.asarray(converted.to_ndarray(), np.uint8)
 
 
 def _open(path: Path) -> InputContainer:

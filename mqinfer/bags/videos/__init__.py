@@ -1,0 +1,1 @@
+"""Videos: files, and topics of recordings whose messages are packets of one."""
