@@ -35,7 +35,7 @@ _RAW = "sensor_msgs/msg/Image"
 _COMPRESSED = "sensor_msgs/msg/CompressedImage"
 IMAGE_TYPES = (_RAW, _COMPRESSED)
 PICTURE_TYPES = (*IMAGE_TYPES, *VIDEO_TYPES)
-"""Of topics that frames are made of."""
+"""Types of the topics that frames are made of."""
 _SQLITE_HEAD = 100  # bytes
 _LONGEST = 256
 """Characters of an encoding that are kept, of which errors name it."""

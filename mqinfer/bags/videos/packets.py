@@ -26,7 +26,7 @@ DEFINITIONS = {
     VIDEO_TYPES[2]: "std_msgs/Header header\nint32 width\nint32 height\nstring encoding\nuint64 pts\nuint8 flags\n"
     "bool is_bigendian\nuint8[] data\n",
 }
-"""Of the types of ROS, for recordings without definitions."""
+"""Definitions of the types of ROS, for recordings without definitions."""
 FOXGLOVE_ENCODINGS = ("protobuf", "json")
 CODECS = ("h264", "hevc", "av1", "vp9")
 _NAMES = {"264": "h264", "265": "hevc", "hevc": "hevc", "av1": "av1", "vp9": "vp9"}
