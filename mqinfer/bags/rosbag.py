@@ -275,14 +275,12 @@ def _open(path: Path, resources: ExitStack) -> AnyReader:
         store = get_typestore(Stores.ROS2_HUMBLE)
         for name, definition in DEFINITIONS.items():
             store.register(get_types_from_msg(definition, name))
-        files = [McapFile(each) if each.suffix == ".mcap" else each for each in _files_to_read(path, resources)]
+        files = list(map(_any_profile, _files_to_read(path, resources)))
         reader = AnyReader(files, default_typestore=store)
         if len(_contents(path)) > _MOST_OPEN:
             _open_late(reader)
         resources.enter_context(reader)
-        is_foreign = any(isinstance(each, McapFile) and each.is_foreign for each in files)
-        if (reader.connections or is_foreign) and not any(map(_is_readable, reader.connections)):
-            raise SourceError(f"{path}: {advise(path)}")
+        _check_readable(path, files, reader)
         _check_overlap(path, reader)
         return reader
 
@@ -343,6 +341,17 @@ def _open_late(reader: AnyReader) -> None:
 def _encoding(connection: Connection) -> str:
     """Return the encoding of its messages: `cdr`, `ros1`, or another one in an MCAP file."""
     return str(getattr(connection.ext, "serialization_format", "ros1"))
+
+
+def _any_profile(file: Path) -> Path:
+    return McapFile(file) if file.suffix == ".mcap" else file
+
+
+def _check_readable(path: Path, files: Sequence[Path], reader: AnyReader) -> None:
+    """Raise for MCAP files of which no topic can be read."""
+    is_foreign = any(isinstance(each, McapFile) and each.is_foreign for each in files)
+    if (reader.connections or is_foreign) and not any(map(_is_readable, reader.connections)):
+        raise SourceError(f"{path}: {advise(path)}")
 
 
 def _is_readable(connection: Connection) -> bool:

@@ -168,7 +168,7 @@ class _Videos:
         self._path, self._begin, self._now = bag.path, begin or 0, 0
         self._packets: Counter[str] = Counter()
         videos = [each for each in connections if message_type(each) in VIDEO_TYPES]
-        self._topics = {name: VideoTopic(f"{bag.path}: {name}") for name in sorted({each.topic for each in videos})}
+        self._topics = {name: VideoTopic(f"{bag.path}: {name}") for name in _video_topics(videos)}
         for name, topic in self._topics.items() if begin is not None else ():
             own = [each for each in videos if each.topic == name]
             for connection, time, raw in bag.messages(own, _key_before(bag, own, self._begin), begin):
@@ -233,9 +233,12 @@ def _choose(bag: Rosbag, wanted: Sequence[str]) -> list[Connection]:
         raise SourceError(f"{bag.path}: no image topic {', '.join(missing)}; its image topics are {_some(names)}")
     _check_count(bag, len(wanted or names), "image topics", _MOST_TOPICS)
     chosen = [each for each in images if not wanted or each.topic in wanted]
-    videos = {each.topic for each in chosen if message_type(each) in VIDEO_TYPES}
-    _check_count(bag, len(videos), "topics of videos", _MOST_VIDEOS)
+    _check_count(bag, len(_video_topics(chosen)), "topics of videos", _MOST_VIDEOS)
     return chosen
+
+
+def _video_topics(connections: Iterable[Connection]) -> list[str]:
+    return sorted({each.topic for each in connections if message_type(each) in VIDEO_TYPES})
 
 
 def _some(names: Iterable[str]) -> str:
