@@ -344,7 +344,7 @@ def _encoding(connection: Connection) -> str:
 
 
 def _any_profile(file: Path) -> Path:
-    return McapFile(file) if file.suffix == ".mcap" else file
+    return McapFile(file) if file.suffix == ".mcap" and file.is_file() else file  # a folder may be named so
 
 
 def _check_readable(path: Path, files: Sequence[Path], reader: AnyReader) -> None:
