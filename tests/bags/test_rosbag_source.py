@@ -70,8 +70,8 @@ def test_ros1(tmp_path: Path, write_ros1: Write, drive: Drive, compression: str)
 @pytest.mark.parametrize("storage", ["sqlite3", "mcap"])
 @pytest.mark.parametrize("zstd", ["none", "file", "message"])
 def test_ros2_folder(tmp_path: Path, write_ros2: Write, drive: Drive, storage: str, zstd: str) -> None:
-    """A ROS 2 folder gives the same frames in both storages, plain and compressed by file or message."""
-    assert_same(read(write_ros2(tmp_path / "drive.mcap", drive, storage, zstd)), drive)  # a folder, whatever its name says
+    """A ROS 2 folder of any name gives the same frames in both storages, plain and compressed by file or message."""
+    assert_same(read(write_ros2(tmp_path / "drive.mcap", drive, storage, zstd)), drive)
 
 
 def test_mcap_chunk_compression(tmp_path: Path, write_ros2: Write, drive: Drive) -> None:

@@ -89,10 +89,12 @@ def test_a_thousand_answers_while_worker_and_broker_are_killed(
     sanitizers: str, write_echo: Callable[..., Path], unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     """Each of 1,000 requests gets its own result, once, while the worker is killed four times and the broker twice."""
-    live = built(sanitizers, "live") / "live"
+    live: list[str | Path] = [built(sanitizers, "live") / "live"]
+    if sanitizers == "thread":  # its shadow memory lies where kernels of 2024 and later put libraries at random
+        live = ["setarch", "--addr-no-randomize", *live]
     root = unique("test")
     told = output_while_killed(
-        write_echo("echo", delay_ms=4), root, tmp_path / "log", lambda url: [live, "many", url, root, "1000"]
+        write_echo("echo", delay_ms=4), root, tmp_path / "log", lambda url: [*live, "many", url, root, "1000"]
     )
     *_, said, last = told.splitlines()
     assert said == "answered=1000 wrong=0 twice=0"
