@@ -37,7 +37,7 @@ class FolderSource:
         pictures = list_pictures(path)
         if not pictures:
             raise SourceError(
-                f"{path}: neither a bag (no metadata.yaml, .mcap or .db3) nor a folder of JPEG or PNG files"
+                f"{path}: neither a bag (no metadata.yaml, .mcap, .db3 or .bag) nor a folder of JPEG or PNG files"
             )
         begin, end = span.bounds(0)
         self._pictures = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -41,12 +42,13 @@ class BagInfo:
     streams: tuple[StreamInfo, ...]
 
 
-def describe(spec: str, seconds: float = 3.0) -> BagInfo:
+def describe(spec: str, seconds: float = 3.0, more: Sequence[str] = ()) -> BagInfo:
     """Describe a bag, video, folder, camera, or what a ROS 2 system publishes; one message of each topic is decoded.
 
     Args:
         spec: As for `open_source`, or `ros2:` for all topics.
         seconds: How long ROS 2 is watched.
+        more: Further files of a bag.
 
     Raises:
         SourceError: It does not exist or cannot be read.
@@ -57,7 +59,7 @@ def describe(spec: str, seconds: float = 3.0) -> BagInfo:
         return BagInfo(spec, where, None, None, seconds, sum(each.count or 0 for each in streams), streams)
     path = None if is_live(spec) else Path(spec)
     if path is not None and is_bag(path):
-        return _describe_bag(spec, path)
+        return _describe_bag([path, *map(Path, more)])
     with closing(open_source(spec)) as source:
         (stream,) = source.streams()
     size = None if path is None else _size(path)
@@ -110,11 +112,12 @@ def _camera(stream: StreamInfo) -> str:
     return f"{camera.distortion_model or 'no distortion'}, f {camera.intrinsic[0]:.1f}{other}"
 
 
-def _describe_bag(spec: str, path: Path) -> BagInfo:
-    with closing(Rosbag(path)) as bag:
+def _describe_bag(paths: Sequence[Path]) -> BagInfo:
+    with closing(Rosbag(*paths)) as bag:
         times = bag.times()
         start, duration = (None, 0.0) if times is None else (times[0], (times[1] - times[0]) / 1e9)
-        return BagInfo(spec, bag.kind, _size(path), start, duration, bag.message_count, describe_topics(bag))
+        size = sum(map(_size, paths))
+        return BagInfo(bag.name, bag.kind, size, start, duration, bag.message_count, describe_topics(bag))
 
 
 def _size(path: Path) -> int:

@@ -46,7 +46,9 @@ _LEFT = 1 << 28
 _PIECE = 1 << 24
 """Bytes of it that are unpacked at a time."""
 _MOST_OPEN = 16
-"""Files of a bag that are open together; of a bag of more, each is open while it is read."""
+"""Files of a bag that are open together; of a ROS 2 bag of more, each is open while it is read."""
+_ALONE = 2
+"""Owners of connections that one file has."""
 
 
 def message_type(connection: Connection) -> str:
@@ -71,21 +73,33 @@ class Rosbag:
 
     Args:
         path: The bag.
+        more: Further files of the same recording, of the same kind.
 
     Raises:
         SourceError: It is damaged, cut off, or not a bag.
         MissingExtra: rosbags is not installed.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *more: Path) -> None:
         self.path = path
+        self.name = f"{path} and {len(more)} more" if more else str(path)
         self._resources = ExitStack()
         with ExitStack() as rollback:
             rollback.callback(self._resources.close)
-            with foreign_errors(path):
-                self._states = _sqlite_states(path)
-            self._reader = _open(path, self._resources)
+            self._states: dict[Path, tuple[int, int]] = {}
+            files: list[tuple[Path, Path]] = []
+            for each in (path, *more):
+                with foreign_errors(each):
+                    self._states |= _sqlite_states(each)
+                    files += _files_to_read(each, self._resources)
+            self._reader = _open(path, [file for _, file in files], self._resources)
             rollback.pop_all()
+        readers: Sequence[Any] = self._reader.readers
+        self._places = {
+            id(owner): place
+            for reader, (place, _) in zip(readers, files, strict=True)
+            for owner in (reader, getattr(reader, "storage", reader))  # either may own connections
+        }
 
     @property
     def kind(self) -> str:
@@ -165,18 +179,31 @@ class Rosbag:
     def _messages(
         self, connections: Sequence[Connection], start: int | None, stop: int | None
     ) -> Iterator[tuple[Connection, int, bytes]]:
-        """Yield messages by log time; files whose times do not overlap are read one behind the other."""
+        """Yield messages by log time; files whose times do not overlap are read one behind the other.
+
+        Raises:
+            SourceError: A file that is read alone is damaged; the error names it.
+        """
         together: list[list[Any]] = []
         end = -1
         readers: Sequence[Any] = self._reader.readers
         for reader in sorted(readers, key=lambda each: each.start_time):
-            if reader.start_time >= end:
+            if reader.start_time >= end - 1:  # of messages with one log time, those of the file before come first
                 together.append([])
             end = max(end, reader.end_time)
             together[-1] += [reader, getattr(reader, "storage", reader)]  # either may own connections
         for owners in together:
             if chosen := [each for each in connections if each.owner in owners]:
-                yield from self._reader.messages(chosen, start=start, stop=stop)
+                try:
+                    with foreign_errors(self._place(chosen[0]) if len(owners) == _ALONE else self.path):
+                        yield from self._reader.messages(chosen, start=start, stop=stop)
+                finally:
+                    for reader in owners if not self._reader.is2 and len(readers) > 1 else ():
+                        reader.current_chunk = (-1, BytesIO())  # no more is unpacked than of one file
+
+    def _place(self, connection: Connection) -> Path:
+        """Return the file, or the folder with its metadata, that a connection is of."""
+        return self._places.get(id(connection.owner), self.path)
 
     def count_before(self, connections: Sequence[Connection], stop: int) -> Counter[str]:
         """Count the messages before a log time by topic: by the index of a ROS 1 bag, else by reading over them.
@@ -200,7 +227,7 @@ class Rosbag:
         Raises:
             SourceError: The bytes are not such a message, or the type is not known.
         """
-        with foreign_errors(self.path, connection.topic):
+        with foreign_errors(self._place(connection), connection.topic):
             return self._reader.deserialize(raw, message_type(connection))
 
     def image(self, connection: Connection, raw: bytes) -> StampedImage:
@@ -210,7 +237,7 @@ class Rosbag:
             SourceError: The bytes are not such a message, or the codec is not known.
         """
         kind = message_type(connection)
-        with foreign_errors(self.path, connection.topic):
+        with foreign_errors(self._place(connection), connection.topic):
             message: Any = (
                 read_foxglove(raw, _encoding(connection)) if kind == FOXGLOVE else self._reader.deserialize(raw, kind)
             )
@@ -223,12 +250,12 @@ class Rosbag:
         try:
             return StampedImage(capture_time_ns, header.frame_id, CompressedImage(codec_of(name), message.data.data))
         except SourceError as error:
-            raise SourceError(f"{self.path}: {connection.topic}: {error}") from None
+            raise SourceError(f"{self._place(connection)}: {connection.topic}: {error}") from None
 
     def camera(self, connection: Connection, raw: bytes) -> CameraInfo | None:
         """Decode the message of a calibration; None, with a warning, if the bytes are no such message."""
         try:
-            with foreign_errors(self.path, connection.topic):
+            with foreign_errors(self._place(connection), connection.topic):
                 return calibration(self._reader.deserialize(raw, message_type(connection)))
         except SourceError as error:  # the pictures beside it are whole
             log.warning("a calibration is passed over: %s", error)
@@ -263,7 +290,7 @@ def image_of(message: Any) -> RawImage | CompressedImage:
     )
 
 
-def _open(path: Path, resources: ExitStack) -> AnyReader:
+def _open(path: Path, files: Sequence[Path], resources: ExitStack) -> AnyReader:
     try:
         from rosbags.highlevel import AnyReader
         from rosbags.typesys import Stores, get_types_from_msg, get_typestore
@@ -275,9 +302,9 @@ def _open(path: Path, resources: ExitStack) -> AnyReader:
         store = get_typestore(Stores.ROS2_HUMBLE)
         for name, definition in DEFINITIONS.items():
             store.register(get_types_from_msg(definition, name))
-        files = list(map(_any_profile, _files_to_read(path, resources)))
+        files = list(map(_any_profile, files))
         reader = AnyReader(files, default_typestore=store)
-        if len(_contents(path)) > _MOST_OPEN:
+        if max(len(files), len(_contents(path))) > _MOST_OPEN:
             _open_late(reader)
         resources.enter_context(reader)
         _check_readable(path, files, reader)
@@ -482,8 +509,8 @@ def _storage_of(path: Path) -> str:
     return next((_STORAGES[suffix] for suffix in suffixes if suffix in _STORAGES), "")
 
 
-def _files_to_read(path: Path, resources: ExitStack) -> list[Path]:
-    """Return the paths for rosbags' reader: a folder with metadata, or storage files.
+def _files_to_read(path: Path, resources: ExitStack) -> list[tuple[Path, Path]]:
+    """Return what errors name, and the paths for rosbags' reader: a folder with metadata, or storage files.
 
     Args:
         path: The bag.
@@ -492,15 +519,19 @@ def _files_to_read(path: Path, resources: ExitStack) -> list[Path]:
     if path.is_dir():
         metadata = path / "metadata.yaml"
         if not metadata.exists():
-            return _storage_files(path)
+            for left in path.glob("*.bag.active"):
+                log.warning("%s is not read: it was not closed; mqinfer bag repair makes a whole bag of it", left)
+            return [(each, each) for each in _storage_files(path)]
         if (size := metadata.stat().st_size) > METADATA:
             raise SourceError(f"{metadata} has {size} bytes; expected at most {METADATA}; name single files of the bag")
-        return [path]
-    return [_unpack(path, resources)] if _is_zipped(path) else [path]
+        return [(path, path)]
+    return [(path, _unpack(path, resources) if _is_zipped(path) else path)]
 
 
 def _storage_files(folder: Path) -> list[Path]:
-    return [each for each in _contents(folder) if each.suffix in _STORAGES]
+    files = _contents(folder)
+    of_ros2 = [each for each in files if each.suffix in _STORAGES]
+    return of_ros2 or [each for each in files if each.suffix == ".bag"]
 
 
 def _contents(path: Path) -> list[Path]:

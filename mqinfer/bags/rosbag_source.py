@@ -38,6 +38,7 @@ class RosbagSource:
 
     Args:
         path: The bag; see `mqinfer.bags.rosbag.Rosbag`.
+        more: Further files of the same recording.
         topics: Image topics to read; empty for all.
         span: The part to read, counted from the first frame of these topics by log time.
         depth: Whether depth pictures are read where no topics are named.
@@ -48,10 +49,12 @@ class RosbagSource:
         MissingExtra: rosbags is not installed.
     """
 
-    def __init__(self, path: Path, *, topics: Sequence[str] = (), span: TimeRange = WHOLE, depth: bool = True) -> None:
+    def __init__(
+        self, path: Path, *more: Path, topics: Sequence[str] = (), span: TimeRange = WHOLE, depth: bool = True
+    ) -> None:
         self._span = span
         with ExitStack() as rollback:
-            self._bag = Rosbag(path)
+            self._bag = Rosbag(path, *more)
             rollback.callback(self._bag.close)
             self._connections = _choose(self._bag, topics)
             if not (topics or depth):
@@ -110,13 +113,13 @@ class RosbagSource:
         if missing:
             held = ", ".join(f"{lost} of {stated[topic]} on {topic}" for topic, lost in sorted(missing.items()))
             raise SourceError(
-                f"{self._bag.path}: frames are missing: {held}; the bag is damaged, and what can be read of it is "
+                f"{self._bag.name}: frames are missing: {held}; the bag is damaged, and what can be read of it is "
                 "found by: mqinfer bag repair FILE NEW"
             )
         known = sum(each.msgcount for each in self._bag.connections)
         if (strangers := self._bag.message_count - known) <= 0 or (counts and not known):  # counts may be left out
             return
-        what = f"{self._bag.path}: messages that belong to none of its topics, and are not read: {strangers}"
+        what = f"{self._bag.name}: messages that belong to none of its topics, and are not read: {strangers}"
         if not counts:
             raise SourceError(f"{what}; the bag is damaged")
         log.warning("%s", what)
@@ -165,10 +168,10 @@ class _Videos:
     """Decodes the topics that are videos, each from the key frame before the first instant on."""
 
     def __init__(self, bag: Rosbag, connections: Sequence[Connection], begin: int | None) -> None:
-        self._path, self._begin, self._now = bag.path, begin or 0, 0
+        self._path, self._begin, self._now = bag.name, begin or 0, 0
         self._packets: Counter[str] = Counter()
         videos = [each for each in connections if message_type(each) in VIDEO_TYPES]
-        self._topics = {name: VideoTopic(f"{bag.path}: {name}") for name in _video_topics(videos)}
+        self._topics = {name: VideoTopic(f"{bag.name}: {name}") for name in _video_topics(videos)}
         for name, topic in self._topics.items() if begin is not None else ():
             own = [each for each in videos if each.topic == name]
             for connection, time, raw in bag.messages(own, _key_before(bag, own, self._begin), begin):
@@ -228,9 +231,9 @@ def _choose(bag: Rosbag, wanted: Sequence[str]) -> list[Connection]:
     names = sorted({each.topic for each in images})
     if not images:
         held = _some(f"{each.topic} ({each.msgtype})" for each in bag.connections) or "none"
-        raise SourceError(f"{bag.path}: this bag has no image topic; its topics: {held}")
+        raise SourceError(f"{bag.name}: this bag has no image topic; its topics: {held}")
     if missing := sorted(set(wanted) - set(names)):
-        raise SourceError(f"{bag.path}: no image topic {', '.join(missing)}; its image topics are {_some(names)}")
+        raise SourceError(f"{bag.name}: no image topic {', '.join(missing)}; its image topics are {_some(names)}")
     _check_count(bag, len(wanted or names), "image topics", _MOST_TOPICS)
     chosen = [each for each in images if not wanted or each.topic in wanted]
     _check_count(bag, len(_video_topics(chosen)), "topics of videos", _MOST_VIDEOS)
@@ -250,7 +253,7 @@ def _some(names: Iterable[str]) -> str:
 
 def _check_count(bag: Rosbag, topics: int, kind: str, most: int) -> None:
     if topics > most:
-        raise SourceError(f"{bag.path}: {topics} {kind}; at most {most} are read together; name those to read: --topic")
+        raise SourceError(f"{bag.name}: {topics} {kind}; at most {most} are read together; name those to read: --topic")
 
 
 def _without_depth(bag: Rosbag, connections: list[Connection]) -> list[Connection]:
@@ -262,11 +265,11 @@ def _without_depth(bag: Rosbag, connections: list[Connection]) -> list[Connectio
     left = [each for each in connections if each.topic not in depth]
     if not left:
         raise ConfigError(
-            f"{bag.path}: all its pictures are depth pictures; if the model takes depth, name them: {named}"
+            f"{bag.name}: all its pictures are depth pictures; if the model takes depth, name them: {named}"
         )
     log.warning(
         "%s: depth pictures are left out: %s; if the model takes depth, name them: %s",
-        bag.path,
+        bag.name,
         ", ".join(depth),
         named,
     )

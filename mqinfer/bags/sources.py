@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from mqinfer.bags.live.camera import CameraSource, without_login
 from mqinfer.bags.live.rclpy_source import RclpySource
 from mqinfer.bags.live.returning import ReturningSource
 from mqinfer.bags.ros2.source import Ros2Source
-from mqinfer.bags.rosbag import is_bag
+from mqinfer.bags.rosbag import Rosbag, is_bag
 from mqinfer.bags.rosbag_source import RosbagSource
 from mqinfer.bags.several import LiveSources, MergedSources, NamedSource
 from mqinfer.bags.videos.source import VIDEO_SUFFIXES, VideoSource
@@ -66,9 +68,9 @@ def open_sources(  # noqa: PLR0913 - what may be said of sources
     Args:
         specs: Bags, videos, folders of pictures and pictures, by their paths; or live sources: `camera:0`, URLs of
             network cameras, `ros2:TOPIC`, `rclpy:TOPIC`. With `NAME=` before it a source's stream has that name, or,
-            where there are several, names below it.
+            where there are several, names below it. Bags may be the files of one recording; see `recordings`.
         topics: Image topics of bags; empty for all.
-        span: What to read of each.
+        span: What to read of each recording.
         depth: Whether a bag's depth pictures are read where no topics are named.
         is_stopped: Asked by live sources before each frame, and while they are away; True ends the frames.
         waits: Whether live sources may be away at the start, too.
@@ -83,16 +85,16 @@ def open_sources(  # noqa: PLR0913 - what may be said of sources
     if live:
         _refuse_topics(live[0], topics)
     if not live:
-        recordings = _recordings(specs, partial(_recording, topics=topics, span=span, depth=depth))
-        return _SomeFrames(recordings, specs, span, lambda: False)
+        opened = _open_recordings(specs, partial(_recording, topics=topics, span=span, depth=depth))
+        return _SomeFrames(opened, specs, span, lambda: False)
     if len(live) < len(specs):
         raise ConfigError(f"{', '.join(specs)}: live sources and recordings have different clocks; replay them apart")
     with ExitStack() as rollback:
-        opened = []
+        found = []
         for spec in specs:
-            opened.append(_live(spec, span, is_stopped, waits=waits))
-            rollback.callback(opened[-1].close)
-        source = opened[0] if len(opened) == 1 else LiveSources(opened)
+            found.append(_live(spec, span, is_stopped, waits=waits))
+            rollback.callback(found[-1].close)
+        source = found[0] if len(found) == 1 else LiveSources(found)
         rollback.pop_all()
     return _SomeFrames(source, specs, span, is_stopped)
 
@@ -140,12 +142,89 @@ class _SomeFrames:
         self._source.close()
 
 
-def _recordings(specs: Sequence[str], open_one: Callable[[str], FrameSource]) -> FrameSource:
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What tells whether a bag is of the same recording as another one.
+
+    Attributes:
+        kind: Its format in words.
+        topics: All its topics.
+        times: Log times of its first and its last message, in nanoseconds.
+    """
+
+    kind: str
+    topics: frozenset[str]
+    times: tuple[int, int]
+
+    def is_of(self, other: Extent) -> bool:
+        """Return whether both are of one kind and have a topic in common."""
+        return self.kind == other.kind and not self.topics.isdisjoint(other.topics)
+
+    def overlaps(self, other: Extent) -> bool:
+        """Return whether their times overlap by more than an instant."""
+        return self.times[0] < other.times[1] and other.times[0] < self.times[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A recording among sources.
+
+    Attributes:
+        name: That was given to it; empty for none.
+        files: Paths: a bag may have several.
+        extents: Of each of them, where that is asked for.
+    """
+
+    name: str
+    files: list[str]
+    extents: list[Extent] = field(default_factory=list)
+
+    def goes_on(self, name: str, extent: Extent) -> bool:
+        """Return whether a bag of this name is another file of it."""
+        is_own = name == self.name and any(map(extent.is_of, self.extents))
+        return is_own and not any(map(extent.overlaps, self.extents))
+
+
+def recordings(specs: Sequence[str]) -> list[Recording]:
+    """Return the recordings that sources are.
+
+    Bags of one kind are files of one recording if they have a topic in common, their times do not overlap,
+    and no other names were given to them.
+
+    Raises:
+        SourceError: One does not exist, or is a bag that can't be read.
+    """
+    found: list[Recording] = []
+    pairs = list(map(_name_and_source, specs))
+    extents = _extents(pairs) if len(pairs) > 1 else {}
+    for name, file in pairs:
+        extent = extents.get((name, file))
+        own = next((each for each in found if extent and each.goes_on(name, extent)), None)
+        if own is None:
+            own = Recording(name, [])
+            found.append(own)
+        own.files.append(file)
+        own.extents.extend([extent] if extent else [])
+    return found
+
+
+def _extents(pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Extent]:
+    """Look into the bags beside which there is another one of that name."""
+    bags = dict.fromkeys(pair for pair in pairs if not is_live(pair[1]) and is_bag(Path(pair[1])))
+    names = Counter(name for name, _ in bags)
+    return {pair: _extent(Path(pair[1])) for pair in bags if names[pair[0]] > 1}
+
+
+def _extent(path: Path) -> Extent:
+    with closing(Rosbag(path)) as bag:
+        return Extent(bag.kind, frozenset(each.topic for each in bag.connections), bag.times() or (0, 0))
+
+
+def _open_recordings(specs: Sequence[str], open_one: Callable[[Sequence[str]], FrameSource]) -> FrameSource:
     with ExitStack() as rollback:
         opened: list[FrameSource] = []
-        for spec in specs:
-            name, path = _name_and_source(spec)
-            source = open_one(path)
+        for recording in recordings(specs):
+            name, source = recording.name, open_one(recording.files)
             rollback.callback(source.close)
             opened.append(NamedSource(name, source) if name else source)
         together = opened[0] if len(opened) == 1 else MergedSources(opened)
@@ -153,10 +232,10 @@ def _recordings(specs: Sequence[str], open_one: Callable[[str], FrameSource]) ->
     return together
 
 
-def _recording(spec: str, topics: Sequence[str], span: TimeRange, *, depth: bool) -> FrameSource:
-    path = Path(spec)
+def _recording(files: Sequence[str], topics: Sequence[str], span: TimeRange, *, depth: bool) -> FrameSource:
+    path, spec = Path(files[0]), files[0]
     if is_bag(path):
-        return RosbagSource(path, topics=topics, span=span, depth=depth)
+        return RosbagSource(*map(Path, files), topics=topics, span=span, depth=depth)
     _refuse_topics(spec, topics)
     if path.is_dir() or path.suffix.lower() in PICTURE_SUFFIXES:
         return FolderSource(path, span=span)

@@ -20,17 +20,23 @@ app = typer.Typer(no_args_is_help=True)
 @app.command()
 def info(
     file: Annotated[
-        str,
-        typer.Argument(help="A bag, video, folder or camera; ros2: or ros2:TOPIC for a running ROS 2."),
+        list[str],
+        typer.Argument(
+            help="A bag, or the files of one that was split; a video, folder or camera; ros2: or ros2:TOPIC for a "
+            "running ROS 2."
+        ),
     ],
     duration: Annotated[float, typer.Option(help="How long to watch a ROS 2 system, in seconds.", min=0.1)] = 3,
 ) -> None:
     """List the topics of a recording or a running ROS 2 with their encodings, sizes, counts and rates."""
     from mqinfer.bags.info import describe, headline, table
+    from mqinfer.bags.sources import Recording, recordings
 
-    found, console = describe(file, duration), table_console()
-    console.print(printable(headline(found)), soft_wrap=True)
-    console.print(table(found))
+    console = table_console()
+    for each in recordings(file) if len(file) > 1 else [Recording("", file)]:
+        found = describe(each.files[0], duration, each.files[1:])
+        console.print(printable(headline(found)), soft_wrap=True)
+        console.print(table(found))
 
 
 @app.command()

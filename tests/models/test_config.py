@@ -158,8 +158,13 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
 def test_triton_keys_without_effect_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A configuration that Triton accepts loads; the log has the keys without effect."""
     with caplog.at_level(logging.WARNING, "mqinfer.models"):
-        read(tmp_path, "[sequence_batching]\n[optimization.cuda]")
-    assert "without effect here: sequence_batching, optimization.cuda" in caplog.text
+        read(
+            tmp_path,
+            "[sequence_batching]\n[dynamic_batching.default_queue_policy]\nallow_timeout_override = true\n"
+            "[optimization.cuda]",
+        )
+    queued = "dynamic_batching.default_queue_policy.allow_timeout_override"
+    assert f"without effect here: sequence_batching, {queued}, optimization.cuda" in caplog.text
 
 
 @given(st.sets(st.integers(0, 50), min_size=1), st.integers(1, 60))

@@ -52,7 +52,7 @@ dynamic_batching {
   preserve_ordering: true
   priority_levels: 2
   default_priority_level: 2
-  default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 5000 allow_timeout_override: true }
+  default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 5000 }
   priority_queue_policy { key: 1 value { max_queue_size: 16 } }
   priority_queue_policy: [ { key: 2 value: { timeout_action: REJECT } } ]
 }
@@ -93,7 +93,7 @@ def test_every_key_arrives(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
         preserve_ordering=True,
         priority_levels=2,
         default_priority_level=2,
-        default_queue_policy=QueuePolicy(TimeoutAction.DELAY, 5000, allow_timeout_override=True),
+        default_queue_policy=QueuePolicy(TimeoutAction.DELAY, 5000),
         priority_queue_policy={1: QueuePolicy(max_queue_size=16), 2: QueuePolicy()},
     )
     tensorrt = Accelerator("tensorrt", {"precision_mode": "FP16", "max_workspace_size_bytes": "1073741824"})

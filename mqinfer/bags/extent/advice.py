@@ -78,6 +78,8 @@ def _is_whole(file: Path) -> bool:
     """Return whether a file has the begin of its kind and, where it can be told, its end."""
     head, tail = _ends(file)
     magic = _MAGIC[file.suffix][0]
+    if file.suffix == ".bag":
+        return _has_index(file)
     if magic != ZSTD_MAGIC:
         return head.startswith(magic) and (magic != _MCAP_MAGIC or tail == magic)
     try:
@@ -87,6 +89,17 @@ def _is_whole(file: Path) -> bool:
     except Exception:  # noqa: BLE001 - whatever is raised on damage, or backports.zstd is not installed
         return False
     return True
+
+
+def _has_index(file: Path) -> bool:
+    """Return whether a ROS 1 bag was closed, and is not cut off: its index stands at its end."""
+    from rosbags.rosbag1 import Reader
+
+    try:
+        with Reader(file):
+            return True
+    except Exception:  # noqa: BLE001 - whatever parsers raise on damage
+        return False
 
 
 def _about_foreign(kind: str, head: bytes) -> str:

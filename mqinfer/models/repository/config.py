@@ -46,14 +46,12 @@ class QueuePolicy:
 
     Attributes:
         timeout_action: Reject a request that waited too long, or run it after everything else.
-        default_timeout_microseconds: How long a request may wait; 0: no limit.
-        allow_timeout_override: Whether a request may set a shorter one.
+        default_timeout_microseconds: How long a request may wait, which may set a shorter one; 0: no limit.
         max_queue_size: How many may wait; 0: as many as the worker accepts.
     """
 
     timeout_action: TimeoutAction = TimeoutAction.REJECT
     default_timeout_microseconds: Count = 0
-    allow_timeout_override: bool = False
     max_queue_size: Count = 0
 
 

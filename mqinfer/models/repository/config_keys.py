@@ -147,7 +147,7 @@ _TENSOR = table_of(
     format=_layout,
     ignored=("optional", "is_shape_tensor", "allow_ragged_batch", "is_non_linear_format_io"),
 )
-_QUEUE_POLICY = table_of(QueuePolicy)
+_QUEUE_POLICY = table_of(QueuePolicy, ignored=("allow_timeout_override",))
 _INSTANCE_GROUP = table_of(
     InstanceGroup,
     _group,
@@ -192,7 +192,7 @@ _MODEL: dict[str, Check] = {
     "backend": text,
     "platform": text,
     "max_batch_size": integer(0),
-    "dynamic_batching": table_of(DynamicBatching, priority_queue_policy=_levels),
+    "dynamic_batching": table_of(DynamicBatching, default_queue_policy=_QUEUE_POLICY, priority_queue_policy=_levels),
     "instance_group": one_or_more(_INSTANCE_GROUP),
     "version_policy": table(_VERSIONS, _policy),
     "model_warmup": _warm_up,
