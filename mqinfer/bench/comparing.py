@@ -30,7 +30,6 @@ ROLES = ("client", "broker", "gateway", "worker")
 _PERCENTILES = (50, 95, 99)
 _WARM_UP = 0.2
 """Time before the first round that is not counted, as a share of a turn."""
-_MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,11 +244,8 @@ class Comparison:
 
     def _time_left(self) -> str:
         left = self._spent / self._taken * (self._turns - self._taken)
-        return (
-            f"turn {self._taken} of {self._turns}, about {left / 60:.0f} min left"
-            if left >= 90
-            else (f"turn {self._taken} of {self._turns}, about {left:.0f} s left")
-        )
+        about = f"{left / 60:.0f} min" if left >= 90 else f"{left:.0f} s"
+        return f"turn {self._taken} of {self._turns}, about {about} left"
 
 
 def _check(contestant: Contestant, workload: Workload, *, is_first: bool) -> None:
@@ -368,5 +364,5 @@ def _taken(rounds: Sequence[ComparedRound]) -> dict[str, Cell]:
     for role in rounds[0].cpu_s:
         spent = [found.cpu_s[role] / max(1, found.turn.results) for found in rounds]
         figures[f"{role} CPU ms"] = 1000 * median(spent)
-        figures[f"{role} MiB"] = median(found.peaks[role] for found in rounds) / _MIB
+        figures[f"{role} MiB"] = median(found.peaks[role] for found in rounds) / 2**20
     return figures

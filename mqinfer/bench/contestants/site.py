@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self, TypeVar
 
 from mqinfer.bench.contestants import gateway, model_server, script
-from mqinfer.bench.contestants.secure import SecureBroker
+from mqinfer.bench.contestants.secure import secure_broker
 from mqinfer.bench.contestants.triton import find_packages, triton_server
 from mqinfer.bench.contestants.ways import Target
 from mqinfer.bench.processes import Program, worker_processes, worker_specs
@@ -74,8 +74,8 @@ class Site:
     @cached_property
     def secure(self) -> tuple[Target, Pids]:
         """The same over TLS, with certificates on both sides and rules of access."""
-        broker = self.use(SecureBroker(self._vehicles + 1))
-        return broker.target, {"broker": [broker.pid], "worker": self.serve(self.workload, broker.worker_address)}
+        target, pid, address = self.use(secure_broker(self._vehicles + 1))
+        return target, {"broker": [pid], "worker": self.serve(self.workload, address)}
 
     @cached_property
     def gateway(self) -> tuple[Mapping[str, int], Pids]:
