@@ -22,8 +22,6 @@ from mqinfer.lab.report_files import Report
 from mqinfer.lab.zoo import build
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["ADAPTIVE", "ALONE", "BatchingOptions", "measure_batching"]
-
 ADAPTIVE = "adaptive"
 ALONE = "max 1"
 

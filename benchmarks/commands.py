@@ -30,8 +30,6 @@ from mqinfer.lab.reports import as_json, as_markdown, print_grid, write_files
 from mqinfer.lab.zoo import build
 from mqinfer.protocol.errors import MqinferError
 
-__all__ = ["app", "main"]
-
 _BATCHING = BatchingOptions()
 _SCALE = ScaleOptions()
 _SOAK = SoakOptions()
@@ -58,7 +56,7 @@ def calls(
     write: Annotated[bool, typer.Option("--write", help="Make these the golden figures, which a test holds.")] = False,
 ) -> None:
     """Count calls, files, classes, functions and threads that a request and a replayed frame pass through."""
-    with _models(repository, ("small", "frame")) as models:
+    with _models(repository) as models:
         counted = count_calls(models)
     print_grid(calls_grid(counted), table_console())
     figures = figures_of(counted)
@@ -166,13 +164,13 @@ def main() -> None:
 
 
 @contextmanager
-def _models(repository: Path | None, workloads: Sequence[str]) -> Iterator[Path]:
-    """Yield a repository with the models of these workloads."""
+def _models(repository: Path | None) -> Iterator[Path]:
+    """Yield a repository with the models of the workloads `small` and `frame`."""
     if repository is not None:
         yield repository
         return
     with TemporaryDirectory(prefix="mqinfer-bench-") as folder:
-        build(Path(folder), [WORKLOADS[name] for name in workloads])
+        build(Path(folder), [WORKLOADS["small"], WORKLOADS["frame"]])
         yield Path(folder)
 
 

@@ -35,8 +35,6 @@ from mqinfer.lab.report_files import Report
 from mqinfer.lab.zoo.onnx_graph import OnnxGraph
 from mqinfer.protocol.errors import ConfigError, ModelFailed
 
-__all__ = ["ScaleOptions", "measure_scale", "measure_states"]
-
 _MODEL = "first_bytes"
 _WAITING = 1024
 """Requests of a vehicle at a time, more than there are within their timeout: none waits for another one."""

@@ -35,8 +35,6 @@ from mqinfer.protocol.states import (
 )
 from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome, Timings
 
-__all__ = ["Followed", "Rule", "SiteOptions", "follow"]
-
 _MODEL = "m"
 _STATES_S = 2.0
 

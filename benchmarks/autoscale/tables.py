@@ -13,8 +13,6 @@ from benchmarks.autoscale.rules import CHOSEN, CONTESTANTS
 from benchmarks.autoscale.simulation import Followed, SiteOptions, follow
 from mqinfer.lab.reports import Grid
 
-__all__ = ["STARTS_S", "Run", "chosen_grid", "play", "rules_grid"]
-
 STARTS_S = (5.0, 20.0)
 """Seconds until a worker serves: a small model with its engine at hand, and a large one or an image to fetch."""
 _IN_TIME = 0.99

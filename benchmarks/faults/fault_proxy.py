@@ -15,8 +15,6 @@ from typing import Any
 from benchmarks.faults.packet_filter import PacketFilter
 from mqinfer.bench.thin_link import Direction, ThinLink
 
-__all__ = ["FaultProxy", "Faults"]
-
 
 @dataclass(frozen=True, slots=True)
 class Faults:
@@ -55,16 +53,6 @@ class FaultProxy(ThinLink):
         """Accepted so far."""
         self.packets_dropped = 0
         """MQTT packets dropped for their type, in both directions."""
-
-    @property
-    def bytes_up(self) -> int:
-        """Bytes passed from clients to the broker."""
-        return self._up.passed
-
-    @property
-    def bytes_down(self) -> int:
-        """Bytes passed from the broker to clients."""
-        return self._down.passed
 
     def up(self, **faults: Any) -> None:
         """Set the faults from clients to the broker: fields of `Faults`; those left out are reset."""

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
+
 from benchmarks.faults.fault_proxy import FaultProxy
 from benchmarks.faults.figures import Figure
 from benchmarks.faults.packet_filter import PUBACK
@@ -27,8 +29,6 @@ from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.lab.profiling.memory import resident_bytes
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
-
-__all__ = ["SoakOptions", "soak"]
 
 _DELAY_MS = 20.0
 _WORKERS = 3
@@ -186,7 +186,8 @@ def _figures(
     row = f"soak of {options.seconds / 60:g} min, {options.rate:g}/s, a fault every {options.every:g} s or more"
     ok = counters.outcomes[Outcome.OK]
     settled = samples[int(_SETTLED * len(samples)) :]
-    slope = _slope([(at / 60, size / 2**20) for at, size, _ in settled])
+    minutes, sizes = [at / 60 for at, _, _ in settled], [size / 2**20 for _, size, _ in settled]
+    slope = np.polyfit(minutes, sizes, 1)[0] if len(settled) > 2 else 0.0
     files = [files for _, _, files in settled] or [0]
     times = "; ".join(f"{client.percentile(share) * 1e3:.0f} ms" for share in (0.5, 0.99, 0.9999))
     faults = ", ".join(f"{name} {times}" for name, times in sorted(injected.items()))
@@ -199,13 +200,3 @@ def _figures(
         Figure(row, "growth of the edge's memory", f"{slope:.2f} MB/min", "< 1 MB/min", slope < 1),
         Figure(row, "open files of the edge", f"{min(files)} to {max(files)}", "flat", max(files) - min(files) <= 20),
     ]
-
-
-def _slope(points: Sequence[tuple[float, float]]) -> float:
-    """Return the slope of the least-squares line; 0 where there are fewer than three points."""
-    if len(points) < 3:
-        return 0.0
-    mean_x = sum(x for x, _ in points) / len(points)
-    mean_y = sum(y for _, y in points) / len(points)
-    spread = sum((x - mean_x) ** 2 for x, _ in points)
-    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread

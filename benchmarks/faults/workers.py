@@ -28,8 +28,6 @@ from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import LinkError
 from mqinfer.protocol.topics import Topics
 
-__all__ = ["MODEL", "Workers", "run_and_fail", "write_echo"]
-
 MODEL = "echo"
 _READY_S = 60.0
 

@@ -1,8 +1,6 @@
 import pytest
-from typer.testing import CliRunner
 
 from benchmarks.batching import ADAPTIVE, ALONE, BatchingOptions, measure_batching
-from benchmarks.commands import app
 from mqinfer.protocol.errors import ConfigError
 
 
@@ -26,9 +24,3 @@ def test_all_settings_are_measured() -> None:
     ]
     assert all(float(row["least"] or 0) > 0 and row["failed"] == 0 for row in rows)
     assert all(row["times max 1"] == 1 for row in rows if row["contestant"] == ALONE)
-
-
-def test_a_workload_that_is_unknown_is_named() -> None:
-    """With those that there are."""
-    refused = CliRunner().invoke(app, ["batching", "--workload", "none"])
-    assert "no workload is called 'none'; expected one of small" in str(refused.exception)

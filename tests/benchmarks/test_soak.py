@@ -69,13 +69,6 @@ def test_all_faults_have_a_case() -> None:
     assert len(soak._FAULTS) == 9
 
 
-def test_growth_is_the_slope_of_the_best_line() -> None:
-    """In units of the second figure a unit of the first; fewer than three points say nothing."""
-    assert soak._slope([(0, 1), (1, 3), (2, 5)]) == pytest.approx(2.0)
-    assert soak._slope([(0, 5), (1, 4), (2, 6), (3, 5)]) == pytest.approx(0.2)
-    assert soak._slope([(0, 1), (1, 9)]) == 0.0
-
-
 @pytest.mark.full
 @pytest.mark.broker
 @pytest.mark.slow
