@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from msgspec import structs
@@ -26,6 +27,9 @@ from mqinfer.lab.report_files import Panel, Report
 from mqinfer.lab.reports import Cell, Grid, machine_sentence
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
+if TYPE_CHECKING:
+    import typer
+
 ROLES = ("client", "broker", "gateway", "worker")
 _PERCENTILES = (50, 95, 99)
 _WARM_UP = 0.2
@@ -33,18 +37,18 @@ _WARM_UP = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class LinkShape:
-    """The link between clients and servers; what is 0 does not limit it.
+class LinkOptions:
+    """The link between clients and what they ask; each field is an option of `bench compare`."""
 
-    Attributes:
-        mbit: Bandwidth each way, in Mbit/s.
-        delay_ms: Delay each way.
-        loss: Share of the packets that are lost, in percent.
-    """
-
-    mbit: float = 0.0
-    delay_ms: float = 0.0
-    loss: float = 0.0
+    mbit: Annotated[
+        float, typer.Option("--link-mbit", help="Bandwidth of the link each way, in Mbit/s; 0 for any.", min=0)
+    ] = 0
+    delay_ms: Annotated[
+        float, typer.Option("--link-delay", help="Delay of the link each way, in milliseconds.", min=0)
+    ] = 0
+    loss: Annotated[
+        float, typer.Option("--link-loss", help="Share of its packets that are lost, in percent.", min=0, max=50)
+    ] = 0.0
 
     @property
     def is_shaped(self) -> bool:
@@ -71,7 +75,7 @@ class CompareOptions:
     load: Load = field(default_factory=Load)
     callers: tuple[int, ...] = (1, 8)
     rounds: int = 3
-    link: LinkShape = field(default_factory=LinkShape)
+    link: LinkOptions = field(default_factory=LinkOptions)
     triton: Path | None = None
 
 
@@ -294,7 +298,7 @@ def _lasting(load: Load) -> str:
     return f"{length}, {load.rate:g} frames/s a vehicle" if load.rate else length
 
 
-def _link(link: LinkShape) -> str:
+def _link(link: LinkOptions) -> str:
     parts = [f"{link.mbit:g} Mbit/s"] * bool(link.mbit) + [f"{link.delay_ms:g} ms"] * bool(link.delay_ms)
     parts += [f"{link.loss:g} % lost"] * bool(link.loss)
     return f", link of {', '.join(parts)}" if parts else ""

@@ -8,7 +8,7 @@ from benchmarks.faults import soak
 from benchmarks.faults.soak import SoakOptions
 from benchmarks.relay import measure_relay
 
-SHORT = SoakOptions(seconds=6.0, every=1.0, rate=30.0, seed=0)
+SHORT = SoakOptions(minutes=0.1, every=1.0, rate=30.0, seed=0)
 
 
 @pytest.mark.full
