@@ -94,7 +94,6 @@ class _Worker:
     status: WorkerStatus = WorkerStatus.STOPPED
     queue: FairQueue[tuple[_Client, PendingRequest, int, float]] = field(default_factory=FairQueue)
     depth: int = 0
-    published: tuple[Any, ...] = ()
 
 
 @dataclass(slots=True, eq=False)

@@ -45,7 +45,8 @@ class FaultProxy(ThinLink):
     """
 
     def __init__(self, port: int, seed: int = 0, scheme: str = "mqtt") -> None:
-        super().__init__(port, scheme=scheme)
+        super().__init__(port)
+        self._scheme = scheme
         self._random = random.Random(seed)  # noqa: S311 - which bits flip is no secret
         self._faults = {self._up: Faults(), self._down: Faults()}
         self._refuses = False
@@ -53,6 +54,11 @@ class FaultProxy(ThinLink):
         """Accepted so far."""
         self.packets_dropped = 0
         """MQTT packets dropped for their type, in both directions."""
+
+    @property
+    def url(self) -> str:
+        """Its address for clients."""
+        return f"{self._scheme}://127.0.0.1:{self.port}"
 
     def up(self, **faults: Any) -> None:
         """Set the faults from clients to the broker: fields of `Faults`; those left out are reset."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -212,15 +212,14 @@ class Comparison:
         """Start what a contestant needs; count the bytes of its requests on the way."""
         target, pids = contestant.enter(site)
         if not target.port:
-            clients = Clients(target, site.folder, vehicles)
-            stack.callback(clients.close)
+            clients = stack.enter_context(closing(Clients(target, site.folder, vehicles)))
             return _Entrant(contestant, clients, pids, None)
         link = self._options.link
         program = Program(serve_link, target.port, link.mbit, link.delay_ms, link.loss / 100)
-        stack.callback(program.close)
+        stack.enter_context(closing(program))
         between = int(program.first_line)
-        clients = Clients(structs.replace(target, port=between) if link.is_shaped else target, site.folder, vehicles)
-        stack.callback(clients.close)
+        reached = structs.replace(target, port=between) if link.is_shaped else target
+        clients = stack.enter_context(closing(Clients(reached, site.folder, vehicles)))
         clients.connect(between)
         before = json.loads(program.ask("passed"))
         count = clients.count()
