@@ -38,18 +38,6 @@ from mqinfer.extras import import_extra
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.lab.reports import Grid
 
-__all__ = [
-    "CallCounter",
-    "CountedCalls",
-    "Side",
-    "calls_grid",
-    "count_calls",
-    "count_gateway",
-    "count_requests",
-    "main",
-    "side_of",
-]
-
 _WARM_UP, _REQUESTS = 50, 200
 _FRAMES = 20
 _REGULAR = 0.5
@@ -361,11 +349,7 @@ def _worker(counter: CallCounter, url: str, repository: str, model: str) -> None
     worker.stop()
 
 
-def _gateway(counter: CallCounter, url: str) -> None:
-    asyncio.run(_serve_gateway(counter, url))
-
-
-async def _serve_gateway(counter: CallCounter, url: str) -> None:
+async def _gateway(counter: CallCounter, url: str) -> None:
     async with serving(url) as ports:
         print(ports["grpc"], flush=True)
         while await asyncio.to_thread(sys.stdin.readline):
@@ -398,7 +382,7 @@ def main(role: str, *arguments: str) -> None:
     roles: dict[str, Callable[..., None]] = {
         "client": _client,
         "worker": _worker,
-        "gateway": _gateway,
+        "gateway": lambda *given: asyncio.run(_gateway(*given)),
         "replays": _replays,
     }
     counter = CallCounter()

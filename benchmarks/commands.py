@@ -21,20 +21,14 @@ from benchmarks.faults.soak import soak as run_soak
 from benchmarks.golden import differences, figures_of, read_golden, write_golden
 from benchmarks.relay import measure_relay
 from benchmarks.scale import ScaleOptions, measure_scale, measure_states
-from mqinfer.bench.workloads import WORKLOADS, check_workloads
+from mqinfer.bench.workloads import WORKLOADS
 from mqinfer.cli.bench import ReportFiles
 from mqinfer.cli.exit_codes import exit_code, print_error
-from mqinfer.cli.options import numbers, plain_console, table_console, with_group
+from mqinfer.cli.options import plain_console, table_console, with_group
 from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.lab.reports import as_json, as_markdown, print_grid, write_files
 from mqinfer.lab.zoo import build
 from mqinfer.protocol.errors import MqinferError
-
-__all__ = ["app", "main"]
-
-_BATCHING = BatchingOptions()
-_SCALE = ScaleOptions()
-_SOAK = SoakOptions()
 
 Output = Annotated[Path | None, typer.Option(help="Folder for the figures as JSON and the tables as Markdown.")]
 Models = Annotated[
@@ -58,7 +52,7 @@ def calls(
     write: Annotated[bool, typer.Option("--write", help="Make these the golden figures, which a test holds.")] = False,
 ) -> None:
     """Count calls, files, classes, functions and threads that a request and a replayed frame pass through."""
-    with _models(repository, ("small", "frame")) as models:
+    with _models(repository) as models:
         counted = count_calls(models)
     print_grid(calls_grid(counted), table_console())
     figures = figures_of(counted)
@@ -71,18 +65,9 @@ def calls(
 
 @app.command()
 @with_group("files", ReportFiles)
-def batching(
-    files: ReportFiles,
-    workload: Annotated[str, typer.Option(help="Model to batch: classifier, small or vae.")] = _BATCHING.workload,
-    rounds: Annotated[int, typer.Option(help="Turns of each setting at each load.", min=1)] = _BATCHING.rounds,
-    seconds: Annotated[float, typer.Option(help="Length of each turn, in seconds.", min=0.1)] = _BATCHING.seconds,
-    callers: Annotated[str, typer.Option(help="Numbers of requests at a time, separated by commas.")] = "1,4,8,16",
-    delay_us: Annotated[int, typer.Option(help="Queue delay of fixed sizes, in microseconds.")] = _BATCHING.delay_us,
-) -> None:
+@with_group("options", BatchingOptions)
+def batching(files: ReportFiles, options: BatchingOptions) -> None:
     """Measure batching: no batches, fixed sizes and the adaptive setting, in turns in one run through a broker."""
-    check_workloads([workload])
-    loads = numbers("--callers", [callers], int)
-    options = BatchingOptions(workload, rounds, seconds, loads, delay_us=delay_us)
     files.keep(measure_batching(options, plain_console(stderr=True).print))
 
 
@@ -97,20 +82,13 @@ def relay(
 
 @app.command()
 @with_group("files", ReportFiles)
+@with_group("options", ScaleOptions)
 def scale(
     files: ReportFiles,
-    vehicles: Annotated[str, typer.Option(help="Numbers of vehicles, separated by commas.")] = "10,100,300,1000",
-    rate: Annotated[float, typer.Option(help="Requests a second of each vehicle.", min=0.01)] = _SCALE.rate,
-    size: Annotated[int, typer.Option(help="Bytes of a request.", min=8)] = _SCALE.size,
-    seconds: Annotated[float, typer.Option(help="Length of each step, in seconds.", min=1)] = _SCALE.seconds,
-    broker: Annotated[str | None, typer.Option(help="A broker that runs; a Mosquitto of its own by default.")] = None,
-    pid: Annotated[int | None, typer.Option(help="Process of that broker.")] = None,
-    nats: Annotated[int, typer.Option(help="So many nats-servers in place of a Mosquitto.", min=0)] = _SCALE.nats,
+    options: ScaleOptions,
     states: Annotated[int, typer.Option(help="Also measure so many retained states.", min=0)] = 0,
 ) -> None:
     """Measure how many vehicles one broker carries: delays, and processor time and memory of the broker."""
-    counts = numbers("--vehicles", [vehicles], int)
-    options = ScaleOptions(counts, rate, size, seconds, broker, pid, nats)
     files.keep(measure_scale(options, plain_console(stderr=True).print))
     if states:
         typer.echo(measure_states(states))
@@ -137,15 +115,13 @@ def autoscale(
 
 
 @app.command()
+@with_group("options", SoakOptions)
 def soak(
-    minutes: Annotated[float, typer.Option(help="How long to apply load, in minutes.", min=0.1)] = _SOAK.seconds / 60,
-    every: Annotated[float, typer.Option(help="Least time between faults, in seconds.", min=1)] = _SOAK.every,
-    rate: Annotated[float, typer.Option(help="Requests a second, at most 150.", min=1)] = _SOAK.rate,
-    seed: Annotated[int, typer.Option(help="Seed for the random faults.")] = _SOAK.seed,
+    options: SoakOptions,
     output: Annotated[Path | None, typer.Option(help="Markdown file for the table.")] = None,
 ) -> None:
     """Apply load and random faults: kills, halts, cuts and delays. Fails unless each request has one outcome."""
-    figures = run_soak(SoakOptions(minutes * 60, every, rate, seed), lambda fault: typer.echo(fault, err=True))
+    figures = run_soak(options, lambda fault: typer.echo(fault, err=True))
     table = faults_as_markdown(figures)
     typer.echo(table)
     if output:
@@ -166,13 +142,13 @@ def main() -> None:
 
 
 @contextmanager
-def _models(repository: Path | None, workloads: Sequence[str]) -> Iterator[Path]:
-    """Yield a repository with the models of these workloads."""
+def _models(repository: Path | None) -> Iterator[Path]:
+    """Yield a repository with the models of the workloads `small` and `frame`."""
     if repository is not None:
         yield repository
         return
     with TemporaryDirectory(prefix="mqinfer-bench-") as folder:
-        build(Path(folder), [WORKLOADS[name] for name in workloads])
+        build(Path(folder), [WORKLOADS["small"], WORKLOADS["frame"]])
         yield Path(folder)
 
 

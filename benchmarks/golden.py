@@ -8,8 +8,6 @@ from pathlib import Path
 
 from benchmarks.calls import CountedCalls
 
-__all__ = ["TOLERANCE", "differences", "figures_of", "read_golden", "write_golden"]
-
 TOLERANCE = 0.03
 """Greatest share by which a figure may exceed the golden one; fewer calls are held by `--write`."""
 _BY_CHANCE = 0.12

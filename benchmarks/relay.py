@@ -1,7 +1,4 @@
-"""How many large results pass the dashboard's relay, one by one: from a publisher through Mosquitto to a browser.
-
-python -m benchmarks.relay [COUNT] [BYTES]
-"""
+"""How many large results pass the dashboard's relay, one by one: from a publisher through Mosquitto to a browser."""
 
 from __future__ import annotations
 
@@ -20,8 +17,6 @@ from mqinfer.broker.packets import encode_variable_integer
 from mqinfer.dashboard.page import make_file
 from mqinfer.dashboard.serving import serve
 from mqinfer.dashboard.settings import DashboardSettings
-
-__all__ = ["measure_relay", "time_results"]
 
 _TOPIC = "bench/relay"
 _CONNECT = b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x00"

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Annotated
 
 import numpy as np
+import typer
 
 from mqinfer.bench.comparing import CompareOptions, Comparison, report_comparison
 from mqinfer.bench.contestants.driving import Load
@@ -30,12 +32,11 @@ from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.nats.server import NatsServers
+from mqinfer.cli.options import numbers
 from mqinfer.lab.profiling.memory import resident_bytes
 from mqinfer.lab.report_files import Report
 from mqinfer.lab.zoo.onnx_graph import OnnxGraph
 from mqinfer.protocol.errors import ConfigError, ModelFailed
-
-__all__ = ["ScaleOptions", "measure_scale", "measure_states"]
 
 _MODEL = "first_bytes"
 _WAITING = 1024
@@ -45,34 +46,25 @@ _PATIENCE_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class ScaleOptions:
-    """What is tried.
+    """What is tried; each field is an option of `python -m benchmarks scale`."""
 
-    Attributes:
-        vehicles: Numbers of vehicles, ascending.
-        rate: Requests a second of each.
-        size: Bytes of a request.
-        seconds: Length of each step.
-        url: Of a broker that runs already; None for one of its own.
-        pid: Of its process, for its processor time and memory.
-        nats: How many nats-servers are its own broker; 0 for a Mosquitto.
-    """
-
-    vehicles: tuple[int, ...] = (10, 100, 300, 1000)
-    rate: float = 1.0
-    size: int = 1000
-    seconds: float = 10.0
-    url: str | None = None
-    pid: int | None = None
-    nats: int = 0
+    vehicles: Annotated[str, typer.Option(help="Numbers of vehicles, separated by commas.")] = "10,100,300,1000"
+    rate: Annotated[float, typer.Option(help="Requests a second of each vehicle.", min=0.01)] = 1.0
+    size: Annotated[int, typer.Option(help="Bytes of a request.", min=8)] = 1000
+    seconds: Annotated[float, typer.Option(help="Length of each step, in seconds.", min=1)] = 10.0
+    broker: Annotated[str | None, typer.Option(help="A broker that runs; a Mosquitto of its own by default.")] = None
+    pid: Annotated[int | None, typer.Option(help="Process of that broker.")] = None
+    nats: Annotated[int, typer.Option(help="So many nats-servers in place of a Mosquitto.", min=0)] = 0
 
 
 def measure_scale(options: ScaleOptions, progress: Callable[[str], None] = lambda _: None) -> Report:
     """Measure each number of vehicles, one after the other.
 
     Raises:
-        ConfigError: A broker of another kind is named without its process.
+        ConfigError: A broker of another kind is named without its process, or a number of vehicles is wrong.
     """
-    if options.url is not None and options.pid is None:
+    vehicles = numbers("--vehicles", [options.vehicles], int)
+    if options.broker is not None and options.pid is None:
         raise ConfigError("--broker: its processor time can't be measured without --pid, that of its process")
 
     @cache  # the same broker and worker for each number of vehicles
@@ -82,8 +74,8 @@ def measure_scale(options: ScaleOptions, progress: Callable[[str], None] = lambd
         return Target("mqtt", url=url, announce="scale"), {"broker": pids, "worker": workers}
 
     load = Load(seconds=options.seconds, rate=options.rate)
-    how = CompareOptions(options.vehicles, load=load, callers=(_WAITING,), rounds=1)
-    kind = options.url or (f"{options.nats} nats-servers" if options.nats else "Mosquitto")
+    how = CompareOptions(vehicles, load=load, callers=(_WAITING,), rounds=1)
+    kind = options.broker or (f"{options.nats} nats-servers" if options.nats else "Mosquitto")
     with TemporaryDirectory(prefix="mqinfer-scale-") as folder:
         workload = _workload(Path(folder), options.size)
         comparison = Comparison([workload], [Contestant(kind, enter)], how, progress)
@@ -93,8 +85,8 @@ def measure_scale(options: ScaleOptions, progress: Callable[[str], None] = lambd
 
 @contextmanager
 def _broker(options: ScaleOptions) -> Iterator[tuple[str, Sequence[int]]]:
-    if options.url is not None and options.pid is not None:
-        yield options.url, (options.pid,)
+    if options.broker is not None and options.pid is not None:
+        yield options.broker, (options.pid,)
     elif options.nats:
         with NatsServers(nodes=options.nats) as servers:
             yield servers.url, servers.pids

@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable, Iterator
 from random import Random
 
-__all__ = ["PATTERNS", "Frame", "frames_of"]
-
 _LIVE_S, _STORED_S = 30.0, 600.0
 """A frame is in time if its answer comes within so many seconds: one that is seen now, and one from a disk."""
 

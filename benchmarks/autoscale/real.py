@@ -30,9 +30,7 @@ from mqinfer.lab.reports import Grid
 from mqinfer.metrics.scaling import Scaler
 from mqinfer.protocol.errors import MqinferError
 
-__all__ = ["PLAYED", "Played", "play_real", "real_grid"]
-
-PLAYED = ("shift change", "convoy", "diurnal")
+_PLAYED = ("shift change", "convoy", "diurnal")
 _FASTER = 15
 _SECONDS = 3600.0 / _FASTER
 _MODEL = "m"
@@ -94,9 +92,9 @@ class _Log:
             yield ready - at
 
 
-def play_real(patterns: Sequence[str] = PLAYED) -> Iterator[Played]:
-    """Play patterns, one after the other, and yield what became of each."""
-    for pattern in patterns:
+def play_real() -> Iterator[Played]:
+    """Play three patterns, one after the other, and yield what became of each."""
+    for pattern in _PLAYED:
         frames = [(at / _FASTER, vehicle, within) for at, vehicle, within in frames_of(pattern)[::_FASTER]]
         with _worker() as (url, log):
             log.begin()

@@ -20,8 +20,6 @@ from mqinfer.metrics.scaling import Scaler, ScalingRule
 from mqinfer.protocol.states import WorkerState
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["CHOSEN", "CONTESTANTS"]
-
 _MOST = 8
 _SYNC_S, _TOLERANCE, _STABLE_S, _STEP = 15.0, 0.1, 300.0, 4
 _Metric = Callable[["PodAutoscaler", float, Lag, Sequence[WorkerState]], float]

@@ -35,8 +35,6 @@ from mqinfer.protocol.states import (
 )
 from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome, Timings
 
-__all__ = ["Followed", "Rule", "SiteOptions", "follow"]
-
 _MODEL = "m"
 _STATES_S = 2.0
 
@@ -96,7 +94,6 @@ class _Worker:
     status: WorkerStatus = WorkerStatus.STOPPED
     queue: FairQueue[tuple[_Client, PendingRequest, int, float]] = field(default_factory=FairQueue)
     depth: int = 0
-    published: tuple[Any, ...] = ()
 
 
 @dataclass(slots=True, eq=False)

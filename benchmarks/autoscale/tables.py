@@ -13,9 +13,7 @@ from benchmarks.autoscale.rules import CHOSEN, CONTESTANTS
 from benchmarks.autoscale.simulation import Followed, SiteOptions, follow
 from mqinfer.lab.reports import Grid
 
-__all__ = ["STARTS_S", "Run", "chosen_grid", "play", "rules_grid"]
-
-STARTS_S = (5.0, 20.0)
+_STARTS_S = (5.0, 20.0)
 """Seconds until a worker serves: a small model with its engine at hand, and a large one or an image to fetch."""
 _IN_TIME = 0.99
 
@@ -35,10 +33,10 @@ class Run:
         return 100 * self.found.late / self.found.frames
 
 
-def play(rules: Sequence[str] = tuple(CONTESTANTS), patterns: Sequence[str] = tuple(PATTERNS)) -> Iterator[Run]:
-    """Let rules follow patterns, and yield what becomes of each."""
+def play() -> Iterator[Run]:
+    """Let each rule follow each pattern, and yield what becomes of it."""
     with ProcessPoolExecutor(os.cpu_count()) as processes:
-        yield from processes.map(_run, *zip(*product(rules, patterns, STARTS_S), strict=True))
+        yield from processes.map(_run, *zip(*product(CONTESTANTS, PATTERNS, _STARTS_S), strict=True))
 
 
 def _run(rule: str, pattern: str, start_s: float) -> Run:
@@ -56,7 +54,7 @@ def rules_grid(runs: Sequence[Run]) -> Grid:
         rows.append((rule, f"{late:.2f}", f"{worst:.2f}", *_costs(own)))
     rows.sort(key=lambda row: (float(row[2]) > 100 * (1 - _IN_TIME), float(row[3])))
     headings = ("rule", "late, %", "worst run", "worker hours", "starts", "turns")
-    return Grid(f"Rules over {len(PATTERNS)} patterns and {len(STARTS_S)} start-up times", headings, rows, 1)
+    return Grid(f"Rules over {len(PATTERNS)} patterns and {len(_STARTS_S)} start-up times", headings, rows, 1)
 
 
 def _costs(runs: Sequence[Run]) -> tuple[str, str, str]:

@@ -15,8 +15,6 @@ from typing import Any
 from benchmarks.faults.packet_filter import PacketFilter
 from mqinfer.bench.thin_link import Direction, ThinLink
 
-__all__ = ["FaultProxy", "Faults"]
-
 
 @dataclass(frozen=True, slots=True)
 class Faults:
@@ -47,7 +45,8 @@ class FaultProxy(ThinLink):
     """
 
     def __init__(self, port: int, seed: int = 0, scheme: str = "mqtt") -> None:
-        super().__init__(port, scheme=scheme)
+        super().__init__(port)
+        self._scheme = scheme
         self._random = random.Random(seed)  # noqa: S311 - which bits flip is no secret
         self._faults = {self._up: Faults(), self._down: Faults()}
         self._refuses = False
@@ -57,14 +56,9 @@ class FaultProxy(ThinLink):
         """MQTT packets dropped for their type, in both directions."""
 
     @property
-    def bytes_up(self) -> int:
-        """Bytes passed from clients to the broker."""
-        return self._up.passed
-
-    @property
-    def bytes_down(self) -> int:
-        """Bytes passed from the broker to clients."""
-        return self._down.passed
+    def url(self) -> str:
+        """Its address for clients."""
+        return f"{self._scheme}://127.0.0.1:{self.port}"
 
     def up(self, **faults: Any) -> None:
         """Set the faults from clients to the broker: fields of `Faults`; those left out are reset."""

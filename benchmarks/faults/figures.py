@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Figure", "Figures", "as_markdown"]
-
 _WORDS = {True: "pass", False: "**miss**", None: "stated"}
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["PUBACK", "PUBLISH", "PacketFilter"]
-
 PUBLISH, PUBACK = 3, 4
 """Control packet types (MQTT 5, table 2-1)."""
 _MORE = 0x80

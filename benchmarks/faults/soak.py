@@ -16,6 +16,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import numpy as np
+import typer
 
 from benchmarks.faults.fault_proxy import FaultProxy
 from benchmarks.faults.figures import Figure
@@ -28,8 +32,6 @@ from mqinfer.lab.profiling.memory import resident_bytes
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["SoakOptions", "soak"]
-
 _DELAY_MS = 20.0
 _WORKERS = 3
 _SAMPLE_S = 1.0
@@ -39,19 +41,12 @@ _SETTLED = 0.2
 
 @dataclass(frozen=True, slots=True)
 class SoakOptions:
-    """How a soak is run.
+    """How a soak is run; each field is an option of `python -m benchmarks soak`."""
 
-    Attributes:
-        seconds: How long load is applied.
-        every: Least time between the starts of two faults, in seconds.
-        rate: Requests a second; three workers of 20 ms can take 150.
-        seed: For the random faults.
-    """
-
-    seconds: float = 3600.0
-    every: float = 10.0
-    rate: float = 60.0
-    seed: int = 0
+    minutes: Annotated[float, typer.Option(help="How long to apply load, in minutes.", min=0.1)] = 60.0
+    every: Annotated[float, typer.Option(help="Least time between faults, in seconds.", min=1)] = 10.0
+    rate: Annotated[float, typer.Option(help="Requests a second, at most 150.", min=1)] = 60.0
+    seed: Annotated[int, typer.Option(help="Seed for the random faults.")] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +86,7 @@ def soak(options: SoakOptions, report: Callable[[str], None] = lambda _: None) -
             beside(lambda: _sample(over, samples)),
         ):
             try:
-                client.pace(options.rate, int(options.rate * options.seconds))
+                client.pace(options.rate, int(options.rate * 60 * options.minutes))
                 client.wait()
             finally:
                 over.set()
@@ -183,10 +178,11 @@ def _figures(
     options: SoakOptions, client: EchoTraffic, injected: Counter[str], samples: Sequence[tuple[float, int, int]]
 ) -> list[Figure]:
     counters = client.check()
-    row = f"soak of {options.seconds / 60:g} min, {options.rate:g}/s, a fault every {options.every:g} s or more"
+    row = f"soak of {options.minutes:g} min, {options.rate:g}/s, a fault every {options.every:g} s or more"
     ok = counters.outcomes[Outcome.OK]
     settled = samples[int(_SETTLED * len(samples)) :]
-    slope = _slope([(at / 60, size / 2**20) for at, size, _ in settled])
+    minutes, sizes = [at / 60 for at, _, _ in settled], [size / 2**20 for _, size, _ in settled]
+    slope = np.polyfit(minutes, sizes, 1)[0] if len(settled) > 2 else 0.0
     files = [files for _, _, files in settled] or [0]
     times = "; ".join(f"{client.percentile(share) * 1e3:.0f} ms" for share in (0.5, 0.99, 0.9999))
     faults = ", ".join(f"{name} {times}" for name, times in sorted(injected.items()))
@@ -199,13 +195,3 @@ def _figures(
         Figure(row, "growth of the edge's memory", f"{slope:.2f} MB/min", "< 1 MB/min", slope < 1),
         Figure(row, "open files of the edge", f"{min(files)} to {max(files)}", "flat", max(files) - min(files) <= 20),
     ]
-
-
-def _slope(points: Sequence[tuple[float, float]]) -> float:
-    """Return the slope of the least-squares line; 0 where there are fewer than three points."""
-    if len(points) < 3:
-        return 0.0
-    mean_x = sum(x for x, _ in points) / len(points)
-    mean_y = sum(y for _, y in points) / len(points)
-    spread = sum((x - mean_x) ** 2 for x, _ in points)
-    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread

@@ -22,8 +22,6 @@ from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["EchoTraffic", "RequestRecord"]
-
 _FIRST = 1000
 """Clients number their requests from multiples of this many millions, so that no two ask the same."""
 _tags = count(1)

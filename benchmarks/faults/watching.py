@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["beside", "open_files"]
-
 
 @contextmanager
 def beside(work: Callable[[], object]) -> Iterator[threading.Thread]:

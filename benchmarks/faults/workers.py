@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Self
 
 from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.broker.paho.session import Session
 from mqinfer.broker.presence import make_client_id
 from mqinfer.cloud_worker.serving.options import WorkerOptions
-from mqinfer.cloud_worker.serving.pipeline import RunningRequests
 from mqinfer.cloud_worker.supervision.control_server import crash_message
 from mqinfer.cloud_worker.supervision.planning import plan
-from mqinfer.cloud_worker.supervision.process import ProcessSpec, run_process
+from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import LinkError
 from mqinfer.protocol.topics import Topics
-
-__all__ = ["MODEL", "Workers", "run_and_fail", "write_echo"]
 
 MODEL = "echo"
 _READY_S = 60.0
@@ -169,16 +162,3 @@ class Workers:
         except ProcessLookupError:
             return False
         return True
-
-
-def run_and_fail(spec: ProcessSpec, pipe: Connection) -> None:
-    """Run a worker process whose connection's thread crashes a second after its start."""
-    tick, until = Session.tick, time.monotonic() + 1.0
-
-    def failing(session: Session) -> None:
-        if time.monotonic() > until:
-            raise RuntimeError("a defect, for the test")
-        tick(session)
-
-    Session.tick = failing  # type: ignore[method-assign,assignment]
-    run_process(spec, pipe, ctypes.c_double(), (ctypes.c_ubyte * RunningRequests.SIZE)())

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from msgspec import structs
@@ -26,26 +27,28 @@ from mqinfer.lab.report_files import Panel, Report
 from mqinfer.lab.reports import Cell, Grid, machine_sentence
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
+if TYPE_CHECKING:
+    import typer
+
 ROLES = ("client", "broker", "gateway", "worker")
 _PERCENTILES = (50, 95, 99)
 _WARM_UP = 0.2
 """Time before the first round that is not counted, as a share of a turn."""
-_MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class LinkShape:
-    """The link between clients and servers; what is 0 does not limit it.
+class LinkOptions:
+    """The link between clients and what they ask; each field is an option of `bench compare`."""
 
-    Attributes:
-        mbit: Bandwidth each way, in Mbit/s.
-        delay_ms: Delay each way.
-        loss: Share of the packets that are lost, in percent.
-    """
-
-    mbit: float = 0.0
-    delay_ms: float = 0.0
-    loss: float = 0.0
+    mbit: Annotated[
+        float, typer.Option("--link-mbit", help="Bandwidth of the link each way, in Mbit/s; 0 for any.", min=0)
+    ] = 0
+    delay_ms: Annotated[
+        float, typer.Option("--link-delay", help="Delay of the link each way, in milliseconds.", min=0)
+    ] = 0
+    loss: Annotated[
+        float, typer.Option("--link-loss", help="Share of its packets that are lost, in percent.", min=0, max=50)
+    ] = 0.0
 
     @property
     def is_shaped(self) -> bool:
@@ -72,7 +75,7 @@ class CompareOptions:
     load: Load = field(default_factory=Load)
     callers: tuple[int, ...] = (1, 8)
     rounds: int = 3
-    link: LinkShape = field(default_factory=LinkShape)
+    link: LinkOptions = field(default_factory=LinkOptions)
     triton: Path | None = None
 
 
@@ -209,15 +212,14 @@ class Comparison:
         """Start what a contestant needs; count the bytes of its requests on the way."""
         target, pids = contestant.enter(site)
         if not target.port:
-            clients = Clients(target, site.folder, vehicles)
-            stack.callback(clients.close)
+            clients = stack.enter_context(closing(Clients(target, site.folder, vehicles)))
             return _Entrant(contestant, clients, pids, None)
         link = self._options.link
         program = Program(serve_link, target.port, link.mbit, link.delay_ms, link.loss / 100)
-        stack.callback(program.close)
+        stack.enter_context(closing(program))
         between = int(program.first_line)
-        clients = Clients(structs.replace(target, port=between) if link.is_shaped else target, site.folder, vehicles)
-        stack.callback(clients.close)
+        reached = structs.replace(target, port=between) if link.is_shaped else target
+        clients = stack.enter_context(closing(Clients(reached, site.folder, vehicles)))
         clients.connect(between)
         before = json.loads(program.ask("passed"))
         count = clients.count()
@@ -245,11 +247,8 @@ class Comparison:
 
     def _time_left(self) -> str:
         left = self._spent / self._taken * (self._turns - self._taken)
-        return (
-            f"turn {self._taken} of {self._turns}, about {left / 60:.0f} min left"
-            if left >= 90
-            else (f"turn {self._taken} of {self._turns}, about {left:.0f} s left")
-        )
+        about = f"{left / 60:.0f} min" if left >= 90 else f"{left:.0f} s"
+        return f"turn {self._taken} of {self._turns}, about {about} left"
 
 
 def _check(contestant: Contestant, workload: Workload, *, is_first: bool) -> None:
@@ -298,7 +297,7 @@ def _lasting(load: Load) -> str:
     return f"{length}, {load.rate:g} frames/s a vehicle" if load.rate else length
 
 
-def _link(link: LinkShape) -> str:
+def _link(link: LinkOptions) -> str:
     parts = [f"{link.mbit:g} Mbit/s"] * bool(link.mbit) + [f"{link.delay_ms:g} ms"] * bool(link.delay_ms)
     parts += [f"{link.loss:g} % lost"] * bool(link.loss)
     return f", link of {', '.join(parts)}" if parts else ""
@@ -368,5 +367,5 @@ def _taken(rounds: Sequence[ComparedRound]) -> dict[str, Cell]:
     for role in rounds[0].cpu_s:
         spent = [found.cpu_s[role] / max(1, found.turn.results) for found in rounds]
         figures[f"{role} CPU ms"] = 1000 * median(spent)
-        figures[f"{role} MiB"] = median(found.peaks[role] for found in rounds) / _MIB
+        figures[f"{role} MiB"] = median(found.peaks[role] for found in rounds) / 2**20
     return figures

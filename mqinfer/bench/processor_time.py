@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from mqinfer.lab.profiling.memory import peak_bytes, reset_peak
+from mqinfer.metrics.process_usage import read_usage
 from mqinfer.protocol.errors import ConfigError
-
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def seconds_of(pid: int) -> float:
     """Return the user and system time of all threads of a process, in seconds, to a hundredth of a second.
 
-    Fields 14 and 15 of /proc/PID/stat (proc_pid_stat(5)); the name before them may hold spaces and brackets.
-
     Raises:
         ConfigError: There is no such process, or this system has no /proc.
     """
-    try:
-        line = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
+    found = read_usage(pid)
+    if found is None:
         raise ConfigError(
-            f"the processor time of process {pid} can't be read: {error.strerror or error}; the bench needs Linux, "
-            "and processes that outlive it"
-        ) from error
-    fields = line.rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+            f"the processor time of process {pid} can't be read; the bench needs Linux, and processes that outlive it"
+        )
+    return found.cpu_s
 
 
 class CpuMeter:

@@ -9,8 +9,6 @@ from mqinfer.bags.sources import open_source
 from mqinfer.protocol.card import ColourOrder, ImageContract, ModelCard
 from mqinfer.protocol.errors import ConfigError, SourceError
 
-_NANOSECONDS = 1e9
-
 
 def first_frames(recording: str, count: int, topic: str | None = None) -> tuple[list[Frame], float]:
     """Return the first frames of one stream, and how many of them come in a second.
@@ -32,7 +30,7 @@ def first_frames(recording: str, count: int, topic: str | None = None) -> tuple[
                 break
     if not found:
         raise SourceError(f"{recording}: no frames to measure")
-    span = (found[-1].log_time_ns - found[0].log_time_ns) / _NANOSECONDS
+    span = (found[-1].log_time_ns - found[0].log_time_ns) / 1e9
     return found, (len(found) - 1) / span if span > 0 else 10.0
 
 

@@ -57,11 +57,10 @@ class ThinLink:
     Args:
         port: Of the broker, on this machine.
         bytes_per_s: Bandwidth each way; None for no limit.
-        scheme: Of its address for clients.
     """
 
-    def __init__(self, port: int, bytes_per_s: float | None = None, scheme: str = "mqtt") -> None:
-        self._target, self._scheme = port, scheme
+    def __init__(self, port: int, bytes_per_s: float | None = None) -> None:
+        self._target = port
         self._up, self._down = Direction(bytes_per_s), Direction(bytes_per_s)
         self._pairs: set[Pair] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -69,11 +68,6 @@ class ThinLink:
         self._thread = threading.Thread(target=self._loop.run_forever, name="mqinfer-thin-link", daemon=True)
         self._random = Random(_SEED)  # noqa: S311 - no secret
         self.port = 0
-
-    @property
-    def url(self) -> str:
-        """The link's address for clients."""
-        return f"{self._scheme}://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
         self._thread.start()

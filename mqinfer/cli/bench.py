@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from mqinfer.bench.comparing import CompareOptions, Comparison, LinkShape, report_comparison
+from mqinfer.bench.comparing import CompareOptions, Comparison, LinkOptions, report_comparison
 from mqinfer.bench.contestants.driving import Load
 from mqinfer.bench.contestants.site import CONTESTANTS, chosen
 from mqinfer.bench.encodings.measure import EncodingsOptions, measure_encodings, report_encodings
@@ -122,17 +122,6 @@ def load(
 
 
 @dataclass(frozen=True, slots=True)
-class LinkOptions:
-    """The link between clients and what they ask; each field is an option of `compare`."""
-
-    link_mbit: Annotated[float, typer.Option(help="Bandwidth of the link each way, in Mbit/s; 0 for any.", min=0)] = 0
-    link_delay: Annotated[float, typer.Option(help="Delay of the link each way, in milliseconds.", min=0)] = 0
-    link_loss: Annotated[float, typer.Option(help="Share of its packets that are lost, in percent.", min=0, max=50)] = (
-        0.0
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class WhatIsSent:
     """What requests carry, and to which model; each field is an option of `compare`."""
 
@@ -185,8 +174,7 @@ def compare(
     counts = {"--vehicles": vehicles, "--workers": workers, "--callers": callers}
     tried = [numbers(option, [text], int) for option, text in counts.items()]
     load_ = Load(1, math.inf if samples else seconds, samples, rate)
-    shaped = LinkShape(link.link_mbit, link.link_delay, link.link_loss)
-    options = CompareOptions(tried[0], tried[1], load_, tried[2], rounds, shaped, triton)
+    options = CompareOptions(tried[0], tried[1], load_, tried[2], rounds, link, triton)
     ways = chosen(contestant or ())
     with TemporaryDirectory(prefix="mqinfer-bench-") as folder:
         comparison = Comparison(_workloads(sent, Path(folder)), ways, options, _progress)

@@ -50,19 +50,9 @@ def demo(
         for name, (drive, options) in drives.items():
             _step(f"edge: replay {drive}")
             output = folder / name
+            asked = ("--model", _MODEL, "--broker", broker.url, "--topic", "/camera/image_raw")
             results = ("--output", output, "--summary", output / "summary.json")
-            _run(
-                "replay",
-                drive,
-                "--model",
-                _MODEL,
-                "--broker",
-                broker.url,
-                "--topic",
-                "/camera/image_raw",
-                *options,
-                *results,
-            )
+            _run("replay", drive, *asked, *options, *results)
 
     _step("scores against the truth")
     _score([(drive, folder / name / "results.mcap") for name, (drive, _) in drives.items()])

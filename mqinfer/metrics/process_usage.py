@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from msgspec import Struct
 
@@ -42,11 +43,17 @@ def usage(pids: Mapping[str, int]) -> dict[str, ProcessUsage]:
         pids: Their ids, by name; several names may stand for one process.
     """
     on_gpu = gpu_use() if pids else {}
-    read = {pid: found for pid in set(pids.values()) if (found := _read(pid, on_gpu))}
+    read = {pid: found for pid in set(pids.values()) if (found := read_usage(pid, on_gpu))}
     return {name: read[pid] for name, pid in pids.items() if pid in read}
 
 
-def _read(pid: int, on_gpu: Mapping[int, GpuUse]) -> ProcessUsage | None:
+def read_usage(pid: int, on_gpu: Mapping[int, GpuUse] = MappingProxyType({})) -> ProcessUsage | None:
+    """Return what a process uses; None where it has ended, and on systems without /proc.
+
+    Args:
+        pid: Its id.
+        on_gpu: What each process uses of the GPUs.
+    """
     with suppress(OSError, ValueError, IndexError):  # it has ended
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(") ")[2].split()
         ticks = int(fields[_USER]) + int(fields[_SYSTEM])

@@ -16,7 +16,7 @@ from mqinfer.bench.comparing import (
     ComparedSeries,
     CompareOptions,
     Comparison,
-    LinkShape,
+    LinkOptions,
     report_comparison,
 )
 from mqinfer.bench.contestants.driving import DrivenTurn, Load, drive, merged, rotated
@@ -241,7 +241,7 @@ def test_what_was_measured_before_an_interrupt_is_kept(small: Workload, tmp_path
 def test_a_thin_link_is_what_its_clients_wait_for(small: Workload) -> None:
     """With 30 ms each way no result comes in less than 60, and every vehicle has its share."""
     shaped = CompareOptions(
-        (2,), load=Load(seconds=1e9, samples=8), callers=(1,), rounds=1, link=LinkShape(delay_ms=30)
+        (2,), load=Load(seconds=1e9, samples=8), callers=(1,), rounds=1, link=LinkOptions(delay_ms=30)
     )
     comparison = Comparison([small], chosen(("mqtt",)), shaped, lambda _: None)
     comparison.run()

@@ -14,7 +14,7 @@ def test_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request of each vehicle is answered, also where vehicles are in several processes."""
     said: list[str] = []
     monkeypatch.setattr("mqinfer.bench.contestants.clients._EACH", 2)
-    report = measure_scale(ScaleOptions((1, 5), rate=2, seconds=2), said.append)
+    report = measure_scale(ScaleOptions("1,5", rate=2, seconds=2), said.append)
     few, many = (dict(zip(report.grid.headings, row, strict=True)) for row in report.grid.rows)
     assert (few["vehicles"], many["vehicles"]) == (1, 5)
     assert few["failed"] == many["failed"] == 0
@@ -33,4 +33,4 @@ def test_retained_states() -> None:
 def test_a_broker_without_its_process() -> None:
     """Nothing could be said of its processor time."""
     with pytest.raises(ConfigError, match="--pid"):
-        measure_scale(ScaleOptions(url="mqtt://127.0.0.1:1"))
+        measure_scale(ScaleOptions(broker="mqtt://127.0.0.1:1"))

@@ -8,7 +8,7 @@ from benchmarks.faults import soak
 from benchmarks.faults.soak import SoakOptions
 from benchmarks.relay import measure_relay
 
-SHORT = SoakOptions(seconds=6.0, every=1.0, rate=30.0, seed=0)
+SHORT = SoakOptions(minutes=0.1, every=1.0, rate=30.0, seed=0)
 
 
 @pytest.mark.full
@@ -67,13 +67,6 @@ def test_each_fault_is_over_when_it_returns(monkeypatch: pytest.MonkeyPatch, fau
 def test_all_faults_have_a_case() -> None:
     """Of the test above."""
     assert len(soak._FAULTS) == 9
-
-
-def test_growth_is_the_slope_of_the_best_line() -> None:
-    """In units of the second figure a unit of the first; fewer than three points say nothing."""
-    assert soak._slope([(0, 1), (1, 3), (2, 5)]) == pytest.approx(2.0)
-    assert soak._slope([(0, 5), (1, 4), (2, 6), (3, 5)]) == pytest.approx(0.2)
-    assert soak._slope([(0, 1), (1, 9)]) == 0.0
 
 
 @pytest.mark.full

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import random
 import socket
@@ -9,21 +10,23 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.faults import EchoTraffic, Figures, Workers
-from benchmarks.faults.workers import run_and_fail
 from benchmarks.faults.workers import write_echo as write_model
 from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import Message
+from mqinfer.broker.paho.session import Session
 from mqinfer.client.request import make_request
 from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.serving.pipeline import RunningRequests
 from mqinfer.cloud_worker.supervision.planning import plan
-from mqinfer.cloud_worker.supervision.process import ProcessSpec
+from mqinfer.cloud_worker.supervision.process import ProcessSpec, run_process
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.envelope import CONTENT_TYPE, request_pieces
 from mqinfer.protocol.topics import Topics
@@ -136,6 +139,19 @@ def test_garbage(workers: Start, traffic: Start, own_broker: Any, topics: Topics
     assert not foreign
     assert counters.outcomes[Outcome.OK] == client.asked, client.outcomes()
     assert counters.malformed > 0
+
+
+def run_and_fail(spec: ProcessSpec, pipe: Connection) -> None:
+    """Run a worker process whose connection's thread crashes a second after its start."""
+    tick, until = Session.tick, time.monotonic() + 1.0
+
+    def failing(session: Session) -> None:
+        if time.monotonic() > until:
+            raise RuntimeError("a defect, for the test")
+        tick(session)
+
+    Session.tick = failing  # type: ignore[method-assign,assignment]
+    run_process(spec, pipe, ctypes.c_double(), (ctypes.c_ubyte * RunningRequests.SIZE)())
 
 
 def test_a_dead_connection_ends_the_process(tmp_path: Path, broker_url: str, topics: Topics, figure: Figures) -> None:

@@ -17,7 +17,6 @@ from mqinfer import Client
 from mqinfer.client.control import ControlClient
 from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.errors import NoWorker
-from mqinfer.protocol.states import WorkerStatus
 from mqinfer.protocol.types import Outcome
 from tests.patience import PATIENT, wait_until
 from tests.system.load import Load, X
@@ -49,8 +48,9 @@ def test_a_rolling_upgrade_fails_and_repeats_nothing(
     names = [unique("server") for _ in range(3)]
     with ControlClient(broker_url, root=root) as control, ExitStack() as stack:
         running = {name: start(name, repository, root) for name in names}
-        control.watch_workers()
-        wait_until(lambda: [state.status for state in control.workers.values()] == 3 * [WorkerStatus.READY])
+        for name in names:
+            control.wait_for(name, 60)
+        wait_until(lambda: all(reply.content["ready"] for reply in control.ask(Call(Operation.READY))))
         clients = [stack.enter_context(Client(broker_url, root=root, options=PATIENT)) for _ in range(3)]
         loads = [Load(client, window=2) for client in clients]
 
@@ -91,15 +91,13 @@ def test_one_process_of_a_server(write_echo: Callable[..., Path], managed: Calla
     server = managed(write_echo("echo"), instances=2)
     name, control = server.name, server.control
     assert {server.events.get(timeout=60).kind for _ in range(2)} == {"ready"}
-    control.watch_workers()
     with Client(broker_url, root=server.topics.root, options=PATIENT) as client:
 
         def who(count: int = 12) -> set[str]:
             return {client.infer("echo", {"x": X}, timeout=60).worker for _ in range(count)}
 
         assert control.drain(f"{name}.1") == [f"{name}.1"]
-        wait_until(lambda: control.workers[f"{name}.1"].status is WorkerStatus.DRAINING)
-        assert who() == {f"{name}.0"}
+        wait_until(lambda: who() == {f"{name}.0"})
         (healthy,) = control.ask(Call(Operation.READY))
         (ready,) = control.ask(Call(Operation.MODEL_READY, "echo"))
         assert (healthy.content["ready"], ready.content["ready"]) == (False, True)

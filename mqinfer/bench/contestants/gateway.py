@@ -7,9 +7,9 @@ import json
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
 
 from mqinfer.bench.processes import say
+from mqinfer.broker.mosquitto.server import free_port
 
 
 def serve(url: str) -> None:
@@ -34,34 +34,21 @@ async def serving(url: str) -> AsyncIterator[Mapping[str, int]]:
     Args:
         url: Of the broker.
     """
-    from aiohttp import web
-
     from mqinfer.client.aio import AsyncClient
     from mqinfer.client.control import AsyncControl
     from mqinfer.gateway.access import Access
     from mqinfer.gateway.core import Core
-    from mqinfer.gateway.grpc import make_handlers
-    from mqinfer.gateway.grpc_calls import make_server, start_server
-    from mqinfer.gateway.http import make_runner
-    from mqinfer.gateway.rest.app import make_app
-    from mqinfer.gateway.settings import GatewaySettings
-    from mqinfer.gateway.tfs.grpc import make_grpc_handlers
-    from mqinfer.gateway.tfs.rest import make_rest_app
+    from mqinfer.gateway.serving.fronts import Fronts
+    from mqinfer.gateway.settings import GatewayPorts, GatewaySettings
 
-    settings, access = GatewaySettings(), Access(asks_certificates=False)
-    servers, runners, ports = list[Any](), list[web.AppRunner](), dict[str, int]()
+    ports = {name: free_port("127.0.0.1") for name in ("rest", "grpc", "tfs-grpc", "tfs-rest")}
+    listening = GatewayPorts(
+        ports["rest"], ports["grpc"], 0, tfs_grpc_port=ports["tfs-grpc"], tfs_rest_port=ports["tfs-rest"]
+    )
+    fronts = Fronts(GatewaySettings(listening), shared=False)
     async with AsyncClient(url, in_loop=True) as client:
         core = Core(client, AsyncControl(client))
         await core.start()
-        for name, handlers in (("grpc", make_handlers), ("tfs-grpc", make_grpc_handlers)):
-            servers.append(make_server(handlers(core, access, settings), settings))
-            ports[name] = servers[-1].add_insecure_port("127.0.0.1:0")
-            await start_server(servers[-1], ports[name])
-        for name, app in (("rest", make_app), ("tfs-rest", make_rest_app)):
-            runners.append(make_runner(app(core, access, settings), settings))
-            await runners[-1].setup()
-            site = web.TCPSite(runners[-1], "127.0.0.1", 0)
-            await site.start()
-            ports[name] = runners[-1].addresses[0][1]
+        await fronts.open(core, Access(asks_certificates=False), None)
         yield ports
-        await asyncio.gather(*(each.stop(None) for each in servers), *(each.cleanup() for each in runners))
+        await fronts.close(0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self, TypeVar
 
 from mqinfer.bench.contestants import gateway, model_server, script
-from mqinfer.bench.contestants.secure import SecureBroker
+from mqinfer.bench.contestants.secure import secure_broker
 from mqinfer.bench.contestants.triton import find_packages, triton_server
 from mqinfer.bench.contestants.ways import Target
 from mqinfer.bench.processes import Program, worker_processes, worker_specs
@@ -74,26 +74,26 @@ class Site:
     @cached_property
     def secure(self) -> tuple[Target, Pids]:
         """The same over TLS, with certificates on both sides and rules of access."""
-        broker = self.use(SecureBroker(self._vehicles + 1))
-        return broker.target, {"broker": [broker.pid], "worker": self.serve(self.workload, broker.worker_address)}
+        target, pid, address = self.use(secure_broker(self._vehicles + 1))
+        return target, {"broker": [pid], "worker": self.serve(self.workload, address)}
 
     @cached_property
     def gateway(self) -> tuple[Mapping[str, int], Pids]:
         """Ports of a gateway's fronts, before the same workers."""
         _, pids = self.mqtt
-        program = self._program(gateway.serve, self.broker.url)
+        program = self.use(closing(Program(gateway.serve, self.broker.url)))
         return json.loads(program.first_line), {"gateway": [program.pid], **pids}
 
     @cached_property
     def bare(self) -> tuple[int, Pids]:
         """Port of the bare server."""
-        program = self._program(model_server.main, self.folder)
+        program = self.use(closing(Program(model_server.main, self.folder)))
         return int(program.first_line), {"worker": [program.pid]}
 
     @cached_property
     def script(self) -> tuple[int, Pids]:
         """Port of the same Mosquitto, with the script's worker behind it."""
-        program = self._program(script.serve, self.broker.port, self.folder)
+        program = self.use(closing(Program(script.serve, self.broker.port, self.folder)))
         return self.broker.port, {"broker": [self.broker.pid], "worker": [program.pid]}
 
     @cached_property
@@ -107,11 +107,6 @@ class Site:
     def broker(self) -> PrivateBroker:
         """A Mosquitto."""
         return self.use(PrivateBroker())
-
-    def _program(self, main: Callable[..., None], *arguments: object) -> Program:
-        program = Program(main, *arguments)
-        self._stack.callback(program.close)
-        return program
 
 
 @dataclass(frozen=True, slots=True)

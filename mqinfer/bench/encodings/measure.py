@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from mqinfer.bags.frame import Frame
 from mqinfer.bench.encodings.alone import Alone, measure_alone, pictures_of
-from mqinfer.bench.encodings.through_broker import (
-    CollectingSink,
-    Served,
-    camera,
-    changed_share,
-    keep_over_link,
-    send_all,
-)
+from mqinfer.bench.encodings.through_broker import CollectingSink, camera, changed_share, keep_over_link, send_all
 from mqinfer.bench.processes import worker_processes, worker_specs
 from mqinfer.bench.recordings import colour_contract, first_frames
 from mqinfer.broker.address import BrokerAddress
@@ -124,20 +117,20 @@ def measure_encodings(options: EncodingsOptions, report: Callable[[str], None]) 
     version = Repository(options.repository).find(options.model)
     with PrivateBroker() as broker, worker_processes(worker_specs(version, BrokerAddress.parse(broker.url))):
         with Client(broker.url) as client:
-            served = Served(broker.port, client.card(options.model))
-        contract = colour_contract(served.card)
+            card = client.card(options.model)
+        contract = colour_contract(card)
         pictures = pictures_of(contract, frames)
         figures: list[EncodingFigures] = []
         first: CollectingSink | None = None
-        for encoding in dict.fromkeys((_FIRST, *_encodings(options, served.card, frames[0]))):
+        for encoding in dict.fromkeys((_FIRST, *_encodings(options, card, frames[0]))):
             report(f"{encoding} …")
             alone = measure_alone(Preparer(contract, encoding), frames, pictures)
-            answers = send_all(served, Preparer(contract, encoding), frames)
+            answers = send_all(broker.port, card, Preparer(contract, encoding), frames)
             first = first or answers
             found = EncodingFigures(encoding, alone, changed_share(answers, first), answers.p50_ms)
             if options.link_mbit:
                 live = camera(frames, rate, options.seconds)
-                kept = keep_over_link(served, Preparer(contract, encoding), live, options.link_mbit)
+                kept = keep_over_link(broker.port, card, Preparer(contract, encoding), live, options.link_mbit)
                 found = replace(found, link_rate=kept / options.seconds)
             figures.append(found)
     height, width = pictures[0].shape[1:3]

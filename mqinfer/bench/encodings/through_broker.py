@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -65,45 +65,33 @@ class CollectingSink:
         return median(self.milliseconds)
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """A model that is served.
+def _replay(
+    port: int, preparer: Preparer, frames: Iterator[Frame], options: ReplayOptions, sink: CollectingSink | None = None
+) -> ReplayStatistics:
+    """Send frames over a port, and return the counters."""
+    statistics = ReplayStatistics()
+    with closing(connect(f"mqtt://127.0.0.1:{port}", random_name())) as requester:
+        Replay(requester, preparer, options, statistics, sink).run(frames)
+    return statistics
 
-    Attributes:
+
+def send_all(port: int, card: ModelCard, preparer: Preparer, frames: Sequence[Frame]) -> CollectingSink:
+    """Send frames to a model one at a time, and return the answers.
+
+    Args:
         port: Of the broker, on this machine.
         card: Of the model.
-    """
-
-    port: int
-    card: ModelCard
-
-    def replay(
-        self,
-        preparer: Preparer,
-        frames: Iterator[Frame],
-        options: ReplayOptions,
-        sink: CollectingSink | None,
-        port: int,
-    ) -> ReplayStatistics:
-        """Send frames over a port, and return the counters."""
-        statistics = ReplayStatistics()
-        options = replace(options, output_encoding=choose_output_encoding(None, self.card))
-        with closing(connect(f"mqtt://127.0.0.1:{port}", random_name())) as requester:
-            Replay(requester, preparer, options, statistics, sink).run(frames)
-        return statistics
-
-
-def send_all(served: Served, preparer: Preparer, frames: Sequence[Frame]) -> CollectingSink:
-    """Send frames one at a time, and return the answers.
+        preparer: Of the encoding.
+        frames: In order.
 
     Raises:
         ModelFailed: A frame got none.
     """
-    answers, name = CollectingSink(), served.card.name
-    options = ReplayOptions(name, window=1, timeout=_TIMEOUT_S)
-    served.replay(preparer, iter(frames), options, answers, served.port)
+    answers, encoding = CollectingSink(), choose_output_encoding(None, card)
+    options = ReplayOptions(card.name, window=1, timeout=_TIMEOUT_S, output_encoding=encoding)
+    _replay(port, preparer, iter(frames), options, answers)
     if answers.failure:
-        raise ModelFailed(f"model {name!r}, {preparer.encoding}: {answers.failure}")
+        raise ModelFailed(f"model {card.name!r}, {preparer.encoding}: {answers.failure}")
     return answers
 
 
@@ -113,11 +101,12 @@ def changed_share(answers: CollectingSink, first: CollectingSink) -> float:
     return float(np.mean([_changed(outputs, expected) for outputs, expected in pairs]))
 
 
-def keep_over_link(served: Served, preparer: Preparer, frames: Iterator[Frame], mbit: float) -> int:
+def keep_over_link(port: int, card: ModelCard, preparer: Preparer, frames: Iterator[Frame], mbit: float) -> int:
     """Send live frames over a link of so many Mbit/s each way; return how many came back with a result."""
-    with ThinLink(served.port, mbit * 1e6 / 8) as link:
-        options = ReplayOptions(served.card.name, timeout=_FRESH_S, policy=Policy.LATEST)
-        statistics = served.replay(preparer, frames, options, None, link.port)
+    encoding = choose_output_encoding(None, card)
+    options = ReplayOptions(card.name, timeout=_FRESH_S, policy=Policy.LATEST, output_encoding=encoding)
+    with ThinLink(port, mbit * 1e6 / 8) as link:
+        statistics = _replay(link.port, preparer, frames, options)
     return statistics.snapshot().outcomes[Outcome.OK]
 
 

@@ -1,8 +1,8 @@
-"""The experiments by the table that they measure, and their run."""
+"""The experiments, the tables that they measure, and their run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 
 from mqinfer.bench.seeds.experiment import Bench, Experiment
@@ -19,63 +19,38 @@ from mqinfer.bench.seeds.rows import Measured, NotMeasured
 from mqinfer.bench.seeds.transports import large_frames, small_frames, tensorflow_serving, thin_link, vehicles
 from mqinfer.logs import reason
 
-EXPERIMENTS: Mapping[str, Experiment] = {
-    "000.F1": small_frames,
-    "000.S10": small_frames,
-    "000.F2": encodings,
-    "000.S7a": encodings,
-    "000.T1": lossless,
-    "000.S11": messages,
-    "000.S12": lossless,
-    "000.S19a": int8,
-    "000.S19b": fused_graphs,
-    "001.M": segmentation_models,
-    "001.T1": segmentation_models,
-    "001.C3": share_of_postprocessing,
-    "001.C2": gpu_against_cpu,
-    "001.C1": large_frames,
-    "001.C4": large_frames,
-    "001.T2": tensorflow_serving,
-    "001.C5": vehicles,
-    "001.S18a": thin_link,
-    "001.S4": messages,
-    "001.S17a": formats,
-    "001.S17b": lossless,
-    "002.T1": parameters,
-    "002.T2": parameters,
-    "002.F1": latency_by_batch,
-    "002.F2": latency_by_batch,
-    "002.F4": latency,
-    "002.F5": latency,
-    "002.T5": memory_operations,
-    "002.T6": memory_operations,
-    "002.F7": memory_operations,
-    "002.F8": memory_operations,
-    "002.F9": memory_operations,
-    "002.T7": single_runs,
-    "002.T8": card,
-    "002.T3": memory_of_the_call,
-    "002.T4": memory_of_the_call,
-    "002.F3": memory_by_events,
-    "002.F15": scores,
-    "002.F16": scores,
-    "002.F17": scores,
-    "002.F18": losses,
-    "003.F1": int8,
-    "003.F2": streams,
-    "003.F3": streams,
-    "003.F4": streams,
-    "003.F5": streams,
-    "003.F7": fused_graphs,
-    "003.S3": keras_against_engines,
-    "004.S1": one_request,
-    "004.F1": one_request,
-    "004.T1": table_1,
-    "004.F4": figure_4,
-    "004.D": figure_4,
+EXPERIMENTS: Mapping[Experiment, Sequence[str]] = {
+    small_frames: ("000.F1", "000.S10"),
+    encodings: ("000.F2", "000.S7a"),
+    lossless: ("000.T1", "000.S12", "001.S17b"),
+    messages: ("000.S11", "001.S4"),
+    int8: ("000.S19a", "003.F1"),
+    fused_graphs: ("000.S19b", "003.F7"),
+    segmentation_models: ("001.M", "001.T1"),
+    share_of_postprocessing: ("001.C3",),
+    gpu_against_cpu: ("001.C2",),
+    large_frames: ("001.C1", "001.C4"),
+    tensorflow_serving: ("001.T2",),
+    vehicles: ("001.C5",),
+    thin_link: ("001.S18a",),
+    formats: ("001.S17a",),
+    parameters: ("002.T1", "002.T2"),
+    latency_by_batch: ("002.F1", "002.F2"),
+    latency: ("002.F4", "002.F5"),
+    memory_operations: ("002.T5", "002.T6", "002.F7", "002.F8", "002.F9"),
+    single_runs: ("002.T7",),
+    card: ("002.T8",),
+    memory_of_the_call: ("002.T3", "002.T4"),
+    memory_by_events: ("002.F3",),
+    scores: ("002.F15", "002.F16", "002.F17"),
+    losses: ("002.F18",),
+    streams: ("003.F2", "003.F3", "003.F4", "003.F5"),
+    keras_against_engines: ("003.S3",),
+    one_request: ("004.S1", "004.F1"),
+    table_1: ("004.T1",),
+    figure_4: ("004.F4", "004.D"),
 }
-"""Experiment of each table; one that stands for several runs once and yields the rows of all."""
-_INTERRUPTED = "interrupted before it was measured"
+"""The tables whose rows each experiment yields, in the order of running."""
 
 
 def run_experiments(bench: Bench, found: list[Measured], reasons: dict[str, str]) -> None:
@@ -86,12 +61,13 @@ def run_experiments(bench: Bench, found: list[Measured], reasons: dict[str, str]
         found: The rows are added here one by one, so that an interrupted run keeps them.
         reasons: By table, or table and row, why there is no figure, is added here.
     """
-    tables: dict[Experiment, list[str]] = {}
-    for table, experiment in EXPERIMENTS.items():
-        if table in bench.tables:
-            tables.setdefault(experiment, []).append(table)
-    reasons |= {table: _INTERRUPTED for own in tables.values() for table in own}
-    for experiment, own in tables.items():
+    wanted = {
+        experiment: own
+        for experiment, tables in EXPERIMENTS.items()
+        if (own := [each for each in tables if each in bench.tables])
+    }
+    reasons |= {table: "interrupted before it was measured" for own in wanted.values() for table in own}
+    for experiment, own in wanted.items():
         bench.progress(f"{', '.join(own)} …")
         began = perf_counter()
         try:

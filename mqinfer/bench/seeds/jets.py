@@ -74,7 +74,8 @@ def by_batch(table: str, engine: str, point: BatchPoint) -> Measured:
     comment = f"p99 {point.p99_ms:.3g} ms, processor {cpu:.3g} ms, {1e3 * point.p50_ms / point.batch:.3g} us a jet"
     times = [turn.p50_ms for turn in point.turns]
     row = f"{engine} batch {point.batch}"
-    return of_rounds(table, row, times, _runs(point), comment=comment, setting=SETTING, unit="ms")
+    runs = sum(len(turn.latencies_ns) for turn in point.turns)
+    return of_rounds(table, row, times, runs, comment=comment, setting=SETTING, unit="ms")
 
 
 def _judged(table: str, base: Profile, fast: Profile) -> Iterator[Measured]:
@@ -90,7 +91,3 @@ def _judged(table: str, base: Profile, fast: Profile) -> Iterator[Measured]:
         yield replace(
             by_batch(table, "", event), row="one event of 9 jets", comment=f"{1e3 / event.p50_ms:.0f} events/s"
         )
-
-
-def _runs(point: BatchPoint) -> int:
-    return sum(len(turn.latencies_ns) for turn in point.turns)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -185,10 +184,8 @@ def _predicted_jet(seconds: float) -> Iterator[Measured]:
         network.decoder.predict(mean, verbose=0)
 
     times = repeat(predict, seconds, 3).latencies_ns / 1e6
-    yield replace(
-        of_rounds("002.F1", "keras model.predict batch 1", [float(np.median(times))], len(times)),
-        comment="encoder and decoder, without the scores",
-    )
+    p50, comment = float(np.median(times)), "encoder and decoder, without the scores"
+    yield of_rounds("002.F1", "keras model.predict batch 1", [p50], len(times), comment=comment)
 
 
 def formats(bench: Bench) -> Iterator[Measured]:

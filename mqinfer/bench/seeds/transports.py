@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from mqinfer.bench.comparing import ComparedSeries, CompareOptions, Comparison, LinkShape
+from mqinfer.bench.comparing import ComparedSeries, CompareOptions, Comparison, LinkOptions
 from mqinfer.bench.contestants.driving import Load
 from mqinfer.bench.contestants.site import chosen
 from mqinfer.bench.seeds.experiment import Bench
@@ -124,7 +124,7 @@ def thin_link(bench: Bench) -> Iterator[Measured]:
     workload = _frames(bench, "drive_segmentation_onnx", (968, 608))
     for mbit in (50, 10, 2):
         load = Load(seconds=bench.count(4, 60))
-        options = CompareOptions(load=load, callers=(1,), rounds=2, link=LinkShape(mbit, 25.0))
+        options = CompareOptions(load=load, callers=(1,), rounds=2, link=LinkOptions(mbit, 25.0))
         found = {each.contestant: each for each in _compared(bench, [workload], ["mqtt-jpeg", "grpc"], options)}
         ratios = _ratios(found, "grpc", "mqtt-jpeg")
         comment = "rate against rate, 25 ms each way"

@@ -21,14 +21,7 @@ from mqinfer.client.options import check_timeout
 from mqinfer.client.result import Ignored
 from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.errors import LinkError, MqinferError, NoWorker
-from mqinfer.protocol.states import (
-    ServerState,
-    ServerStatus,
-    WorkerState,
-    WorkerStatus,
-    read_server_state,
-    read_worker_state,
-)
+from mqinfer.protocol.states import ServerState, ServerStatus, read_server_state
 from mqinfer.protocol.topics import DEFAULT_ROOT, Topics, check_name
 
 
@@ -96,9 +89,7 @@ class ControlClient(WithBlock):
         self._changed = threading.Condition()
         self._servers: dict[str, ServerState] = {}
         self._question: Question | None = None
-        self._workers: dict[str, WorkerState] = {}
         self._ignored_states = Ignored("a server's state")
-        self._ignored_workers = Ignored("a worker's state")
         self._ignored_replies = Ignored("a server's reply")
         self._link = make_link(address, client_id=make_client_id(self._name))
         try:
@@ -125,21 +116,6 @@ class ControlClient(WithBlock):
         """The servers by name: those that are ready, and those that were lost."""
         with self._changed:
             return {name: state.status for name, state in self._servers.items()}
-
-    @property
-    def workers(self) -> dict[str, WorkerState]:
-        """The last states of the workers by name, as far as they have come since `watch_workers`."""
-        with self._changed:
-            return dict(self._workers)
-
-    def watch_workers(self) -> None:
-        """Receive the states of the workers from now on; the broker keeps the last one of each.
-
-        Raises:
-            LinkError: The link is down, or the broker refuses the subscription.
-        """
-        self._maker.check()
-        self._link.subscribe(self._topics.worker_state.filter(), self._on_worker)
 
     def ask(
         self, call: Call, body: Mapping[str, Any] | None = None, *, server: str | None = None, timeout: float = 10.0
@@ -311,17 +287,6 @@ class ControlClient(WithBlock):
                 if message.retain and self._question:
                     self._question.was_ready(state)
             self._changed.notify_all()
-
-    def _on_worker(self, message: Message) -> None:
-        found = self._ignored_workers.read(read_worker_state, self._topics, message)
-        if found is None:
-            return
-        worker, state = found
-        with self._changed:
-            if state is None or state.status in {WorkerStatus.STOPPED, WorkerStatus.CRASHED}:
-                self._workers.pop(worker, None)
-            elif state.status in {WorkerStatus.READY, WorkerStatus.DRAINING, WorkerStatus.LOST}:
-                self._workers[worker] = state
 
     def _on_reply(self, message: Message) -> None:
         with self._changed:

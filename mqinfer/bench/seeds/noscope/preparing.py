@@ -10,7 +10,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from mqinfer.bags.frame import Frame
 from mqinfer.bench.seeds.experiment import Bench
@@ -141,9 +140,8 @@ def _answers(
     if labels is not None:
         loaded = load_model(Repository(models).find(REFERENCE, None))
         loaded.backend.close()
-        found = [
-            Answered(each, thumbnail(each.image), _as_answer(is_there=each.sequence in labels), 0.0) for each in frames
-        ]
+        known = [(each, np.array([each.sequence in labels], np.uint8)) for each in frames]
+        found = [Answered(frame, thumbnail(frame.image), is_there, 0.0) for frame, is_there in known]
         return found, ResultMaker(bare, loaded.card)
 
     def tell(done: int) -> None:
@@ -154,7 +152,3 @@ def _answers(
     with PrivateBroker() as broker, serving(setting, models, broker.url) as _, Client(broker.url) as client:
         answers = ResultMaker(bare, client.card(REFERENCE))
         return list(ask_reference(client, answers, frames, _TIMEOUT_S, tell)), answers
-
-
-def _as_answer(*, is_there: bool) -> npt.NDArray[np.uint8]:
-    return np.array([is_there], np.uint8)

@@ -274,13 +274,12 @@ def _draw_scale(drawn: Picture, least: str, greatest: str) -> Picture:
     return drawn
 
 
-def draw_instances(picture: Picture, view: FrameView, alpha: float = 0.5) -> Picture:
+def draw_instances(picture: Picture, view: FrameView) -> Picture:
     """Lay the masks of detected objects over a picture, each in the colour of its class, the best on top.
 
     Args:
         picture: The recorded frame; it stays as it is.
         view: The result, whose `masks` `[n, height, width]` belong to its `boxes`.
-        alpha: Share of the masks' colour, from 0 to 1.
 
     Returns:
         A new picture of the same size; the same one if there are no masks.
@@ -298,7 +297,7 @@ def draw_instances(picture: Picture, view: FrameView, alpha: float = 0.5) -> Pic
     count = min(len(known), MOST_BOXES)
     colours[1 : count + 1] = palette(visible(tuple(view.classes)))[known[:count].astype(np.int64)]
     placed = view.placement.mask_to_frame(shown, outside=0)
-    blended = opencv().addWeighted(picture, 1.0 - alpha, colours[placed], alpha, 0.0)
+    blended = opencv().addWeighted(picture, 0.5, colours[placed], 0.5, 0.0)
     drawn: Picture = np.where(placed[:, :, np.newaxis] > 0, blended, picture)
     return drawn
 

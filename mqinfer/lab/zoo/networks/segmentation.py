@@ -39,17 +39,13 @@ def mobilenet_v3_segmentation(size: Size, height: int, width: int) -> Any:
     return keras().Model(picture, upsample(logits, picture))
 
 
-def deeplab_v3_plus(height: int = 1024, width: int = 2048) -> Any:
+def deeplab_v3_plus() -> Any:
     """Build DeepLabV3+ (arXiv:1802.02611) on MobileNetV3-large at output stride 8, with full convolutions.
 
-    Args:
-        height: Height of the picture, in pixels.
-        width: Width of the picture, in pixels.
-
     Returns:
-        The Keras model.
+        The Keras model, for pictures of 2048x1024.
     """
-    picture = _picture(height, width)
+    picture = _picture(1024, 2048)
     low, last = mobilenet_v3(picture, "large")
     deep = upsample(_pyramid(last, 256), low)
     fine = keras().layers.Concatenate()([deep, conv(low, 48)])
@@ -65,21 +61,17 @@ def _pyramid(tensor: Any, filters: int) -> Any:
     return conv(layers.Concatenate()([conv(tensor, filters), *distances, upsample(whole, tensor)]), filters)
 
 
-def encoder_decoder(height: int = 1024, width: int = 2048) -> Any:
+def encoder_decoder() -> Any:
     """Build a network in the manner of U-Net (arXiv:1505.04597) with depthwise separable convolutions.
 
     The encoder reduces the size to a 32nd, where nearly all weights are. The decoder returns to a quarter, with a skip
     connection at each scale.
 
-    Args:
-        height: Height of the picture, in pixels.
-        width: Width of the picture, in pixels.
-
     Returns:
-        The Keras model.
+        The Keras model, for pictures of 2048x1024.
     """
     layers = keras().layers
-    picture = _picture(height, width)
+    picture = _picture(1024, 2048)
     tensor, skips = conv(picture, 32, 3, stride=2), []
     for filters in (64, 128, 320):
         tensor = separable(separable(tensor, filters, stride=2), filters)
