@@ -98,9 +98,9 @@ def test_a_box_at_the_edge_and_one_outside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", list(Demosaic))
-@pytest.mark.parametrize("encoding", ["bayer_rggb8", "bayer_grbg16", "yuv422_yuy2", "nv21", "mono8"])
+@pytest.mark.parametrize("encoding", ["bayer_rggb8", "bayer_bggr8", "bayer_grbg16", "bayer_gbrg16"])
 def test_samples_of_a_box_have_no_part_in_pixels_beside_it(tmp_path: Path, encoding: str, method: Demosaic) -> None:
-    """Demosaicing and shared colours reach over a box's edge by less than the margin."""
+    """Demosaicing reaches over a box's edge by less than the margin."""
     model = detector(tmp_path, [BOX])
     images = []
     for level in (0, 200):
@@ -145,7 +145,7 @@ def test_depth_is_left_out(tmp_path: Path) -> None:
     [
         ([BOX, [9, 9, 1, 1]], None, "", "boxes scores", "1 of 2 boxes can be read"),
         ([BOX, [1, 1, np.inf, 9]], None, "", "boxes scores", "1 of 2 boxes can be read"),
-        ([BOX], np.float32([np.nan]), "", "boxes scores", "output 'scores' has NaN"),
+        ([BOX], np.array([np.nan], np.float32), "", "boxes scores", "output 'scores' has NaN"),
         ([BOX], None, "", "places scores", "expected boxes"),
         ([BOX], None, "", "boxes points", "1 boxes can be read"),
         ([BOX, BOX], np.ones(3, np.float32), "", "boxes scores", "expected boxes"),

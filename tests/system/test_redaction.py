@@ -156,7 +156,12 @@ def test_no_pixel_of_a_box_is_published(
     for seed, redact in ((1, detector), (2, detector), (1, None)):
         source = recording(tmp_path / f"{seed}-{redact is None}", seed)
         with listening(broker_url, topics) as heard:
-            how = {"encoding": encoding, "output_encoding": "raw", "preview_rate": 10.0, "redact": redact}
+            how: dict[str, Any] = {
+                "encoding": encoding,
+                "output_encoding": "raw",
+                "preview_rate": 10.0,
+                "redact": redact,
+            }
             report = run(broker_url, topics, source, ReplayOptions("eye", window=1), **how)
             assert report.previews is not None
             wait_until(partial(has_come, heard, report.previews.published))
@@ -228,8 +233,9 @@ def test_a_frame_is_left_out_where_the_detector_fails(
     source = with_white(tmp_path / "in", 2, 3, FRAMES - 1)
     (source / "4.png").write_bytes((source / "4.png").read_bytes()[:1000])
     with listening(broker_url, topics) as heard:
-        settings = {"encoding": "raw", "preview_rate": 10.0, "redact": failing_detector(tmp_path / "models")}
-        report = run(broker_url, topics, source, folder=tmp_path / "out", sinks=["jsonl"], **settings)
+        settings: dict[str, Any] = {"folder": tmp_path / "out", "sinks": ["jsonl"], "preview_rate": 10.0}
+        redact = failing_detector(tmp_path / "models")
+        report = run(broker_url, topics, source, encoding="raw", redact=redact, **settings)
         wait_until(lambda: len(heard.results) >= FRAMES - 4)
     assert len(heard.infer) == FRAMES - 4
     told: Any = summary(report)
