@@ -166,9 +166,8 @@ def test_a_full_answer_may_lack_a_box(tmp_path: Path) -> None:
     rows = np.array([[[0, 0, 10, 10], [30, 30, 40, 40], [60, 40, 70, 50]]], np.float32)
     config = '[detection]\nboxes = "rows"\nscores = "points"\nmax_detections = {}\n'
     points = np.ones((1, 3, 1), np.float32)
-    assert (
-        Redactor(detector(tmp_path / "more", rows, points, config.format(4), "rows points")).redact(picture())[1] == 3
-    )
+    with closing(Redactor(detector(tmp_path / "more", rows, points, config.format(4), "rows points"))) as redactor:
+        assert redactor.redact(picture())[1] == 3
     with pytest.raises(ConfigError, match="raise max_detections"):
         Redactor(detector(tmp_path / "full", rows, points, config.format(3), "rows points"))
 

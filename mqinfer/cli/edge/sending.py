@@ -155,8 +155,8 @@ class PreparingOptions:
     redact: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of a detector in a model repository, such as models/faces: fill its boxes with grey in every "
-            "frame, before anything is sent or written. Frames where that fails are left out.",
+            help="Fill the boxes of a detector with grey in every frame, before anything is sent or written: its "
+            "folder in a model repository, such as models/faces. A frame where that fails is left out.",
             metavar="MODEL",
         ),
     ] = None
