@@ -146,8 +146,8 @@ class DetectedBox:
     keypoints: tuple[Keypoint, ...] = ()
 
 
-def find_boxes(outputs: Mapping[str, Array]) -> tuple[DetectedBox, ...]:
-    """Find boxes among a result's outputs, the best first, at most `MOST_BOXES`.
+def find_boxes(outputs: Mapping[str, Array], most: int | None = MOST_BOXES) -> tuple[DetectedBox, ...]:
+    """Find boxes among a result's outputs, the best first.
 
     Boxes are an output `boxes` `[n, 4]` (left, top, right, bottom in pixels of the model's input) with `scores` `[n]`,
     and optionally `classes` `[n]`, `ids` `[n]` (below 0 for none) and `keypoints` `[n, K, 3]` (x, y, score), each with
@@ -156,6 +156,7 @@ def find_boxes(outputs: Mapping[str, Array]) -> tuple[DetectedBox, ...]:
 
     Args:
         outputs: Decoded arrays by name.
+        most: How many boxes are kept; None for all.
     """
     if "boxes" not in outputs or "scores" not in outputs:
         return ()
@@ -166,7 +167,7 @@ def find_boxes(outputs: Mapping[str, Array]) -> tuple[DetectedBox, ...]:
     end = int(counts.item()) if counts.size == 1 and counts.dtype.kind in "iu" else len(scores)
     finite = np.isfinite(boxes[:end]).all(axis=1) & np.isfinite(scores[:end])
     chosen = np.flatnonzero(finite & np.less_equal(boxes[:end, :2], boxes[:end, 2:]).all(axis=1))
-    best = chosen[np.argsort(-scores.astype(np.float64)[chosen], kind="stable")[:MOST_BOXES]].tolist()
+    best = chosen[np.argsort(-scores.astype(np.float64)[chosen], kind="stable")[:most]].tolist()
     number, own = _whole(numbers, scores.shape), _of_object(_whole(ids, scores.shape))
     points = _keypoints(outputs.get("keypoints"), len(scores))
     return tuple(
@@ -216,10 +217,13 @@ def _unbatched(output: Array | None, axes: int) -> Array:
 
 
 def placed_boxes(
-    outputs: Mapping[str, Array], placement: Placement, classes: Sequence[ClassInfo] | None = None
+    outputs: Mapping[str, Array],
+    placement: Placement,
+    classes: Sequence[ClassInfo] | None = None,
+    most: int | None = MOST_BOXES,
 ) -> tuple[DetectedBox, ...]:
     """Return the boxes among outputs in pixels of the picture, the best first, with names where classes are given."""
-    found = _placed_keypoints(find_boxes(outputs), placement)
+    found = _placed_keypoints(find_boxes(outputs, most), placement)
     moved = placement.boxes_to_frame(np.array([each.box for each in found]).reshape(-1, 4)).tolist()
     names = ["" if classes is None or each.number is None else class_name(each.number, classes) for each in found]
     return tuple(

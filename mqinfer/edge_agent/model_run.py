@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mqinfer.bags.frame import Frame
-from mqinfer.bags.joining import Miss
 from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.requester import Requester
 from mqinfer.client.watching.absence import RETAINED_S, Absence
@@ -24,7 +23,7 @@ from mqinfer.edge_agent.preparing.choices import check_alone, choose_contracts, 
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.previews import Previews
 from mqinfer.edge_agent.replay import Pacer, Replay
-from mqinfer.edge_agent.reporting.report import Ending, SessionReport
+from mqinfer.edge_agent.reporting.report import Ending, Reading, SessionReport
 from mqinfer.edge_agent.reporting.statistics import FrameCounts, ReplayStatistics, Snapshot
 from mqinfer.edge_agent.resuming import NOTHING, begin_run, describe_run, open_earlier
 from mqinfer.edge_agent.settings import ReplayOptions, ReplaySettings
@@ -63,7 +62,7 @@ class SessionParts:
         stop: Set by a signal, or when the connection has failed for good.
         streams: Number of image streams of the source.
         pacer: Holds the frames back until they are due.
-        missed: Frames of joined topics that were left out, or that live sources lost; None for other recordings.
+        reading: Returns what became of frames before they were sent.
         observe: Makes a further sink for a model from its settings and its card; None for none.
     """
 
@@ -73,7 +72,7 @@ class SessionParts:
     stop: threading.Event
     streams: int
     pacer: Pacer
-    missed: Callable[[], Mapping[Miss, int]] | None = None
+    reading: Callable[[], Reading] = Reading
     observe: Callable[[ReplaySettings, ModelCard], Sink] | None = None
 
 
@@ -339,7 +338,7 @@ class ModelRun:
             broke_off=why,
             is_stopped=self.settings.source.is_endless and self._site.stop.is_set(),
             clocks={} if self._replay is None else self._replay.clocks.offsets(),
-            missed=None if self._site.missed is None else self._site.missed(),
+            reading=self._site.reading(),
             previews=None if options.preview_rate is None else self._previews.total,
             answers=None if self._answers is None else self._answers.counts,
         )
@@ -360,9 +359,12 @@ class ModelRun:
         return not self.settings.source.is_endless and not (self._is_read and not snapshot.outcomes[Outcome.CANCELLED])
 
     def _nothing_read(self, snapshot: Snapshot) -> ConfigError | None:
-        missed = self._site.missed
-        if not self._is_read or snapshot.frames_read or self.done.count or missed is None or not missed():
+        missed = self._site.reading().missed
+        if not self._is_read or snapshot.frames_read or self.done.count or not missed:
             return None
+        if self.settings.source.join is None:
+            reasons = ", ".join(sorted({why for _, why in missed}))
+            return ConfigError(f"{self.settings.source}: no frame was sent: {reasons}; the log has the first error")
         return ConfigError(
             f"{self.settings.source}: no frames go together, so none was sent; join topics of the same moments, or "
             "raise --tolerance"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, nullcontext
+from pathlib import Path
 
 from rich.console import Console
 
@@ -20,8 +21,9 @@ from mqinfer.client.requester import Requester
 from mqinfer.client.window import Policy
 from mqinfer.edge_agent.frames.by_source import check_sources
 from mqinfer.edge_agent.model_run import ModelRun, SessionParts
+from mqinfer.edge_agent.redaction import RedactedSource, Redactor
 from mqinfer.edge_agent.replay import Pacer, replay
-from mqinfer.edge_agent.reporting.report import RunExtent, SessionReport, progress
+from mqinfer.edge_agent.reporting.report import Reading, RunExtent, SessionReport, progress
 from mqinfer.edge_agent.settings import ReplaySettings, SourceSettings
 from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.protocol.card import ModelCard
@@ -176,12 +178,13 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
     connect = _connect_first(settings, connect)
     requester.watch(lambda: stop.set() if requester.failure else None)
     with ExitStack() as stack:
+        redactor = stack.enter_context(_redactor(settings.preparing.redact))
         opened = stack.enter_context(closing(_open(settings.source, stop)))
-        source, streams, missed = _join(opened, settings)
+        source, streams, reading = _join(opened, redactor, settings)
         shelf = LiveRegistry(requester)
         filled = sum(stream.count != 0 for stream in streams)
         pacer = Pacer(_rate(settings), wait=stop.wait)
-        site = SessionParts(requester, shelf, broker, stop, max(filled, 1), pacer, missed, observe)
+        site = SessionParts(requester, shelf, broker, stop, max(filled, 1), pacer, reading, observe)
         is_one = len(models) == 1
         runs = [stack.enter_context(closing(ModelRun(settings.of_model(each, is_one=is_one), site))) for each in models]
         on_runs(runs)
@@ -283,15 +286,27 @@ def _open(settings: SourceSettings, stop: threading.Event) -> FrameSource:
     return open_sources(settings.sources, topics, span, depth=False, is_stopped=stop.is_set, waits=waits)
 
 
+@contextmanager
+def _redactor(model: Path | None) -> Iterator[Redactor | None]:
+    """Load the detector whose boxes are filled, if there is one, and release it at the end."""
+    if model is None:
+        yield None
+        return
+    with closing(Redactor(model)) as redactor:
+        yield redactor
+
+
 def _join(
-    source: FrameSource, settings: ReplaySettings
-) -> tuple[FrameSource, Sequence[StreamInfo], Callable[[], Mapping[Miss, int]] | None]:
-    """Check the streams of pictures, and join them where that is asked for.
+    source: FrameSource, redactor: Redactor | None, settings: ReplaySettings
+) -> tuple[FrameSource, Sequence[StreamInfo], Callable[[], Reading]]:
+    """Check the streams of pictures; redact and join them where that is asked for.
 
     Returns:
-        The source of the requests, its streams, and what returns the frames that were left out of joined ones, or that
-        a live source lost.
+        The source of the requests, its streams, and what returns the frames that were left out of joined ones, could
+        not be redacted, or that a live source lost.
     """
+    redacting = None if redactor is None else RedactedSource(source, redactor, settings.preparing)
+    source = redacting or source
     streams = [stream for stream in source.streams() if stream.is_image]
     sources = [stream.source for stream in streams]
     settings.preparing.bit_depths.check(sources)
@@ -300,11 +315,18 @@ def _join(
     settings.preparing.framing.check(streams)
     if settings.source.join is not None:
         joined = JoinedSource(source, settings.source.join)
-        return joined, list(joined.streams()), lambda: joined.missed
-    if not settings.source.is_live:
-        return source, streams, None
+        return joined, list(joined.streams()), _reading(joined.missed, redacting)
+    if redacting is None and not settings.source.is_live:
+        return source, streams, Reading
     counting = CountingSource(source)
-    return counting, streams, lambda: counting.missed
+    return counting, streams, _reading(counting.missed, redacting)
+
+
+def _reading(told: Counter[Miss], redacting: RedactedSource | None) -> Callable[[], Reading]:
+    """Return what counts the frames that were left out, those included that no other frame came after."""
+    if redacting is None:
+        return lambda: Reading(told)
+    return lambda: Reading(told + redacting.missed, redacting.counts())
 
 
 def _rate(settings: ReplaySettings) -> float:

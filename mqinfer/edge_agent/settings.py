@@ -71,12 +71,14 @@ class PreparingSettings:
         demosaic: Method for Bayer mosaics.
         bit_depths: Significant bits of 16-bit samples, by source.
         framing: Whether frames are rectified, and which region of them is sent.
+        redact: Folder of the detector whose boxes are filled; None to send frames as they are.
     """
 
     encoding: str | None = None
     demosaic: Demosaic = Demosaic.BILINEAR
     bit_depths: BitDepths = field(default_factory=BitDepths)
     framing: Framing = field(default_factory=Framing)
+    redact: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,7 @@ class ReplaySettings:
             "start, s": source.start or None,
             "duration, s": source.duration,
             "demosaic": self.preparing.demosaic,
+            "redact": self.preparing.redact,
             "least results a second": options.quality.min_rate or None,
             "previews a second": options.preview_rate,
             "output": self.outputs.folder,

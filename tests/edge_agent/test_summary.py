@@ -37,7 +37,7 @@ COUNTERS = {
 }
 FACTS = {
     "streams",
-    *("clocks", "missed", "answers", "previews"),
+    *("clocks", "missed", "answers", "previews", "redacted"),
     "model",
     "version",
     "model_hash",

@@ -152,6 +152,14 @@ class PreparingOptions:
             "/topic=X,Y,WIDTH,HEIGHT; may be repeated. The whole frame by default."
         ),
     ] = None
+    redact: Annotated[
+        Path | None,
+        typer.Option(
+            help="Fill the boxes of a detector with grey in every frame, before anything is sent or written: its "
+            "folder in a model repository, such as models/faces. A frame where that fails is left out.",
+            metavar="MODEL",
+        ),
+    ] = None
     preview: Annotated[
         float | None,
         typer.Option(
@@ -168,7 +176,8 @@ class PreparingOptions:
             ConfigError: One is wrong.
         """
         framing = Framing.parse(self.roi or (), rectify=self.rectify)
-        return PreparingSettings(self.encoding, self.demosaic, BitDepths.parse(self.bit_depth or ()), framing)
+        depths = BitDepths.parse(self.bit_depth or ())
+        return PreparingSettings(self.encoding, self.demosaic, depths, framing, self.redact)
 
 
 _PACKAGES = {"parquet": {"pyarrow": "pyarrow"}, ROS2: {"cyclonedds": "cyclonedds"}}

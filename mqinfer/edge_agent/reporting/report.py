@@ -45,6 +45,33 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Redacted:
+    """What was made unreadable before any frame was sent.
+
+    Attributes:
+        frames: Frames with a box or more.
+        boxes: Their boxes.
+    """
+
+    frames: int
+    boxes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What became of frames before they were sent.
+
+    Attributes:
+        missed: Frames of joined topics that were left out, those that live sources lost and those that could not be
+            redacted, by topic and reason; None for recordings that are neither joined nor redacted.
+        redacted: What was made unreadable; None where that was not asked for.
+    """
+
+    missed: Mapping[tuple[str, str], int] | None = None
+    redacted: Redacted | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SessionReport:
     """One model's run, once it has ended.
 
@@ -62,8 +89,7 @@ class SessionReport:
             file can't be written, or there was no connection or it failed for good; None if all is well.
         is_stopped: Whether a signal ended a source without end, which is its regular end.
         clocks: How far each worker's clock is ahead of this one.
-        missed: Frames of joined topics that were left out, and those that live sources lost, by topic and reason; None
-            for recordings whose topics are not joined.
+        reading: What became of frames before they were sent.
         previews: Previews that were published and dropped; None where none were asked for.
         answers: The same of answers in words, of the sink `mqtt`.
     """
@@ -80,7 +106,7 @@ class SessionReport:
     broke_off: MqinferError | None = None
     is_stopped: bool = False
     clocks: Mapping[str, Offset] = field(default_factory=dict)
-    missed: Mapping[tuple[str, str], int] | None = None
+    reading: Reading = Reading()
     previews: PublishedCounts | None = None
     answers: PublishedCounts | None = None
 
@@ -112,6 +138,7 @@ def summary(run: SessionReport) -> dict[str, object]:
         "missed": _missed(run),
         "previews": run.previews and {"published": run.previews.published, "dropped": dict(run.previews.dropped)},
         "answers": run.answers and asdict(run.answers),
+        "redacted": run.reading.redacted and asdict(run.reading.redacted),
         "clocks": {worker: _clock(offset) for worker, offset in run.clocks.items()},
     }
 
@@ -221,24 +248,27 @@ def _counters(snapshot: Snapshot) -> dict[str, object]:
 
 
 def _missed(run: SessionReport) -> dict[str, dict[str, int]] | None:
-    if run.missed is None:
+    if run.reading.missed is None:
         return None
     found: dict[str, dict[str, int]] = {}
-    for (topic, why), count in sorted(run.missed.items()):
+    for (topic, why), count in sorted(run.reading.missed.items()):
         found.setdefault(topic, {})[why] = count
     return found
 
 
 def missed_lines(run: SessionReport) -> list[str]:
     """Return why frames were left out or lost, one line for each topic and reason."""
-    found = sorted((run.missed or {}).items())
+    found = sorted((run.reading.missed or {}).items())
     return [f"{count} x {printable(f'{topic}: {why}')}; not sent" for (topic, why), count in found]
 
 
 def published_words(run: SessionReport) -> dict[str, str]:
-    """Return how many previews and answers were published, and why others were not; of those that were asked for."""
+    """Return what was published and redacted, and why other things were not; of what was asked for."""
     asked = {"previews": run.previews, "answers": run.answers}
-    return {what: _published(counts) for what, counts in asked.items() if counts is not None}
+    words = {what: _published(counts) for what, counts in asked.items() if counts is not None}
+    if redacted := run.reading.redacted:
+        words["redacted"] = f"{redacted.boxes} boxes in {redacted.frames} frames"
+    return words
 
 
 def _published(counts: PublishedCounts) -> str:
