@@ -207,7 +207,7 @@ class TestDamage:
         at = content.rindex(b"\x04\x22\x4d\x18")  # a chunk of LZ4
         content[at : at + 20] = bytes(20)
         files[1].write_bytes(content)
-        found = []
+        found: list[Frame] = []
         specs = [str(files[0].parent)] if as_folder else list(map(str, files))
         with closing(open_sources(specs)) as source, pytest.raises(SourceError, match=r"drive_1\.bag: ") as caught:
             found.extend(source.frames())
