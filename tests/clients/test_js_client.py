@@ -181,6 +181,26 @@ def test_answers_in_a_browser(
     assert (counters["malformed"], counters["mismatched"]) == (0, 0)
 
 
+def test_lanes(
+    programs: Path,
+    broker_url: str,
+    unique: Callable[[str], str],
+    write_echo: Callable[..., Path],
+    serve: Callable[..., Any],
+) -> None:
+    """The worker that is 20 times as fast gets nearly all; without lanes the broker deals the requests in turn."""
+    topics, repository = Topics(unique("test")), write_echo("echo", delay_ms=5)
+    serve(broker_url, repository, name="fast", topics=topics, capacity=64)
+    model = repository / "echo" / "1" / "model.echo"
+    model.write_text(model.read_text(encoding="utf-8").replace("delay_ms = 5", "delay_ms = 100"), encoding="utf-8")
+    serve(broker_url, repository, name="slow", topics=topics, capacity=64)
+    chosen, dealt = json.loads(
+        output(*node(programs / "test" / "live" / "by_worker.js", broker_url, topics.root, "100"))
+    )
+    assert chosen["fast"] >= 80
+    assert dealt == {"fast": 50, "slow": 50}
+
+
 def test_the_results_of_others(
     programs: Path,
     broker_url: str,

@@ -2,6 +2,14 @@
 
 import { Cards } from "./cards.js";
 import { CHECKSUM, checksum } from "./checksum.js";
+import {
+  type Counters,
+  DEFAULT_PENDING,
+  Dispatcher,
+  type Ended,
+  outcomeOf,
+  type PendingOptions,
+} from "./dispatcher.js";
 import { decodeReply } from "./envelope.js";
 import {
   Cancelled,
@@ -17,7 +25,6 @@ import { checkOptions } from "./fields/nearest.js";
 import { DEFAULT_LIMITS } from "./limits.js";
 import type { Link, LinkOptions, LinkStatus, Message } from "./link.js";
 import { openLink } from "./mqtt_link.js";
-import { type Counters, DEFAULT_PENDING, type Ended, outcomeOf, type PendingOptions, PendingTable } from "./pending.js";
 import { type PictureResult, pictureResult } from "./pictures/result.js";
 import { type Picture, pictureInputs } from "./pictures/sending.js";
 import type { Entry } from "./requests/entry.js";
@@ -33,7 +40,6 @@ import {
   type Result,
   resultOf,
 } from "./requests/messages.js";
-import { Workers } from "./requests/workers.js";
 import type { ModelCard } from "./states/card.js";
 import { readWorkerState } from "./states/states.js";
 import { checkName, isName, Topics } from "./topics.js";
@@ -44,7 +50,7 @@ const TIMEOUT_MS = 10_000;
 const CONNECT_TIMEOUT_MS = 10_000;
 const LINK_OPTIONS = ["user", "password", "maxPacketSize", "signal", "tls"] as const;
 const PENDING_OPTIONS = ["window", "maxPending", "patienceMs", "settlingMs", "backoffMs"] as const;
-const OWN_OPTIONS = ["name", "root", "timeoutMs", "connectTimeoutMs", "limits", "onStatus"] as const;
+const OWN_OPTIONS = ["name", "root", "timeoutMs", "connectTimeoutMs", "limits", "onStatus", "lanes"] as const;
 /** Above this a browser's timer fires at once. */
 const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
@@ -58,6 +64,8 @@ export interface ClientOptions extends Omit<LinkOptions, "url" | "timeoutMs">, P
   readonly connectTimeoutMs?: number;
   /** Bounds of what a reply may contain. */
   readonly limits?: Limits;
+  /** Whether the client chooses the worker of each request (true), or the broker deals them to the workers in turn. */
+  readonly lanes?: boolean;
 }
 
 /** What became of all requests, and what came beside their replies. */
@@ -81,12 +89,11 @@ export class Client {
   /** The client's name in its topics. */
   readonly name: string;
   readonly #topics: Topics;
-  readonly #table: PendingTable;
+  readonly #dispatcher: Dispatcher;
   readonly #limits: Limits;
   readonly #timeoutMs: number;
   readonly #patienceMs: number;
   readonly #waiting = new Map<string, Waiting>();
-  readonly #workers = new Workers();
   readonly #onStatus: ((status: LinkStatus) => void) | undefined;
   #link: Link | undefined;
   #watches: Watches | undefined;
@@ -101,7 +108,7 @@ export class Client {
   private constructor(options: ClientOptions, name: string) {
     this.name = name;
     this.#topics = new Topics(options.root);
-    this.#table = new PendingTable(given(options, PENDING_OPTIONS), (...asked) => this.#workers.insteadOf(...asked));
+    this.#dispatcher = new Dispatcher(given(options, PENDING_OPTIONS));
     this.#patienceMs = options.patienceMs ?? DEFAULT_PENDING.patienceMs;
     this.#limits = options.limits ?? DEFAULT_LIMITS;
     this.#timeoutMs = checkedTimeout(options.timeoutMs ?? TIMEOUT_MS);
@@ -136,7 +143,7 @@ export class Client {
         `${error.message}; where access rules apply, the client's name must be that of its login`,
       );
     }
-    await client.#followWorkers(link);
+    if (options.lanes ?? true) await client.#followWorkers(link);
     return client;
   }
 
@@ -162,7 +169,7 @@ export class Client {
     const responseTopic = this.#topics.result(model, this.name, id);
     const request = newRequest(model, inputs, options, { id, responseTopic });
     const { modelVersion: version } = request;
-    this.#table.add({ id, model, version, responseTopic }, performance.now(), timeoutMs);
+    this.#dispatcher.add({ id, model, version, responseTopic }, performance.now(), timeoutMs);
     return new Promise((resolve, reject) => {
       const abort = () => this.#cancel(id);
       options.signal?.addEventListener("abort", abort);
@@ -220,7 +227,7 @@ export class Client {
   }
 
   counters(): ClientCounters {
-    return { ...this.#table.counters(), malformed: this.#malformed, retained: this.#retained };
+    return { ...this.#dispatcher.counters(), malformed: this.#malformed, retained: this.#retained };
   }
 
   /** End what is pending as `cancelled`, end all watches, and disconnect. */
@@ -232,19 +239,19 @@ export class Client {
 
   /** Return the error of a question for a card that has not come, or undefined where it may wait on. */
   #withoutCard(model: string, waitedMs: number, isOver: boolean): MqinferError | undefined {
-    if (!isOver && !(this.#connected && this.#workers.isMistyped(model))) return undefined;
+    if (!isOver && !(this.#connected && this.#dispatcher.isMistyped(model))) return undefined;
     const where = `in ${Number((waitedMs / 1_000).toFixed(1))} s`;
     if (!this.#connected)
       return new NotConnected(`no connection to the broker ${where}: no card of model ${shown(model)}`);
     return new ModelNotFound(
-      `no worker has published a card of model ${shown(model)} ${where}; check its name${this.#workers.insteadOf(model)}`,
+      `no worker has published a card of model ${shown(model)} ${where}; check its name${this.#dispatcher.insteadOf(model)}`,
     );
   }
 
   #onLink(status: LinkStatus): void {
     this.#connected = status.status === "connected";
-    if (status.status === "connected") this.#table.connected(performance.now());
-    else if (status.status === "lost") this.#table.disconnected();
+    if (status.status === "connected") this.#dispatcher.connected(performance.now());
+    else if (status.status === "lost") this.#dispatcher.disconnected();
     else if (status.status === "refused") this.#fail(refusal(status));
     this.#pump();
     this.#onStatus?.(status);
@@ -253,14 +260,14 @@ export class Client {
   /** Carry out what follows from the events and the time, and set the timer. */
   #pump(): void {
     const now = performance.now();
-    const { send, ended } = this.#table.take(now, this.#connected);
+    const { send, ended } = this.#dispatcher.take(now, this.#connected);
     for (const each of ended) this.#hand(each);
     for (const entry of send) void this.#publish(entry);
     this.#setTimer(now);
   }
 
   #setTimer(now: number): void {
-    const at = this.#table.wakeAt;
+    const at = this.#dispatcher.wakeAt;
     if (at === this.#timerAt) return;
     clearTimeout(this.#timer);
     this.#timerAt = at;
@@ -280,15 +287,15 @@ export class Client {
     if (waiting === undefined || this.#link === undefined) return;
     try {
       const code = await this.#link.publish(publication(waiting.request, entry, this.name, this.#topics));
-      this.#table.acked(entry, attempt, code, performance.now());
+      this.#dispatcher.acked(entry, attempt, code, performance.now());
     } catch (error) {
       const known = error instanceof MqinferError ? error : new MqinferError(`the request can't be sent: ${error}`);
-      this.#table.unsent(entry, attempt, known, performance.now());
+      this.#dispatcher.unsent(entry, attempt, known, performance.now());
     }
     this.#pump();
   }
 
-  /** Subscribe to the workers' states; without the right to read them, losses show by silence. */
+  /** Subscribe to the workers' states; without the right to read them, requests go over the models' channels. */
   async #followWorkers(link: Link): Promise<void> {
     try {
       await link.subscribe(this.#topics.workerStates, 1, (message) => this.#onWorker(message));
@@ -301,9 +308,8 @@ export class Client {
     try {
       const address = this.#topics.parse(topic);
       if (address.kind !== "worker") return;
-      const { lost, crashedOn } = this.#workers.observe(address.worker, readWorkerState(this.#topics, topic, payload));
-      if (crashedOn.length > 0) this.#table.crashedOn(crashedOn);
-      if (lost.length > 0) this.#table.workerLost(lost, performance.now());
+      const state = readWorkerState(this.#topics, topic, payload);
+      this.#dispatcher.update(address.worker, state, performance.now());
     } catch (error) {
       if (!(error instanceof MqinferError)) throw error;
       this.#malformed += 1;
@@ -319,7 +325,7 @@ export class Client {
     const stated = message.userProperties[CHECKSUM];
     if (stated !== undefined && stated !== checksum(message.payload)) {
       this.#malformed += 1;
-      if (message.correlation) this.#table.corrupted(hexOf(message.correlation));
+      if (message.correlation) this.#dispatcher.corrupted(hexOf(message.correlation));
     } else {
       this.#onChecked(message);
     }
@@ -336,22 +342,22 @@ export class Client {
       return;
     }
     const received = performance.now();
-    const entry = this.#table.replied(reply, message.topic, received);
+    const entry = this.#dispatcher.replied(reply, message.topic, received);
     if (entry === undefined) return;
     const waiting = this.#take(entry);
     try {
       if (reply.outcome !== "ok") throw failureOf(reply);
       waiting?.resolve(resultOf(reply, entry, waiting.request.capture ?? {}, received, this.#limits));
-      this.#table.settled("ok");
+      this.#dispatcher.settled("ok");
     } catch (error) {
       const known = error instanceof MqinferError ? error : new MqinferError(`the reply can't be decoded: ${error}`);
-      this.#table.settled(reply.outcome === "ok" ? outcomeOf(known) : reply.outcome);
+      this.#dispatcher.settled(reply.outcome === "ok" ? outcomeOf(known) : reply.outcome);
       waiting?.reject(known);
     }
   }
 
   #cancel(id: string): void {
-    const entry = this.#table.cancel(id);
+    const entry = this.#dispatcher.cancel(id);
     if (entry === undefined) return;
     this.#take(entry)?.reject(new Cancelled("cancelled by the caller"));
     if (entry.attempts > 0) {
@@ -364,7 +370,7 @@ export class Client {
   #fail(error: MqinferError): void {
     this.#failure ??= error;
     this.#cards?.close(error);
-    for (const each of this.#table.drain(new Cancelled(error.message))) this.#hand(each);
+    for (const each of this.#dispatcher.drain(new Cancelled(error.message))) this.#hand(each);
     clearTimeout(this.#timer);
     this.#timerAt = Number.POSITIVE_INFINITY;
   }

@@ -21,6 +21,7 @@ import type {
   Timings,
 } from "../types.js";
 import type { Entry } from "./entry.js";
+import { serverTime } from "./timings.js";
 
 type Elements = TensorData | readonly string[];
 
@@ -117,7 +118,9 @@ export function publication(request: Request, entry: Entry, client: string, topi
   const leftMs = Math.max(0, entry.deadline - entry.sent);
   const payload = encodeRequest({ ...request, timeoutUs: Math.floor(leftMs * 1_000), attempt: entry.attempts });
   return {
-    topic: topics.infer(entry.model, client, entry.version),
+    topic: entry.lane
+      ? topics.lane(entry.lane.worker, entry.model, client)
+      : topics.infer(entry.model, client, entry.version),
     payload,
     contentType: CONTENT_TYPE,
     responseTopic: entry.responseTopic,
@@ -172,12 +175,10 @@ export function resultOf(reply: Reply, entry: Entry, capture: Capture, received:
 }
 
 function withClientPart(timings: Timings, entry: Entry, received: number): Timings {
-  const { serverQueue, decode, preprocess, inference, postprocess, encode } = timings;
-  const server = serverQueue + decode + preprocess + inference + postprocess + encode;
   return {
     ...timings,
     clientQueue: Math.round((entry.sent - entry.submitted) * 1e6),
-    transmission: Math.max(0, Math.round((received - entry.sent) * 1e6) - server),
+    transmission: Math.max(0, Math.round((received - entry.sent) * 1e6) - serverTime(timings)),
   };
 }
 
