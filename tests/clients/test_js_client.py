@@ -201,6 +201,32 @@ def test_lanes(
     assert dealt == {"fast": 50, "slow": 50}
 
 
+def test_streams(
+    programs: Path,
+    broker_url: str,
+    unique: Callable[[str], str],
+    write_echo: Callable[..., Path],
+    serve: Callable[..., Any],
+) -> None:
+    """Each frame has one outcome, in order; with `latest` most are superseded, and the last is answered."""
+    topics = Topics(unique("test"))
+    serve(broker_url, write_echo("echo", delay_ms=30), topics=topics)
+    found = json.loads(output(*node(programs / "test" / "live" / "streaming.js", broker_url, topics.root, "100")))
+    latest, everything = found["latest"], found["all"]
+    for each in (latest, everything):
+        assert [sequence for _, sequence, _ in each["found"]] == list(range(100))
+        assert all(back == sequence for outcome, sequence, back in each["found"] if outcome == "ok")
+    answered = latest["outcomes"]["ok"]
+    assert answered + latest["outcomes"]["superseded"] == 100
+    assert 2 <= answered <= 50
+    assert latest["found"][-1][0] == "ok"
+    assert {back for outcome, _, back in latest["found"] if outcome == "superseded"} == {
+        "a newer frame of the stream came first"
+    }
+    assert everything["outcomes"]["ok"] == 100
+    assert found["counters"]["outcomes"]["ok"] == answered + 100
+
+
 def test_the_results_of_others(
     programs: Path,
     broker_url: str,
@@ -260,7 +286,8 @@ def test_the_examples(
     halved = r"Float32Array\(3\) \[ 2\.5, 3, 4\.5 \] \S+\n"
     assert re.fullmatch(halved, output(*node(example(programs, "infer.mjs"), broker_url)))
     shown = [block.replace("mqtt://127.0.0.1:1883", broker_url) for block in in_documents()]
-    watching, asking = ([block for block in shown if ("watch(" in block) is watches] for watches in (True, False))
+    watching, streaming = ([block for block in shown if call in block] for call in ("watch(", "stream("))
+    asking = [block for block in shown if block not in watching + streaming]
     for block in asking:
         assert re.fullmatch(r"Float32Array\(16\) \[[^]]+\] \S+\n", output(*node(program(programs, "shown.mjs", block))))
     fleet = output(*node(example(programs, "fleet.mjs"), broker_url))
@@ -278,4 +305,7 @@ def test_the_examples(
             output(*node(program(programs, "asking.mjs", asking[0])))
             assert process.stdout is not None
             assert process.stdout.readline().endswith(" ok [ [ 1, 16 ] ]\n")
-    assert (len(asking), len(watching)) == (2, 1)
+    for block in streaming:
+        lines = output(*node(program(programs, "shown.mjs", block))).splitlines()
+        assert [line.split()[0] for line in lines if re.match(r"\d+ (ok|superseded) ", line)] == [*map(str, range(30))]
+    assert (len(asking), len(watching), len(streaming)) == (2, 1, 1)

@@ -16,6 +16,7 @@ from mqinfer.client.dispatch.dispatcher import Dispatcher
 from mqinfer.client.dispatch.pending import PendingRequest
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.result import InferResult
+from mqinfer.client.window import DelayWindow
 from mqinfer.protocol.errors import MessageTooLarge, NotConnected
 from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome, Timings, WorkerLoad
@@ -215,3 +216,34 @@ def test_the_dispatcher_does_what_pythons_does(programs: Path, tmp_path: Path, s
     counted = {name: getattr(counters, of_python) for name, of_python in names.items()}
     assert {name: found["counters"][name] for name in names} == counted
     assert counters.retries > 50
+
+
+@pytest.mark.parametrize("share", [0.5, 1])
+def test_a_streams_window_is_that_of_python(programs: Path, tmp_path: Path, share: float) -> None:
+    """After each of 2,000 random replies and time-outs as many frames may be in flight."""
+    random, window, now = Random(5), DelayWindow(32, share), 0.0  # noqa: S311 - a seed, no secret
+    events: list[dict[str, Any]] = []
+    limits = []
+    for number in range(2_000):
+        now += random.expovariate(1 / 30)
+        event: dict[str, Any] = {"now": now}
+        if random.random() < 0.01:
+            window.on_timeout()
+        else:
+            waits = 4e7 if number // 100 % 2 else 1e5
+            means = {"client_queue": 5e5, "transmission": 2e6, "server_queue": waits, "inference": 3e7}
+            timings = Timings(**{part: round(random.expovariate(1 / mean)) for part, mean in means.items()})
+            window.on_reply(timings, now / 1e3)
+            event["timings"] = {
+                names[0] + "".join(map(str.title, names[1:])): value for names, value in _parts(timings)
+            }
+        events.append(event)
+        limits.append(window.limit)
+    (tmp_path / "replies.json").write_text(json.dumps(events))
+    command = node(programs / "test" / "live" / "windowing.js", str(share), str(tmp_path / "replies.json"))
+    assert json.loads(output(*command)) == limits
+    assert len(set(limits)) > 3
+
+
+def _parts(timings: Timings) -> list[tuple[list[str], int]]:
+    return [(part.split("_"), getattr(timings, part)) for part in timings.__struct_fields__]

@@ -19,6 +19,7 @@ import {
   MqinferError,
   NotAuthorized,
   NotConnected,
+  Superseded,
 } from "./errors.js";
 import { shown } from "./fields/fields.js";
 import { checkOptions } from "./fields/nearest.js";
@@ -42,6 +43,7 @@ import {
 } from "./requests/messages.js";
 import type { ModelCard } from "./states/card.js";
 import { readWorkerState } from "./states/states.js";
+import { NEWER_FRAME, type Sender, Stream, type StreamOptions } from "./stream.js";
 import { checkName, isName, Topics } from "./topics.js";
 import type { Limits, Reply, Request } from "./types.js";
 import { type Watch, Watches, type WatchOptions } from "./watch.js";
@@ -76,12 +78,12 @@ export interface ClientCounters extends Counters {
   readonly retained: number;
 }
 
+/** Receives the one outcome of a request. */
+type Settle = (found: Result | MqinferError) => void;
+
 interface Waiting {
   readonly request: Request;
-  resolve(result: Result): void;
-  reject(error: Error): void;
-  /** Stop to listen to the caller's signal. */
-  forget(): void;
+  readonly settle: Settle;
 }
 
 /** A connection to a broker, for requests to any number of models. Make one for a page or a process and keep it. */
@@ -94,6 +96,7 @@ export class Client {
   readonly #timeoutMs: number;
   readonly #patienceMs: number;
   readonly #waiting = new Map<string, Waiting>();
+  readonly #streams = new Set<Stream>();
   readonly #onStatus: ((status: LinkStatus) => void) | undefined;
   #link: Link | undefined;
   #watches: Watches | undefined;
@@ -165,18 +168,36 @@ export class Client {
     if (this.#failure) throw this.#failure;
     if (options.signal?.aborted) throw new Cancelled("cancelled by the caller");
     const timeoutMs = checkedTimeout(options.timeoutMs ?? this.#timeoutMs);
-    const id = newId();
-    const responseTopic = this.#topics.result(model, this.name, id);
-    const request = newRequest(model, inputs, options, { id, responseTopic });
-    const { modelVersion: version } = request;
-    this.#dispatcher.add({ id, model, version, responseTopic }, performance.now(), timeoutMs);
+    const request = this.#request(model, inputs, options);
     return new Promise((resolve, reject) => {
-      const abort = () => this.#cancel(id);
+      const abort = () => this.#cancel(request.id, new Cancelled("cancelled by the caller"));
+      this.#submit(request, timeoutMs, (found) => {
+        options.signal?.removeEventListener("abort", abort);
+        if (found instanceof MqinferError) reject(found);
+        else resolve(found);
+      });
       options.signal?.addEventListener("abort", abort);
-      const forget = () => options.signal?.removeEventListener("abort", abort);
-      this.#waiting.set(id, { request, resolve, reject, forget });
-      this.#pump();
     });
+  }
+
+  /**
+   * Open a stream of live frames to a model; their results come in the order of the frames.
+   *
+   * @throws ConfigError: The policy is unknown, a number is out of range, or there is no such option.
+   */
+  async stream(model: string, options: StreamOptions = {}): Promise<Stream> {
+    if (this.#failure) throw this.#failure;
+    const timeoutMs = checkedTimeout(options.timeoutMs ?? this.#timeoutMs);
+    const sender: Sender = {
+      failure: () => this.#failure,
+      request: (inputs, ofEach) => this.#request(model, inputs, ofEach),
+      send: (...sent) => this.#submit(...sent),
+      cancel: (...ended) => this.#cancel(...ended),
+      supersede: (ids) => this.#supersede(ids),
+    };
+    const stream = new Stream(sender, options, timeoutMs, (ended) => this.#streams.delete(ended));
+    this.#streams.add(stream);
+    return stream;
   }
 
   /**
@@ -347,28 +368,50 @@ export class Client {
     const waiting = this.#take(entry);
     try {
       if (reply.outcome !== "ok") throw failureOf(reply);
-      waiting?.resolve(resultOf(reply, entry, waiting.request.capture ?? {}, received, this.#limits));
+      const result = resultOf(reply, entry, waiting?.request.capture ?? {}, received, this.#limits);
       this.#dispatcher.settled("ok");
+      waiting?.settle(result);
     } catch (error) {
       const known = error instanceof MqinferError ? error : new MqinferError(`the reply can't be decoded: ${error}`);
       this.#dispatcher.settled(reply.outcome === "ok" ? outcomeOf(known) : reply.outcome);
-      waiting?.reject(known);
+      waiting?.settle(known);
     }
   }
 
-  #cancel(id: string): void {
-    const entry = this.#dispatcher.cancel(id);
+  #request(model: string, inputs: Inputs, options: InferOptions): Request {
+    const id = newId();
+    return newRequest(model, inputs, options, { id, responseTopic: this.#topics.result(model, this.name, id) });
+  }
+
+  #submit(request: Request, timeoutMs: number, settle: Settle): void {
+    if (this.#failure) throw this.#failure;
+    const { id, modelName: model, modelVersion: version, responseTopic = "" } = request;
+    this.#dispatcher.add({ id, model, version, responseTopic }, performance.now(), timeoutMs);
+    this.#waiting.set(id, { request, settle });
+    this.#pump();
+  }
+
+  #cancel(id: string, why: Cancelled | Superseded): void {
+    const outcome = why instanceof Superseded ? "superseded" : "cancelled";
+    const entry = this.#dispatcher.cancel(id, outcome);
     if (entry === undefined) return;
-    this.#take(entry)?.reject(new Cancelled("cancelled by the caller"));
+    this.#take(entry)?.settle(why);
     if (entry.attempts > 0) {
       // Without a connection no worker answers it either.
-      this.#link?.publish(cancellation(entry, this.name, this.#topics)).catch(() => undefined);
+      this.#link?.publish(cancellation(entry, outcome, this.name, this.#topics)).catch(() => undefined);
     }
     this.#pump();
   }
 
+  /** Supersede the first of a stream's requests, oldest first, that no worker works on. */
+  #supersede(ids: readonly string[]): void {
+    const found = this.#dispatcher.replaceable(ids, performance.now(), this.#connected);
+    if (found !== undefined) this.#cancel(found, new Superseded(NEWER_FRAME));
+  }
+
   #fail(error: MqinferError): void {
     this.#failure ??= error;
+    for (const stream of this.#streams) stream.close();
     this.#cards?.close(error);
     for (const each of this.#dispatcher.drain(new Cancelled(error.message))) this.#hand(each);
     clearTimeout(this.#timer);
@@ -376,14 +419,13 @@ export class Client {
   }
 
   #hand({ entry, error }: Ended): void {
-    this.#take(entry)?.reject(error);
+    this.#take(entry)?.settle(error);
   }
 
   /** Return who waits for a request that has left the table, once. */
   #take(entry: Entry): Waiting | undefined {
     const waiting = this.#waiting.get(entry.id);
     this.#waiting.delete(entry.id);
-    waiting?.forget();
     return waiting;
   }
 }

@@ -70,6 +70,8 @@ const MOST_TIMEOUT_MS = 1e9;
 const CAPTURE = ["source", "sequence", "captureTimeNs", "frameId"] as const;
 const SENDING = ["timeoutMs", "signal", "version", "outputs", "outputEncoding", "priority", "parameters"] as const;
 const OPTIONS = [...SENDING, ...CAPTURE];
+/** Of a stream: those of each request, but for the signal, and its own. */
+export const STREAM_OPTIONS = [...OPTIONS.filter((option) => option !== "signal"), "policy", "window"];
 const PICTURES = new Set(["jpeg", "png"]);
 
 /** Return a timeout if it is possible. */
@@ -131,8 +133,13 @@ export function publication(request: Request, entry: Entry, client: string, topi
 }
 
 /** Return the message that makes workers skip a request. */
-export function cancellation(entry: Entry, client: string, topics: Topics): Outgoing {
-  const body = JSON.stringify({ ids: [entry.id], outcome: "cancelled" });
+export function cancellation(
+  entry: Entry,
+  outcome: "cancelled" | "superseded",
+  client: string,
+  topics: Topics,
+): Outgoing {
+  const body = JSON.stringify({ ids: [entry.id], outcome });
   return { topic: topics.cancel(entry.model, client), payload: new TextEncoder().encode(body) };
 }
 
