@@ -201,6 +201,25 @@ def test_lanes(
     assert dealt == {"fast": 50, "slow": 50}
 
 
+def test_labels_and_a_canary(
+    programs: Path, broker_url: str, unique: Callable[[str], str], write_echo: Callable[..., Path], tmp_path: Path
+) -> None:
+    """A label stands for the version that has it; of the requests without a version the canary gets about its share."""
+    root = unique("test")
+    for version in (1, 2):
+        repository = write_echo("echo", version=version)
+    (repository / "echo" / "traffic.toml").write_text("stable = 1\ncanary = 2\nshare = 30\n", encoding="utf-8")
+    with worker(broker_url, root, repository, unique("w"), tmp_path / "log"):
+        found = json.loads(output(*node(programs / "test" / "live" / "labelled.js", broker_url, root)))
+    assert (found["stable"], found["canary"], found["number"], found["streamed"]) == ("1", "2", "1", ["2"])
+    for label in ("next", "toString"):
+        words = f'no version labelled "{label}" (labels: canary, stable); expected a number'
+        assert found["next" if label == "next" else "unlike"].startswith(f'model_not_found: model "echo" has {words}')
+    assert found["wrong"].startswith("bad_topic: version")
+    assert found["others"] == ["1", "2"]
+    assert 5 <= found["ofCanary"] <= 55
+
+
 def test_streams(
     programs: Path,
     broker_url: str,

@@ -35,6 +35,8 @@ import {
   hexOf,
   type InferOptions,
   type Inputs,
+  isLabel,
+  labelledVersion,
   newId,
   newRequest,
   publication,
@@ -159,7 +161,8 @@ export class Client {
    * Send arrays to a model, and return its result.
    *
    * Until its deadline a request is sent again where a worker is lost, busy or silent, the connection was lost, or a message
-   * was damaged. So a model may run a request more than once; there is one result.
+   * was damaged. So a model may run a request more than once; there is one result. A version that is a label waits for the model's
+   * card before, as long.
    *
    * @throws MqinferError: The class says what to do: `InvalidRequest` and below, `ModelNotFound`, `ModelFailed`, `NoWorker`,
    *   `Expired`, `Rejected`, `Cancelled`, `MessageTooLarge`, `NotAuthorized`.
@@ -168,6 +171,7 @@ export class Client {
     if (this.#failure) throw this.#failure;
     if (options.signal?.aborted) throw new Cancelled("cancelled by the caller");
     const timeoutMs = checkedTimeout(options.timeoutMs ?? this.#timeoutMs);
+    if (isLabel(options.version)) return this.infer(model, inputs, await this.#numbered(model, options));
     const request = this.#request(model, inputs, options);
     return new Promise((resolve, reject) => {
       const abort = () => this.#cancel(request.id, new Cancelled("cancelled by the caller"));
@@ -183,6 +187,7 @@ export class Client {
   /**
    * Open a stream of live frames to a model; their results come in the order of the frames.
    *
+   * @param options A version that is a label stands for the version that has it now.
    * @throws ConfigError: The policy is unknown, a number is out of range, or there is no such option.
    */
   async stream(model: string, options: StreamOptions = {}): Promise<Stream> {
@@ -195,7 +200,8 @@ export class Client {
       cancel: (...ended) => this.#cancel(...ended),
       supersede: (ids) => this.#supersede(ids),
     };
-    const stream = new Stream(sender, options, timeoutMs, (ended) => this.#streams.delete(ended));
+    const numbered = isLabel(options.version) ? await this.#numbered(model, options) : options;
+    const stream = new Stream(sender, numbered, timeoutMs, (ended) => this.#streams.delete(ended));
     this.#streams.add(stream);
     return stream;
   }
@@ -376,6 +382,12 @@ export class Client {
       this.#dispatcher.settled(reply.outcome === "ok" ? outcomeOf(known) : reply.outcome);
       waiting?.settle(known);
     }
+  }
+
+  /** Return options with the version that has the label which they name. */
+  async #numbered<Options extends InferOptions>(model: string, options: Options): Promise<Options> {
+    const { version, ...others } = options;
+    return { ...others, version: labelledVersion(await this.card(model, options), String(version)) } as Options;
   }
 
   #request(model: string, inputs: Inputs, options: InferOptions): Request {

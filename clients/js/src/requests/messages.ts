@@ -3,8 +3,10 @@
 import { CHECKSUM, checksum } from "../checksum.js";
 import type { Outgoing } from "../connection/packets.js";
 import { CONTENT_TYPE, encodeRequest } from "../envelope.js";
-import { BadEncoding, BadTensor, ConfigError, MqinferError } from "../errors.js";
+import { BadEncoding, BadTensor, ConfigError, ModelNotFound, MqinferError } from "../errors.js";
+import { shown } from "../fields/fields.js";
 import { checkOptions } from "../fields/nearest.js";
+import type { ModelCard } from "../states/card.js";
 import { checkTogether, decodeTensor, type EncodeOptions, encodeTensor } from "../tensors.js";
 import { checkName, type Topics } from "../topics.js";
 import type {
@@ -35,7 +37,7 @@ export interface InferOptions extends Capture {
   readonly timeoutMs?: number;
   /** Cancels the request, also at the worker that has it. */
   readonly signal?: AbortSignal;
-  /** A number; without it the default version. */
+  /** A number, or a label such as `stable`; without it the default version, or the canary for its share of the requests. */
   readonly version?: string | number;
   /** The outputs wanted; without it all. */
   readonly outputs?: readonly (string | RequestedOutput)[];
@@ -72,6 +74,7 @@ const SENDING = ["timeoutMs", "signal", "version", "outputs", "outputEncoding", 
 const OPTIONS = [...SENDING, ...CAPTURE];
 /** Of a stream: those of each request, but for the signal, and its own. */
 export const STREAM_OPTIONS = [...OPTIONS.filter((option) => option !== "signal"), "policy", "window"];
+const LABEL = /^[\p{L}_][\p{L}\p{N}_]*$/u;
 const PICTURES = new Set(["jpeg", "png"]);
 
 /** Return a timeout if it is possible. */
@@ -105,6 +108,26 @@ export function newRequest(
     capture,
     parameters: { ...parameters, ...(outputEncoding && { output_encoding: outputEncoding }) },
   };
+}
+
+/** Return whether a version is a label, such as `stable`. */
+export function isLabel(version: InferOptions["version"]): version is string {
+  return typeof version === "string" && LABEL.test(version);
+}
+
+/**
+ * Return the version of a model that has a label now.
+ *
+ * @throws ModelNotFound: None has it.
+ */
+export function labelledVersion({ name, labels }: ModelCard, label: string): string {
+  const version = Object.hasOwn(labels, label) ? labels[label] : undefined;
+  if (version !== undefined) return version;
+  const known = Object.keys(labels).sort().join(", ") || "none";
+  throw new ModelNotFound(
+    `model ${shown(name)} has no version labelled ${shown(label)} (labels: ${known}); expected a number, or set a label ` +
+      "with mqinfer models traffic",
+  );
 }
 
 function encoded(name: string, input: Input): EncodedTensor {
