@@ -56,7 +56,7 @@ export interface Result {
   readonly modelHash: string;
   /** Arrays by name, without the pictures. */
   readonly outputs: Readonly<Record<string, Tensor>>;
-  /** Pictures by name (encoding `jpeg` or `png`); `decodePicture` decodes them. */
+  /** Pictures by name (encoding `jpeg` or `png`); `decodePicture` or, in node, `decodePixels` decodes them. */
   readonly pictures: Readonly<Record<string, EncodedTensor>>;
   readonly worker: string;
   readonly stage: Stage;
