@@ -111,10 +111,8 @@ export class Stream implements AsyncIterable<FrameResult> {
   async put(inputs: Inputs, capture: Capture = {}): Promise<void> {
     const request = this.#sender.request(inputs, { ...this.#options, ...capture });
     const hasRoom = () => this.#isClosed || this.#frames.length < this.#most;
-    if (this.#waits && !(await this.#until(hasRoom, this.#timeoutMs)))
-      throw new Expired(
-        `the stream had no room within ${this.#timeoutMs / 1_000} s; iterate over its results meanwhile`,
-      );
+    const end = performance.now() + this.#timeoutMs;
+    while (this.#waits && !hasRoom()) await this.#until(hasRoom, end); // another put may have been faster
     if (this.#isClosed) throw this.#sender.failure() ?? new Cancelled("the stream is closed; open another one");
     if (!hasRoom()) throw new Rejected(`${this.#most} outcomes are unread; iterate over the stream meanwhile`);
     this.#put({ ...request, capture: { sequence: this.#number, ...request.capture } });
@@ -136,7 +134,8 @@ export class Stream implements AsyncIterable<FrameResult> {
   [Symbol.asyncIterator](): AsyncIterator<FrameResult> {
     return {
       next: async () => {
-        await this.#until(() => (this.#frames[0] ? this.#frames[0].result !== undefined : this.#isClosed));
+        const isReady = () => (this.#frames[0] ? this.#frames[0].result !== undefined : this.#isClosed);
+        while (!isReady()) await this.#until(isReady);
         return this.#read();
       },
       return: async () => {
@@ -208,12 +207,12 @@ export class Stream implements AsyncIterable<FrameResult> {
     return sent.map((frame) => (frame.request as Request).id);
   }
 
-  /** Wait until something is so; return false where a time was over before. */
-  async #until(isSo: () => boolean, timeoutMs = Number.POSITIVE_INFINITY): Promise<boolean> {
-    const end = performance.now() + timeoutMs;
+  /** Wait until something is so, and throw Expired where a time comes before. */
+  async #until(isSo: () => boolean, end = Number.POSITIVE_INFINITY): Promise<void> {
     while (!isSo()) {
       const left = end - performance.now();
-      if (left <= 0) return false;
+      if (left <= 0)
+        throw new Expired(`the stream had no room within ${this.#timeoutMs / 1_000} s; iterate over it meanwhile`);
       await new Promise<void>((resolve) => {
         const timer = left < Number.POSITIVE_INFINITY ? setTimeout(resolve, left) : undefined;
         this.#callers.add(() => {
@@ -222,7 +221,6 @@ export class Stream implements AsyncIterable<FrameResult> {
         });
       });
     }
-    return true;
   }
 
   #notify(): void {

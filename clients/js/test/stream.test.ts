@@ -139,6 +139,19 @@ test("With the policy all a put waits for room, and reports after the timeout th
   );
 });
 
+test("Of several that wait for room, or for a result, each gets its own", async () => {
+  const { hand, stream } = opened({ policy: "all", window: 1 });
+  hand.answers = true;
+  const puts = Array.from({ length: 6 }, () => stream.put(X));
+  const results = stream[Symbol.asyncIterator]();
+  const found = await Promise.all(Array.from({ length: 6 }, () => results.next()));
+  await Promise.all(puts);
+  assert.deepEqual(
+    found.map(({ value }) => value.capture.sequence),
+    [0, 1, 2, 3, 4, 5],
+  );
+});
+
 test("What nobody reads is bounded, and inputs are not kept", async () => {
   const { stream } = opened();
   for (let number = 0; number < 1_024; number++) await stream.put(X);
