@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -36,10 +37,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 _LENGTHS = [*range(300), *range(1000, 1100), 2048, 2049, 4095, 65536, 100_001]
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the programs."""
-    return built(tmp_path_factory.mktemp("csharp"))
+@pytest.fixture(scope="module", params=["sockets", pytest.param("mqttnet", marks=pytest.mark.full)])
+def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the programs, whose messages their own MQTT carries, or MQTTnet's."""
+    folder = tmp_path_factory.mktemp("csharp")
+    if request.param == "sockets":
+        return built(folder)
+    if (library := os.environ.get("MQINFER_MQTTNET")) is None:
+        pytest.skip("MQINFER_MQTTNET must name an MQTTnet.dll of 4.3: there is none in Debian")
+    return built(folder, Path(library))
 
 
 def test_golden_and_broken_messages(programs: Path) -> None:
