@@ -48,7 +48,7 @@ namespace Mqinfer
             };
             client.DisconnectedAsync += each =>
             {
-                End(each.Exception?.GetBaseException().Message ?? "the broker closed the connection (reason code 0x" + ((int)each.Reason).ToString("x") + ")");
+                End(each.Exception != null ? Why(each.Exception) : "the broker closed the connection (reason code 0x" + ((int)each.Reason).ToString("x") + ")");
                 return Task.CompletedTask;
             };
             MqttClientConnectResult answer = Connect(address, options);
@@ -119,7 +119,7 @@ namespace Mqinfer
                 }
                 catch (Exception error)
                 {
-                    throw new BrokerUnreachableException(error.GetBaseException().Message);
+                    throw new BrokerUnreachableException(Why(error));
                 }
             }
         }
@@ -209,7 +209,7 @@ namespace Mqinfer
             }
             catch (Exception error)
             {
-                End("the connection broke: " + error.GetBaseException().Message);
+                End("the connection broke: " + Why(error));
             }
         }
 
@@ -223,9 +223,11 @@ namespace Mqinfer
             }
             catch (Exception error)
             {
-                End(error.Message);
+                End(Why(error));
             }
         }
+
+        private static string Why(Exception error) => error.GetBaseException().Message.Split('\n')[0];
 
         /// <summary>End the connection at once; the first reason counts.</summary>
         private void End(string why)
