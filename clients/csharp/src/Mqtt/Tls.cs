@@ -69,10 +69,10 @@ namespace Mqinfer
             return MonoTlsProviderFactory.GetProvider().CreateSslStream(plain, false, settings).SslStream;
         }
 
-        /// <summary>Return whether a certificate counts that another library was shown; Mono has only the system's authorities for those.</summary>
+        /// <summary>Return whether a certificate counts that another library was shown: by the system's authorities only.</summary>
         public bool IsTrusted(X509Certificate certificate, SslPolicyErrors errors) =>
             authorities == null ? errors == SslPolicyErrors.None : throw new AuthenticationException(
-                "on Mono MQTTnet can't check against CaFile: add the authority to those of the system, or take the client that is built without MQTTnet");
+                "on Mono MQTTnet can't check against CaFile: add the authority to the system's, or build the client without MQTTnet");
 #else
         private SslStream Over(Stream plain) =>
             new SslStream(plain, false, (sender, certificate, chain, errors) => IsTrusted(certificate, errors));
