@@ -9,6 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from mqinfer.bags.calibration import CAMERA_INFO, info_topic
+from mqinfer.bags.clouds import CLOUD_TYPES, fields_of, size_of
 from mqinfer.bags.frame import StreamInfo
 from mqinfer.bags.rosbag import PICTURE_TYPES, Rosbag, foreign_errors, growing_spans, message_type
 from mqinfer.bags.videos.packets import CODECS
@@ -85,7 +86,7 @@ def _ends(bag: Rosbag, connections: Sequence[Connection]) -> dict[str, int]:
 
 
 def _first_pictures(bag: Rosbag, connections: Sequence[Connection]) -> dict[str, tuple[int, tuple[str, int, int]]]:
-    """Return the times of the topics' first messages, with encoding, width and height of pictures."""
+    """Return the times of the topics' first messages, with encoding or fields, and width and height."""
     found: dict[str, tuple[int, tuple[str, int, int]]] = {}
     for connection, time, raw in _firsts(bag, connections):
         with foreign_errors(bag.path, connection.topic):
@@ -106,9 +107,11 @@ def _first_cameras(bag: Rosbag, topics: Collection[str]) -> dict[str, CameraInfo
 
 
 def _shape(bag: Rosbag, connection: Connection, raw: bytes) -> tuple[str, int, int]:
-    if message_type(connection) not in PICTURE_TYPES:
+    kind = message_type(connection)
+    if kind not in (*PICTURE_TYPES, *CLOUD_TYPES):
         return "", 0, 0
-    return picture_shape(bag.image(connection, raw).image)
+    found = bag.image(connection, raw)
+    return (" ".join(fields_of(*found.cloud)), *size_of(*found.cloud)) if found.cloud else picture_shape(found.image)
 
 
 def picture_shape(image: RawImage | CompressedImage) -> tuple[str, int, int]:

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from mqinfer.bags.calibration import calibration
+from mqinfer.bags.clouds import CLOUD, CLOUD_TYPES, check_fields
 from mqinfer.bags.extent.advice import ZSTD_MAGIC, advise
 from mqinfer.bags.extent.unpacking import METADATA, McapFile, bound_rosbags, unpack, zstd
 from mqinfer.bags.videos.packets import DEFINITIONS, FOXGLOVE, FOXGLOVE_ENCODINGS, VIDEO_TYPES, codec_of, read_foxglove
@@ -59,11 +60,15 @@ def message_type(connection: Connection) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StampedImage:
-    """An image with the stamp of its header, in nanoseconds since the epoch, and its coordinate frame."""
+    """An image with the stamp of its header, in nanoseconds since the epoch, and its coordinate frame.
+
+    Of points the image is empty, and there is the message.
+    """
 
     capture_time_ns: int
     frame_id: str
     image: RawImage | CompressedImage
+    cloud: tuple[Any, ...] = ()
 
 
 class Rosbag:
@@ -231,13 +236,15 @@ class Rosbag:
             return self._reader.deserialize(raw, message_type(connection))
 
     def image(self, connection: Connection, raw: bytes) -> StampedImage:
-        """Decode the message of an image, or of a packet of a video, whose format is then the codec.
+        """Decode the message of an image, of points, or of a packet of a video, whose format is then the codec.
 
         Raises:
             SourceError: The bytes are not such a message, or the codec is not known.
         """
         kind = message_type(connection)
         with foreign_errors(self._place(connection), connection.topic):
+            if kind == CLOUD:
+                check_fields(raw, is_cdr=self._reader.is2)
             message: Any = (
                 read_foxglove(raw, _encoding(connection)) if kind == FOXGLOVE else self._reader.deserialize(raw, kind)
             )
@@ -246,6 +253,9 @@ class Rosbag:
             capture_time_ns = stamp.sec * 1_000_000_000 + stamp.nanosec
             if kind in IMAGE_TYPES:
                 return StampedImage(capture_time_ns, header.frame_id, image_of(message))
+            if kind in CLOUD_TYPES:
+                no_image = RawImage(kind, 0, 0, 0, is_bigendian=False, data=b"")
+                return StampedImage(capture_time_ns, header.frame_id, no_image, (message,))
             name = message.format if header is message else message.encoding
         try:
             return StampedImage(capture_time_ns, header.frame_id, CompressedImage(codec_of(name), message.data.data))

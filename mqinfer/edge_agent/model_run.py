@@ -20,6 +20,7 @@ from mqinfer.edge_agent.cascade.cascade import Cascade
 from mqinfer.edge_agent.cascade.control import CascadeControl
 from mqinfer.edge_agent.frames.encoding import AUTO
 from mqinfer.edge_agent.preparing.choices import check_alone, choose_contracts, choose_encoding, choose_output_encoding
+from mqinfer.edge_agent.preparing.clouds import CloudPreparer
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.previews import Previews
 from mqinfer.edge_agent.replay import Pacer, Replay
@@ -99,6 +100,7 @@ class ModelRun:
             self._spool = self._resources.enter_context(closing(Spool(settings.spool.folder, settings.spool.max_bytes)))
         self._card: ModelCard | None = None
         self._encoding = settings.preparing.encoding or ""
+        self._clouds: list[CloudPreparer] = []
         self._sinks = SinkSet(())
         self._answers: MqttSink | None = None
         self._replay: Replay | None = None
@@ -184,8 +186,12 @@ class ModelRun:
             chosen = choose_output_encoding(options.output_encoding, card, options.version)
             options = replace(options, output_encoding=chosen)
         how = self._encoding, preparing.demosaic, preparing.bit_depths, preparing.framing
-        main, *others = choose_contracts(card, settings.source.join)
-        preparer = Preparer(main, *how, tuple(Preparer(each, *how) for each in others))
+        main, others = choose_contracts(card, settings.source.join)
+        prepared = [
+            Preparer(each, *how) if isinstance(each, ImageContract) else CloudPreparer.of(each, card) for each in others
+        ]
+        self._clouds = [each for each in prepared if isinstance(each, CloudPreparer)]
+        preparer = Preparer(main, *how, tuple(prepared))
         if settings.outputs.folder is not None:
             self._open(settings.outputs.folder, options, card)
         site = self._site
@@ -341,6 +347,7 @@ class ModelRun:
             reading=self._site.reading(),
             previews=None if options.preview_rate is None else self._previews.total,
             answers=None if self._answers is None else self._answers.counts,
+            points={topic: counts for each in self._clouds for topic, counts in each.counts.items()},
         )
 
     def _ending(self, snapshot: Snapshot) -> tuple[Ending, MqinferError | None]:
@@ -382,5 +389,5 @@ def _recording_preparer(settings: ReplaySettings) -> Preparer:
     preparing, join = settings.preparing, settings.source.join
     encoding = usual if preparing.encoding in {None, AUTO} else preparing.encoding
     how = ImageContract(""), encoding, preparing.demosaic, preparing.bit_depths
-    others = join.pictures - 1 if join else 0
+    others = join.frames - 1 if join else 0
     return Preparer(*how, others=tuple(Preparer(*how) for _ in range(others)))

@@ -22,6 +22,7 @@ from rich.text import Text
 from mqinfer.edge_agent.frames.published import PublishedCounts
 from mqinfer.edge_agent.frames.times import Offset
 from mqinfer.edge_agent.output_files import set_aside, writing
+from mqinfer.edge_agent.preparing.clouds import PointCounts
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
 from mqinfer.metrics.histogram import Percentiles
 from mqinfer.protocol.errors import MqinferError
@@ -92,6 +93,7 @@ class SessionReport:
         reading: What became of frames before they were sent.
         previews: Previews that were published and dropped; None where none were asked for.
         answers: The same of answers in words, of the sink `mqtt`.
+        points: What became of points beside pictures, by topic.
     """
 
     snapshot: Snapshot
@@ -109,6 +111,7 @@ class SessionReport:
     reading: Reading = Reading()
     previews: PublishedCounts | None = None
     answers: PublishedCounts | None = None
+    points: Mapping[str, PointCounts] = field(default_factory=dict)
 
     @property
     def reason(self) -> str:
@@ -138,6 +141,7 @@ def summary(run: SessionReport) -> dict[str, object]:
         "missed": _missed(run),
         "previews": run.previews and {"published": run.previews.published, "dropped": dict(run.previews.dropped)},
         "answers": run.answers and asdict(run.answers),
+        "points": {topic: asdict(counts) for topic, counts in run.points.items()} or None,
         "redacted": run.reading.redacted and asdict(run.reading.redacted),
         "clocks": {worker: _clock(offset) for worker, offset in run.clocks.items()},
     }
@@ -263,9 +267,13 @@ def missed_lines(run: SessionReport) -> list[str]:
 
 
 def published_words(run: SessionReport) -> dict[str, str]:
-    """Return what was published and redacted, and why other things were not; of what was asked for."""
+    """Return what was published and redacted, what became of points, and why other things were not published."""
     asked = {"previews": run.previews, "answers": run.answers}
     words = {what: _published(counts) for what, counts in asked.items() if counts is not None}
+    for topic, counts in sorted(run.points.items()):
+        words[f"points of {printable(topic)}"] = (
+            f"{counts.read} read, {counts.not_finite} not finite, {counts.left_out} more than the model takes"
+        )
     if redacted := run.reading.redacted:
         words["redacted"] = f"{redacted.boxes} boxes in {redacted.frames} frames"
     return words

@@ -1,0 +1,137 @@
+"""From the points beside a picture to the tensors that travel with it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqinfer.bags.clouds import read_points
+from mqinfer.bags.frame import Frame
+from mqinfer.codecs import encode_tensor
+from mqinfer.edge_agent.frames.table import PreparedFrame
+from mqinfer.edge_agent.frames.times import EdgeStage
+from mqinfer.protocol.card import CLOUD_WITH_BATCH, CloudContract, ModelCard, NotFinite
+from mqinfer.protocol.datatypes import dtype_of
+from mqinfer.protocol.errors import BadImage, ConfigError
+from mqinfer.protocol.types import EncodedTensor, TensorSpec
+
+_ENCODINGS = ("shuffle-lz4", "lz4", "raw")
+"""What points travel in, the best first; all of them carry any array as it is."""
+
+
+@dataclass(slots=True)
+class PointCounts:
+    """What became of the points of one topic.
+
+    Attributes:
+        read: Those of the messages that were prepared.
+        not_finite: Those of them with NaN or infinity that were left out, or replaced by padding.
+        left_out: Those of the others that were more than the model takes.
+    """
+
+    read: int = 0
+    not_finite: int = 0
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CloudPreparer:
+    """Turns the points of frames into one input of a model, and their mask into another one. Thread-safe.
+
+    Attributes:
+        contract: Of the input.
+        spec: The input.
+        mask: The input for the mask; None where there is none.
+        has_batch: Whether these have a batch axis.
+        encoding: Codec that they travel in.
+        counts: What became of the points, by topic.
+    """
+
+    contract: CloudContract
+    spec: TensorSpec
+    mask: TensorSpec | None
+    has_batch: bool
+    encoding: str
+    counts: dict[str, PointCounts] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def of(cls, contract: CloudContract, card: ModelCard) -> Self:
+        """Return what prepares points for an input of a model.
+
+        Raises:
+            ConfigError: The card, which may be anybody's, has no such inputs.
+        """
+        inputs = {spec.name: spec for spec in card.inputs}
+        if missing := {contract.input, contract.mask or contract.input} - inputs.keys():
+            raise ConfigError(
+                f"the card of model {card.name!r} has no input {min(missing)!r}, for which it wants points"
+            )
+        encoding = next((each for each in _ENCODINGS if each in card.parameters.encodings), "raw")
+        has_batch = card.max_batch_size > 0 or len(inputs[contract.input].shape) == CLOUD_WITH_BATCH
+        return cls(contract, inputs[contract.input], inputs.get(contract.mask), has_batch, encoding)
+
+    def prepare(self, frame: Frame, main: PreparedFrame, record: Callable[[EdgeStage, int], None]) -> PreparedFrame:
+        """Return the part of a request that the points of a frame are.
+
+        Args:
+            frame: With its messages.
+            main: The picture that they go with; the part has what is not of points from it.
+            record: Called with the duration of the stage.
+
+        Raises:
+            BadImage: The frame has no points, or not those fields, or states what can't be.
+        """
+        if not frame.cloud:
+            raise BadImage(f"it has pictures, and the input {self.contract.input!r} takes points")
+        started = time.perf_counter_ns()
+        points, there = self._padded(*self._read(frame))
+        points = points.T if self.contract.fields_first else points
+        has_fields = len(self.spec.shape) > 1 + self.has_batch
+        tensors = [self._tensor(self.spec, points if has_fields else points.ravel())]
+        if self.mask:
+            tensors.append(self._tensor(self.mask, there))
+        record(EdgeStage.ENCODE, time.perf_counter_ns() - started)
+        return replace(main, tensors=tuple(tensors), bytes_raw=points.nbytes, encoding=None)
+
+    def _tensor(self, spec: TensorSpec, array: NDArray[Any]) -> EncodedTensor:
+        own = np.ascontiguousarray(array, dtype_of(spec.datatype))
+        return encode_tensor(spec.name, own[None] if self.has_batch else own, self.encoding)
+
+    def _read(self, frame: Frame) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Return the points `[points, fields]` that go to the model, and which of them are there; count the others."""
+        contract, most = self.contract, self.contract.points
+        points = read_points(frame.cloud[-(most or 0) :], contract.fields, np.dtype(dtype_of(self.spec.datatype)))
+        counts = PointCounts(len(points))
+        there = np.isfinite(points).all(1) | (contract.not_finite is NotFinite.KEEP)
+        if not there.all():
+            counts.not_finite = len(points) - int(there.sum())
+            if contract.not_finite is NotFinite.DROP:
+                points, there = points[there], there[there]
+            else:
+                points[~there] = contract.padding
+        if most and len(points) > most:
+            counts.left_out = len(points) - most
+            chosen = np.arange(most) * len(points) // most
+            points, there = points[chosen], there[chosen]
+        self._count(frame.source, counts)
+        return points, there
+
+    def _padded(self, points: NDArray[Any], there: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Put padding behind fewer points than the model takes."""
+        padding = max(0, (self.contract.points or 0) - len(points))
+        padded = np.pad(points, ((0, padding), (0, 0)), constant_values=self.contract.padding)
+        return padded, np.pad(there, (0, padding))
+
+    def _count(self, source: str, counts: PointCounts) -> None:
+        with self._lock:
+            own = self.counts.setdefault(source, PointCounts())
+            own.read += counts.read
+            own.not_finite += counts.not_finite
+            own.left_out += counts.left_out
