@@ -99,16 +99,18 @@ def _of_cloud(messages: Sequence[Any], name: str) -> NDArray[Any]:
     if kind is None or field.count > 1:  # 0 stands for 1, as PCL takes it
         raise BadImage(f"field {name!r} has datatype {field.datatype} and count {field.count}; expected one number")
     dtype = np.dtype(kind).newbyteorder(">" if cloud.is_bigendian else "<")
-    shape, strides = (cloud.height, cloud.width), (cloud.row_step, cloud.point_step)
+    if not cloud.width * cloud.height:
+        return np.empty(0, dtype)
     row = cloud.width * cloud.point_step
     if field.offset + dtype.itemsize > cloud.point_step:
         raise BadImage(f"field {name!r} ends behind the {cloud.point_step} bytes of a point (point_step)")
     if cloud.height > 1 and cloud.row_step < row:
         raise BadImage(f"row_step is {cloud.row_step}; {cloud.width} points of {cloud.point_step} bytes take {row}")
-    needed = (cloud.height - 1) * cloud.row_step + row if cloud.height else 0
+    needed = (cloud.height - 1) * cloud.row_step + row
     if needed > cloud.data.size:
         raise BadImage(f"{cloud.data.size} bytes; {cloud.width}x{cloud.height} points take {needed}")
-    return np.ndarray(shape, dtype, cloud.data.data if needed else b"", field.offset if needed else 0, strides)
+    strides = cloud.row_step, cloud.point_step
+    return np.ndarray((cloud.height, cloud.width), dtype, cloud.data.data, field.offset, strides)
 
 
 def _of_scan(messages: Sequence[Any], name: str) -> NDArray[Any]:

@@ -21,6 +21,8 @@ from mqinfer.protocol.errors import SourceError
 if TYPE_CHECKING:
     from rosbags.interfaces import Connection
 
+_LONGEST = 256
+"""Characters of the names of fields that are shown."""
 _FEW = 16
 """Among so many topics, the first messages of the others are sought anew after each that was found."""
 
@@ -108,10 +110,13 @@ def _first_cameras(bag: Rosbag, topics: Collection[str]) -> dict[str, CameraInfo
 
 def _shape(bag: Rosbag, connection: Connection, raw: bytes) -> tuple[str, int, int]:
     kind = message_type(connection)
-    if kind not in (*PICTURE_TYPES, *CLOUD_TYPES):
-        return "", 0, 0
-    found = bag.image(connection, raw)
-    return (" ".join(fields_of(*found.cloud)), *size_of(*found.cloud)) if found.cloud else picture_shape(found.image)
+    if kind in PICTURE_TYPES:
+        return picture_shape(bag.image(connection, raw).image)
+    with suppress(SourceError):  # what else the bag has can be read all the same
+        if kind in CLOUD_TYPES:
+            (message,) = bag.image(connection, raw).cloud
+            return " ".join(fields_of(message))[:_LONGEST], *size_of(message)
+    return "", 0, 0
 
 
 def picture_shape(image: RawImage | CompressedImage) -> tuple[str, int, int]:
