@@ -278,7 +278,7 @@ def _complete_cloud(configured: CloudContract, inputs: Mapping[str, TensorSpec],
             f"model.toml: [[cloud]]: the input {spec.name!r}, {spec.datatype}{list(spec.shape)}, takes no points of "
             f"{fields} fields; expected floating point and [points, {fields}], behind a batch axis or none"
         )
-    is_first = configured.fields_first or (axes[1] not in {fields, -1} and axes[0] in {fields, -1})
+    is_first = configured.fields_first or (axes[1] != fields == axes[0])
     points, width = reversed(axes) if is_first else axes
     found = replace(configured, fields_first=is_first, points=_side("cloud.points", configured.points, points))
     _side("number of cloud.fields", fields, width)

@@ -11,17 +11,19 @@ from msgspec.structs import replace
 from mqinfer.protocol.card import (
     CardParameters,
     ClassInfo,
+    CloudContract,
     ColourOrder,
     ImageContract,
     Layout,
     ModelCard,
+    NotFinite,
     Resize,
     card_from_json,
     card_to_json,
     read_card,
 )
 from mqinfer.protocol.datatypes import Datatype
-from mqinfer.protocol.errors import BadEnvelope, BadTensor, BadTopic, LimitExceeded
+from mqinfer.protocol.errors import BadEnvelope, BadTensor, BadTopic, LimitExceeded, MqinferError
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import TensorSpec
 
@@ -44,6 +46,16 @@ images = st.builds(
 )
 letterboxes = st.builds(replace, images, resize=st.just(Resize.LETTERBOX), fill=st.integers(0, 255))
 crops = st.builds(replace, images, resize=st.just(Resize.CROP))
+clouds = st.builds(
+    CloudContract,
+    texts,
+    st.lists(texts, min_size=1, max_size=3).map(tuple),
+    st.none() | st.integers(1, 10_000),
+    floats,
+    texts,
+    st.sampled_from(NotFinite),
+    st.booleans(),
+)
 cards = st.builds(
     ModelCard,
     name=texts,
@@ -63,6 +75,7 @@ cards = st.builds(
         precision=texts,
         backend=texts,
         device=texts,
+        clouds=st.lists(clouds, max_size=2).map(tuple),
     ),
 )
 
@@ -145,6 +158,26 @@ def test_a_card_that_wants_gigantic_pictures_is_refused(size: dict[str, int], se
     parameters = {"images": [{"input": "y"}, image]} if several else {"image": image}
     with pytest.raises(LimitExceeded, match="pixels"):
         card_from_json(json.dumps(BASE | {"parameters": parameters}).encode())
+
+
+@pytest.mark.parametrize(
+    ("cloud", "error", "why"),
+    [
+        (
+            {"points": 1 << 24, "fields": ["x", "y", "z"]},
+            LimitExceeded,
+            "16777216 points of 3 fields; at most 11184810",
+        ),
+        ({"points": 3, "fields": []}, BadEnvelope, "length >= 1"),
+        ({"points": 0, "fields": ["x"]}, BadEnvelope, ">= 1"),
+    ],
+)
+def test_a_card_that_wants_points_that_can_not_be(
+    cloud: dict[str, object], error: type[MqinferError], why: str
+) -> None:
+    """A sender would make them."""
+    with pytest.raises(error, match=why):
+        card_from_json(json.dumps(BASE | {"parameters": {"clouds": [{"input": "x", **cloud}]}}).encode())
 
 
 def test_a_card_belongs_to_the_model_of_its_topic() -> None:
