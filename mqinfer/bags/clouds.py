@@ -82,11 +82,11 @@ def read_points(messages: Sequence[Any], names: Sequence[str], dtype: np.dtype[A
     if (size := points * len(names) * dtype.itemsize) > DEFAULT_LIMITS.tensor_bytes:
         raise BadImage(f"{points} points take {size} bytes; at most {DEFAULT_LIMITS.tensor_bytes} are accepted")
     columns = [read(messages, name) for name in names]
-    found = np.empty((points, len(names)), dtype)
+    found = np.empty((len(names), points), dtype)
     with np.errstate(over="ignore"):
-        for number, column in enumerate(columns):
-            found[:, number] = column.reshape(-1)
-    return found
+        for place, column in zip(found, columns, strict=True):
+            place[:] = column.reshape(-1)
+    return found.T
 
 
 def _of_cloud(messages: Sequence[Any], name: str) -> NDArray[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ def lidar(number: int) -> NDArray[Any]:
 def as_cloud(points: NDArray[Any], stamp: int, make: Callable[..., Any], without: str = "") -> Any:
     """Return points as a message of two rows, each with three bytes behind it."""
     kinds = {"f4": 7, "u1": 2, "u2": 4, "f8": 8}
-    named = points.dtype.fields or {}
+    named: Mapping[str, Any] = points.dtype.fields or {}
     fields = [
         field(name, offset, kinds[kind.str[1:]], make=make)
         for name, (kind, offset, *_) in named.items()
@@ -112,7 +112,7 @@ def drive(path: Path, storage: Any) -> Path:
             messages.append((stamp + 30 * MS, IMU, imu(number, stamp, bag.message)))
         for log_time, topic, message in sorted(messages, key=lambda each: each[0]):
             if topic == CAMERA:
-                bag.write(topic, *message, log_time)
+                bag.write(topic, message[0], message[1], log_time)
             else:
                 bag.add(topic, message, log_time)
     return path

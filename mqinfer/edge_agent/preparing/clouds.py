@@ -106,22 +106,17 @@ class CloudPreparer:
 
     def _read(self, frame: Frame) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Return the points `[points, fields]` that go to the model, and which of them are there; count the others."""
-        contract, most = self.contract, self.contract.points
-        points = read_points(frame.cloud[-(most or 0) :], contract.fields, np.dtype(dtype_of(self.spec.datatype)))
-        counts = PointCounts(len(points))
+        contract = self.contract
+        samples = frame.cloud[-(contract.points or 0) :]
+        points = read_points(samples, contract.fields, np.dtype(dtype_of(self.spec.datatype)))
         there = np.isfinite(points).all(1) | (contract.not_finite is NotFinite.KEEP)
-        if not there.all():
-            counts.not_finite = len(points) - int(there.sum())
-            if contract.not_finite is NotFinite.DROP:
-                points, there = points[there], there[there]
-            else:
-                points[~there] = contract.padding
-        if most and len(points) > most:
-            counts.left_out = len(points) - most
-            chosen = np.arange(most) * len(points) // most
-            points, there = points[chosen], there[chosen]
-        self._count(frame.source, counts)
-        return points, there
+        points[~there] = contract.padding
+        kept = np.flatnonzero(there | (contract.not_finite is NotFinite.PAD))
+        most = contract.points or len(kept)
+        self._count(frame.source, PointCounts(len(there), int((~there).sum()), max(0, len(kept) - most)))
+        if len(kept) > most:
+            kept = kept[np.arange(most) * len(kept) // most]
+        return points[kept], there[kept]
 
     def _padded(self, points: NDArray[Any], there: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Put padding behind fewer points than the model takes."""
