@@ -9,8 +9,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from mqinfer.bags.calibration import CAMERA_INFO, info_topic
-from mqinfer.bags.clouds import CLOUD_TYPES, fields_of, size_of
 from mqinfer.bags.frame import StreamInfo
+from mqinfer.bags.points import POINT_TYPES, fields_of, size_of
 from mqinfer.bags.rosbag import PICTURE_TYPES, Rosbag, foreign_errors, growing_spans, message_type
 from mqinfer.bags.videos.packets import CODECS
 from mqinfer.bags.videos.topic import video_size
@@ -113,8 +113,8 @@ def _shape(bag: Rosbag, connection: Connection, raw: bytes) -> tuple[str, int, i
     if kind in PICTURE_TYPES:
         return picture_shape(bag.image(connection, raw).image)
     with suppress(SourceError):  # what else the bag has can be read all the same
-        if kind in CLOUD_TYPES:
-            (message,) = bag.image(connection, raw).cloud
+        if kind in POINT_TYPES:
+            (message,) = bag.image(connection, raw).points
             return " ".join(fields_of(message))[:_LONGEST], *size_of(message)
     return "", 0, 0
 

@@ -22,11 +22,11 @@ class Frame:
         capture_time_ns: Header stamp since the epoch, in nanoseconds.
         log_time_ns: When it was recorded, in nanoseconds; sources are merged and paced by this.
         frame_id: As in the header.
-        image: As recorded; empty where it is a cloud.
+        image: As recorded; empty where it has points.
         camera: Calibration of the camera, where the recording has it.
         joined: Frames of other streams that go to the model with this one, in one request.
         missed: How many frames of these streams were left out since the frame before, by source and reason.
-        cloud: The message of a PointCloud2 or LaserScan, or several of Imu, which `mqinfer.bags.clouds` reads.
+        points: The message of a PointCloud2 or LaserScan, or several of Imu, which `mqinfer.bags.points` reads.
     """
 
     source: str
@@ -38,7 +38,7 @@ class Frame:
     camera: CameraInfo | None = None
     joined: tuple[Frame, ...] = ()
     missed: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    cloud: tuple[Any, ...] = ()
+    points: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

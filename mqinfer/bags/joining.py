@@ -16,8 +16,8 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from mqinfer.bags.clouds import is_sample
 from mqinfer.bags.frame import Frame, FrameSource, StreamInfo
+from mqinfer.bags.points import is_sample
 from mqinfer.protocol.errors import ConfigError, SourceError
 
 PREVIOUS = "previous"
@@ -101,7 +101,7 @@ class _Topic:
 
     @property
     def has_samples(self) -> bool:
-        return bool(self.frames) and is_sample(self.frames[0].cloud)
+        return bool(self.frames) and is_sample(self.frames[0].points)
 
     def pop(self) -> Frame:
         frame = self.frames.popleft()
@@ -134,7 +134,7 @@ class TimeJoin:
         topic = self._topics[frame.source]
         newest = topic.frames[-1].capture_time_ns if topic.frames else topic.before
         found = []
-        if newest is not None and frame.capture_time_ns <= newest - is_sample(frame.cloud):  # these may be equal
+        if newest is not None and frame.capture_time_ns <= newest - is_sample(frame.points):  # these may be equal
             found = self.flush()
             self._topics = {name: _Topic() for name in self._topics}
             topic = self._topics[frame.source]
@@ -209,7 +209,7 @@ class TimeJoin:
             self._miss(topic.pop(), NO_PARTNER)
 
     def _miss(self, frame: Frame, why: str) -> None:
-        if not is_sample(frame.cloud):
+        if not is_sample(frame.points):
             self.missed[frame.source, why] += 1
 
 
@@ -228,7 +228,7 @@ def _last_samples(frames: Sequence[Frame], stamp: int) -> Frame | None:
     found = [each for each in frames if each.capture_time_ns <= stamp]
     if not found or frames[-1].capture_time_ns < stamp:
         return None
-    return replace(found[-1], cloud=tuple(each.cloud[0] for each in found))
+    return replace(found[-1], points=tuple(each.points[0] for each in found))
 
 
 def _stamp_of(frame: Frame | None) -> int | None:

@@ -18,9 +18,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from mqinfer.bags.calibration import calibration
-from mqinfer.bags.clouds import CLOUD, CLOUD_TYPES, check_fields
 from mqinfer.bags.extent.advice import ZSTD_MAGIC, advise
 from mqinfer.bags.extent.unpacking import METADATA, McapFile, bound_rosbags, unpack, zstd
+from mqinfer.bags.points import POINT_CLOUD, POINT_TYPES, check_fields
 from mqinfer.bags.videos.packets import DEFINITIONS, FOXGLOVE, FOXGLOVE_ENCODINGS, VIDEO_TYPES, codec_of, read_foxglove
 from mqinfer.extras import missing_extra
 from mqinfer.images.picture import CameraInfo, CompressedImage, RawImage
@@ -68,7 +68,7 @@ class StampedImage:
     capture_time_ns: int
     frame_id: str
     image: RawImage | CompressedImage
-    cloud: tuple[Any, ...] = ()
+    points: tuple[Any, ...] = ()
 
 
 class Rosbag:
@@ -243,7 +243,7 @@ class Rosbag:
         """
         kind = message_type(connection)
         with foreign_errors(self._place(connection), connection.topic):
-            if kind == CLOUD:
+            if kind == POINT_CLOUD:
                 check_fields(raw, is_cdr=self._reader.is2)
             message: Any = (
                 read_foxglove(raw, _encoding(connection)) if kind == FOXGLOVE else self._reader.deserialize(raw, kind)
@@ -253,7 +253,7 @@ class Rosbag:
             capture_time_ns = stamp.sec * 1_000_000_000 + stamp.nanosec
             if kind in IMAGE_TYPES:
                 return StampedImage(capture_time_ns, header.frame_id, image_of(message))
-            if kind in CLOUD_TYPES:
+            if kind in POINT_TYPES:
                 no_image = RawImage(kind, 0, 0, 0, is_bigendian=False, data=b"")
                 return StampedImage(capture_time_ns, header.frame_id, no_image, (message,))
             name = message.format if header is message else message.encoding

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqinfer.bags.calibration import CAMERA_INFO, info_topic
-from mqinfer.bags.clouds import CLOUD_TYPES
 from mqinfer.bags.description import camera_connections, describe_topics
 from mqinfer.bags.frame import WHOLE, Frame, StreamInfo, TimeRange
+from mqinfer.bags.points import POINT_TYPES
 from mqinfer.bags.rosbag import IMAGE_TYPES, PICTURE_TYPES, Rosbag, message_type
 from mqinfer.bags.videos.packets import VIDEO_TYPES, has_open_key, is_key
 from mqinfer.bags.videos.topic import VideoTopic
@@ -43,7 +43,7 @@ class RosbagSource:
         topics: Image topics to read; empty for all.
         span: The part to read, counted from the first frame of these topics by log time.
         depth: Whether depth pictures are read where no topics are named.
-        clouds: Whether topics may be of points, too.
+        points: Whether topics may be of points, too.
 
     Raises:
         SourceError: It is damaged or foreign, has no image topic, or not those asked for.
@@ -58,13 +58,13 @@ class RosbagSource:
         topics: Sequence[str] = (),
         span: TimeRange = WHOLE,
         depth: bool = True,
-        clouds: bool = False,
+        points: bool = False,
     ) -> None:
         self._span = span
         with ExitStack() as rollback:
             self._bag = Rosbag(path, *more)
             rollback.callback(self._bag.close)
-            self._connections = _choose(self._bag, topics, CLOUD_TYPES if clouds else ())
+            self._connections = _choose(self._bag, topics, POINT_TYPES if points else ())
             if not (topics or depth):
                 self._connections = _without_depth(self._bag, self._connections)
             rollback.pop_all()
@@ -105,7 +105,7 @@ class RosbagSource:
             found, topic = self._bag.image(connection, raw), connection.topic
             stamp, camera = found.capture_time_ns, cameras.of(topic)
             frame = Frame(
-                topic, counts[topic], stamp, log_time_ns, found.frame_id, found.image, camera, cloud=found.cloud
+                topic, counts[topic], stamp, log_time_ns, found.frame_id, found.image, camera, points=found.points
             )
             yield from videos.add(frame)
             counts[topic] += 1
@@ -239,8 +239,8 @@ def _key_before(bag: Rosbag, connections: Sequence[Connection], begin: int) -> i
 def _choose(bag: Rosbag, wanted: Sequence[str], others: Sequence[str]) -> list[Connection]:
     """Return the connections of image topics, and of those among the wanted ones that have other types."""
     images = [each for each in bag.connections if message_type(each) in PICTURE_TYPES]
-    clouds = [each for each in bag.connections if message_type(each) in others]
-    names, more = (sorted({each.topic for each in found}) for found in (images, clouds))
+    points = [each for each in bag.connections if message_type(each) in others]
+    names, more = (sorted({each.topic for each in found}) for found in (images, points))
     if not images:
         held = _some(f"{each.topic} ({each.msgtype})" for each in bag.connections) or "none"
         raise SourceError(f"{bag.name}: this bag has no image topic; its topics: {held}")
@@ -248,7 +248,7 @@ def _choose(bag: Rosbag, wanted: Sequence[str], others: Sequence[str]) -> list[C
         known = f"its image topics are {_some(names)}" + (f", those of points {_some(more)}" if more else "")
         raise SourceError(f"{bag.name}: no image topic {', '.join(missing)}; {known}")
     _check_count(bag, len(wanted or names), "image topics", _MOST_TOPICS)
-    chosen = [each for each in (*images, *clouds) if each.topic in wanted] if wanted else images
+    chosen = [each for each in (*images, *points) if each.topic in wanted] if wanted else images
     _check_count(bag, len(_video_topics(chosen)), "topics of videos", _MOST_VIDEOS)
     return chosen
 

@@ -20,7 +20,7 @@ from mqinfer.edge_agent.cascade.cascade import Cascade
 from mqinfer.edge_agent.cascade.control import CascadeControl
 from mqinfer.edge_agent.frames.encoding import AUTO
 from mqinfer.edge_agent.preparing.choices import check_alone, choose_contracts, choose_encoding, choose_output_encoding
-from mqinfer.edge_agent.preparing.clouds import CloudPreparer
+from mqinfer.edge_agent.preparing.points import PointsPreparer
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.previews import Previews
 from mqinfer.edge_agent.replay import Pacer, Replay
@@ -100,7 +100,7 @@ class ModelRun:
             self._spool = self._resources.enter_context(closing(Spool(settings.spool.folder, settings.spool.max_bytes)))
         self._card: ModelCard | None = None
         self._encoding = settings.preparing.encoding or ""
-        self._clouds: list[CloudPreparer] = []
+        self._points: list[PointsPreparer] = []
         self._sinks = SinkSet(())
         self._answers: MqttSink | None = None
         self._replay: Replay | None = None
@@ -188,9 +188,10 @@ class ModelRun:
         how = self._encoding, preparing.demosaic, preparing.bit_depths, preparing.framing
         main, others = choose_contracts(card, settings.source.join)
         prepared = [
-            Preparer(each, *how) if isinstance(each, ImageContract) else CloudPreparer.of(each, card) for each in others
+            Preparer(each, *how) if isinstance(each, ImageContract) else PointsPreparer.of(each, card)
+            for each in others
         ]
-        self._clouds = [each for each in prepared if isinstance(each, CloudPreparer)]
+        self._points = [each for each in prepared if isinstance(each, PointsPreparer)]
         preparer = Preparer(main, *how, tuple(prepared))
         if settings.outputs.folder is not None:
             self._open(settings.outputs.folder, options, card)
@@ -347,7 +348,7 @@ class ModelRun:
             reading=self._site.reading(),
             previews=None if options.preview_rate is None else self._previews.total,
             answers=None if self._answers is None else self._answers.counts,
-            points={topic: counts for each in self._clouds for topic, counts in each.counts.items()},
+            points={topic: counts for each in self._points for topic, counts in each.counts.items()},
         )
 
     def _ending(self, snapshot: Snapshot) -> tuple[Ending, MqinferError | None]:

@@ -287,7 +287,7 @@ def _open(settings: SourceSettings, stop: threading.Event) -> FrameSource:
         joined or settings.topics,
         TimeRange(settings.start, settings.duration),
         depth=False,
-        clouds=bool(joined),
+        points=bool(joined),
         is_stopped=stop.is_set,
         waits=settings.is_service,
     )

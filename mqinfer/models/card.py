@@ -12,13 +12,13 @@ from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.content_hash import content_hash
 from mqinfer.protocol.card import (
     BAYER,
-    CLOUD_WITH_BATCH,
+    POINTS_WITH_BATCH,
     CardParameters,
-    CloudContract,
     ColourOrder,
     ImageContract,
     Layout,
     ModelCard,
+    PointsContract,
     Resize,
     check_points,
 )
@@ -66,7 +66,7 @@ def make_card(model: ModelVersion, backend: Backend, versions: Sequence[int] = (
             labels=model.traffic.labels,
             traffic=model.traffic.shares,
             images=images,
-            clouds=cloud_contracts(backend.inputs, config.pictures.cloud, has_batch=batch > 0),
+            points=points_contracts(backend.inputs, config.pictures.points, has_batch=batch > 0),
         ),
     )
 
@@ -245,14 +245,14 @@ def _known(size: int) -> int | None:
     return None if size == -1 else size
 
 
-def cloud_contracts(
-    inputs: Sequence[TensorSpec], configured: Sequence[CloudContract], *, has_batch: bool
-) -> tuple[CloudContract, ...]:
+def points_contracts(
+    inputs: Sequence[TensorSpec], configured: Sequence[PointsContract], *, has_batch: bool
+) -> tuple[PointsContract, ...]:
     """Return how points become the model's inputs.
 
     Args:
         inputs: The model's inputs.
-        configured: The `[[cloud]]` tables, which are completed from the inputs' shapes and checked against them.
+        configured: The `[[points]]` tables, which are completed from the inputs' shapes and checked against them.
         has_batch: Whether the inputs have a batch axis; one of three axes has one in any case.
 
     Raises:
@@ -262,31 +262,33 @@ def cloud_contracts(
     by_name = {spec.name: spec for spec in inputs}
     names = [name for each in configured for name in (each.input, each.mask) if name]
     if wrong := [name for name in names if name not in by_name or names.count(name) > 1]:
-        raise ConfigError(f"model.toml: [[cloud]] names {wrong[0]!r}: expected each once of {', '.join(by_name)}")
-    return tuple(_complete_cloud(each, by_name, has_batch=has_batch) for each in configured)
+        raise ConfigError(f"model.toml: [[points]] names {wrong[0]!r}: expected each once of {', '.join(by_name)}")
+    return tuple(_complete_points(each, by_name, has_batch=has_batch) for each in configured)
 
 
-def _complete_cloud(configured: CloudContract, inputs: Mapping[str, TensorSpec], *, has_batch: bool) -> CloudContract:
+def _complete_points(
+    configured: PointsContract, inputs: Mapping[str, TensorSpec], *, has_batch: bool
+) -> PointsContract:
     spec, fields = inputs[configured.input], len(configured.fields)
     if not fields or len(set(configured.fields)) < fields:
-        raise ConfigError(f"model.toml: cloud.fields = {list(configured.fields)}: expected names, each once")
-    batch = spec.shape[: has_batch or len(spec.shape) == CLOUD_WITH_BATCH]
+        raise ConfigError(f"model.toml: points.fields = {list(configured.fields)}: expected names, each once")
+    batch = spec.shape[: has_batch or len(spec.shape) == POINTS_WITH_BATCH]
     axes = spec.shape[len(batch) :]
     axes = (*axes, 1) if len(axes) == fields == 1 else axes
     if len(axes) != 2 or spec.datatype not in _FLOATS or not {fields, -1} & {*axes}:
         raise ConfigError(
-            f"model.toml: [[cloud]]: the input {spec.name!r}, {spec.datatype}{list(spec.shape)}, takes no points of "
+            f"model.toml: [[points]]: the input {spec.name!r}, {spec.datatype}{list(spec.shape)}, takes no points of "
             f"{fields} fields; expected floating point and [points, {fields}], behind a batch axis or none"
         )
     is_first = configured.fields_first or (axes[1] != fields == axes[0])
     points, width = reversed(axes) if is_first else axes
-    found = replace(configured, fields_first=is_first, points=_side("cloud.points", configured.points, points))
-    _side("number of cloud.fields", fields, width)
+    found = replace(configured, fields_first=is_first, count=_side("points.count", configured.count, points))
+    _side("number of points.fields", fields, width)
     mask = inputs.get(configured.mask)
-    if mask and mask.shape not in {(*batch, found.points or -1), (*batch, -1)}:
+    if mask and mask.shape not in {(*batch, found.count or -1), (*batch, -1)}:
         raise ConfigError(
-            f"model.toml: cloud.mask: the input {mask.name!r} has the shape {list(mask.shape)}; expected "
-            f"{[*batch, found.points or -1]}"
+            f"model.toml: points.mask: the input {mask.name!r} has the shape {list(mask.shape)}; expected "
+            f"{[*batch, found.count or -1]}"
         )
     check_points(found)
     return found

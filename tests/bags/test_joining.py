@@ -14,7 +14,7 @@ from mqinfer.bags.frame import Frame, StreamInfo
 from mqinfer.bags.joining import FIRST, MOST_SAMPLES, MOST_WAITING, NO_PARTNER, STOPPED, Join, JoinedSource, TimeJoin
 from mqinfer.images.picture import RawImage
 from mqinfer.protocol.errors import ConfigError, SourceError
-from tests.bags.points import imu
+from tests.bags.point_messages import imu
 
 MS = 1_000_000
 NOTHING = RawImage("mono8", 1, 1, 1, is_bigendian=False, data=b"\0")
@@ -116,12 +116,12 @@ def test_a_stamp_that_steps_back_starts_anew() -> None:
 
 def sample(stamp: int) -> Frame:
     """Make a frame of an IMU."""
-    return replace(frame("/imu", stamp), cloud=(imu(stamp % 2**31, stamp),))
+    return replace(frame("/imu", stamp), points=(imu(stamp % 2**31, stamp),))
 
 
 def windows(found: Sequence[Frame]) -> dict[int, list[int]]:
     """Return the stamps of the samples, the last topic's, by the stamp of the frame that they go with."""
-    return {one.capture_time_ns: [each.header.stamp.nanosec for each in one.joined[-1].cloud] for one in found}
+    return {one.capture_time_ns: [each.header.stamp.nanosec for each in one.joined[-1].points] for one in found}
 
 
 @given(left=TIMES, right=TIMES, samples=st.lists(st.integers(0, 60), max_size=25).map(sorted), order=st.randoms())

@@ -7,9 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from mqinfer.errors import ConfigError, LimitExceeded, MqinferError
-from mqinfer.models.card import cloud_contracts, image_contract, image_contracts, max_batch_size
+from mqinfer.models.card import image_contract, image_contracts, max_batch_size, points_contracts
 from mqinfer.models.repository.content_hash import model_hash
-from mqinfer.protocol.card import CloudContract, ColourOrder, ImageContract, Layout, Resize
+from mqinfer.protocol.card import ColourOrder, ImageContract, Layout, PointsContract, Resize
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.types import TensorSpec
 
@@ -143,31 +143,31 @@ def test_points_by_the_shape(
     """How many there are, and which axis has the fields; a mask has the axes of the points."""
     mask = shape[:1] if has_batch or len(shape) == 3 else ()
     inputs = [spec(shape), spec((*mask, points or -1), Datatype.BOOL, "m")]
-    configured = CloudContract("x", tuple("abcd"[:fields]), mask="m")
-    (found,) = cloud_contracts(inputs, [configured], has_batch=has_batch)
-    assert found == replace(configured, points=points, fields_first=fields_first)
+    configured = PointsContract("x", tuple("abcd"[:fields]), mask="m")
+    (found,) = points_contracts(inputs, [configured], has_batch=has_batch)
+    assert found == replace(configured, count=points, fields_first=fields_first)
 
 
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"input": "y"}, ConfigError, r"\[\[cloud\]\] names 'y': expected each once of x, m, i, wide"),
+        ({"input": "y"}, ConfigError, r"\[\[points\]\] names 'y': expected each once of x, m, i, wide"),
         ({"mask": "x"}, ConfigError, "names 'x': expected each once"),
-        ({"fields": ()}, ConfigError, r"cloud.fields = \[\]: expected names, each once"),
-        ({"fields": ("a", "a", "b", "c")}, ConfigError, "cloud.fields = .*: expected names, each once"),
+        ({"fields": ()}, ConfigError, r"points.fields = \[\]: expected names, each once"),
+        ({"fields": ("a", "a", "b", "c")}, ConfigError, "points.fields = .*: expected names, each once"),
         ({"fields": ("a",)}, ConfigError, r"FP32\[-1, 100, 4\], takes no points of 1 fields; expected floating point"),
         ({"input": "i"}, ConfigError, "'i', UINT8.*, takes no points of 4 fields"),
-        ({"points": 99}, ConfigError, "cloud.points = 99: the model takes 100 only"),
-        ({"mask": "i"}, ConfigError, r"cloud.mask: the input 'i' has the shape .*; expected \[-1, 100\]"),
-        ({"input": "wide", "points": 1 << 24}, LimitExceeded, "16777216 points of 4 fields; at most 8388608 fit"),
+        ({"count": 99}, ConfigError, "points.count = 99: the model takes 100 only"),
+        ({"mask": "i"}, ConfigError, r"points.mask: the input 'i' has the shape .*; expected \[-1, 100\]"),
+        ({"input": "wide", "count": 1 << 24}, LimitExceeded, "16777216 points of 4 fields; at most 8388608 fit"),
     ],
 )
 def test_points_that_contradict_the_model(changes: dict[str, object], error: type[MqinferError], message: str) -> None:
     """With what the model has."""
     others = [spec((-1, 100), name="m"), spec((-1, 100, 4), Datatype.UINT8, "i"), spec((-1, -1, 4), name="wide")]
-    configured = replace(CloudContract("x", ("a", "b", "c", "d")), **changes)
+    configured = replace(PointsContract("x", ("a", "b", "c", "d")), **changes)
     with pytest.raises(error, match=message):
-        cloud_contracts([spec((-1, 100, 4)), *others], [configured], has_batch=True)
+        points_contracts([spec((-1, 100, 4)), *others], [configured], has_batch=True)
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from mqinfer.protocol.card import (
     CardParameters,
     ClassInfo,
-    CloudContract,
     ColourOrder,
     ImageContract,
     Layout,
     ModelCard,
     NotFinite,
+    PointsContract,
     Resize,
     card_from_json,
     card_to_json,
@@ -46,8 +46,8 @@ images = st.builds(
 )
 letterboxes = st.builds(replace, images, resize=st.just(Resize.LETTERBOX), fill=st.integers(0, 255))
 crops = st.builds(replace, images, resize=st.just(Resize.CROP))
-clouds = st.builds(
-    CloudContract,
+points = st.builds(
+    PointsContract,
     texts,
     st.lists(texts, min_size=1, max_size=3).map(tuple),
     st.none() | st.integers(1, 10_000),
@@ -75,7 +75,7 @@ cards = st.builds(
         precision=texts,
         backend=texts,
         device=texts,
-        clouds=st.lists(clouds, max_size=2).map(tuple),
+        points=st.lists(points, max_size=2).map(tuple),
     ),
 )
 
@@ -161,23 +161,17 @@ def test_a_card_that_wants_gigantic_pictures_is_refused(size: dict[str, int], se
 
 
 @pytest.mark.parametrize(
-    ("cloud", "error", "why"),
+    ("contract", "error", "why"),
     [
-        (
-            {"points": 1 << 24, "fields": ["x", "y", "z"]},
-            LimitExceeded,
-            "16777216 points of 3 fields; at most 11184810",
-        ),
-        ({"points": 3, "fields": []}, BadEnvelope, "length >= 1"),
-        ({"points": 0, "fields": ["x"]}, BadEnvelope, ">= 1"),
+        ({"count": 1 << 24, "fields": ["x", "y", "z"]}, LimitExceeded, "16777216 points of 3 fields; at most"),
+        ({"count": 3, "fields": []}, BadEnvelope, "length >= 1"),
+        ({"count": 0, "fields": ["x"]}, BadEnvelope, ">= 1"),
     ],
 )
-def test_a_card_that_wants_points_that_can_not_be(
-    cloud: dict[str, object], error: type[MqinferError], why: str
-) -> None:
+def test_a_card_that_wants_impossible_points(contract: dict[str, object], error: type[MqinferError], why: str) -> None:
     """A sender would make them."""
     with pytest.raises(error, match=why):
-        card_from_json(json.dumps(BASE | {"parameters": {"clouds": [{"input": "x", **cloud}]}}).encode())
+        card_from_json(json.dumps(BASE | {"parameters": {"points": [{"input": "x", **contract}]}}).encode())
 
 
 def test_a_card_belongs_to_the_model_of_its_topic() -> None:

@@ -17,7 +17,7 @@ from mqinfer.cli.app import app
 from mqinfer.cli.exit_codes import ExitCode
 from mqinfer.images.picture import RawImage
 from mqinfer.protocol.topics import Topics
-from tests.bags.points import cloud, field, imu, scan
+from tests.bags.point_messages import cloud, field, imu, scan
 
 pytestmark = pytest.mark.broker
 
@@ -29,19 +29,19 @@ CONFIG = """
 [image]
 input = "camera"
 
-[[cloud]]
+[[points]]
 input = "points"
 fields = ["intensity", "x", "y", "z"]
 padding = -5
 mask = "there"
 
-[[cloud]]
+[[points]]
 input = "beams"
 fields = ["ranges", "angles"]
 not_finite = "pad"
 padding = -1
 
-[[cloud]]
+[[points]]
 input = "motion"
 fields = ["angular_velocity.x", "linear_acceleration.z", "orientation.w"]
 mask = "moved"
@@ -152,7 +152,7 @@ def command(
     """Run mqinfer against a worker whose model `fusion` returns its inputs."""
     write_echo("plain", ("x", "UINT8", [1, HEIGHT, WIDTH, 3]))
     write_echo(
-        "lone", INPUTS[1], config='max_batch_size = 1\n[[cloud]]\ninput = "points"\nfields = ["x", "y", "z", "t"]'
+        "lone", INPUTS[1], config='max_batch_size = 1\n[[points]]\ninput = "points"\nfields = ["x", "y", "z", "t"]'
     )
     root = serving(write_echo("fusion", *INPUTS, config=CONFIG)).root
 

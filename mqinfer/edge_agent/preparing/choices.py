@@ -10,12 +10,12 @@ from mqinfer.codecs import LOSSY, available_encodings, parse_encoding, traits_of
 from mqinfer.edge_agent.frames.encoding import AUTO, FrameEncoding
 from mqinfer.edge_agent.preparing.encoding import LOSSLESS, listed_encodings
 from mqinfer.images.sending import offer_contract
-from mqinfer.protocol.card import CloudContract, ColourOrder, ImageContract, ModelCard
+from mqinfer.protocol.card import ColourOrder, ImageContract, ModelCard, PointsContract
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadEncoding, ConfigError, MissingExtra
 
 T = TypeVar("T")
-Contract = ImageContract | CloudContract
+Contract = ImageContract | PointsContract
 _MOSAICS = ("bayer:lz4", "bayer")
 _MASKS = (Datatype.UINT8, Datatype.BOOL)
 
@@ -113,11 +113,11 @@ def choose_contracts(card: ModelCard, join: Join | None) -> tuple[ImageContract,
     Raises:
         ConfigError: The model takes no pictures, another number of them, or has no input of a name.
     """
-    takes: Sequence[Contract] = (*card.pictures, *card.parameters.clouds)
+    takes: Sequence[Contract] = (*card.pictures, *card.parameters.points)
     if not card.pictures:
         raise ConfigError(_NO_PICTURE.format(card.name) if takes else offer_contract(card))
     main, *others = takes if join is None else _joined(card, takes, join)
-    if isinstance(main, CloudContract):
+    if isinstance(main, PointsContract):
         raise ConfigError(
             f"--join: name the input of a picture first, since the first is the main picture: {main.input}"
         )
@@ -135,7 +135,7 @@ _NO_PICTURE = "model {!r} takes points without a picture, which replays send onl
 
 
 def _listed(card: ModelCard, takes: Sequence[Contract]) -> str:
-    kinds = "pictures and points" if card.parameters.clouds else "pictures"
+    kinds = "pictures and points" if card.parameters.points else "pictures"
     return f"{len(takes)} {kinds} in one request ({', '.join(each.input for each in takes)})"
 
 
@@ -143,7 +143,7 @@ def _joined(card: ModelCard, takes: Sequence[Contract], join: Join) -> Sequence[
     """Return the contracts of joined pictures and points, in their order."""
     by_name = {each.input: each for each in takes}
     if unknown := [name for name in join.inputs if name and name not in by_name]:
-        kinds = "picture or points" if card.parameters.clouds else "picture"
+        kinds = "picture or points" if card.parameters.points else "picture"
         raise ConfigError(
             f"--join: model {card.name!r} has no {kinds} input {unknown[0]!r}; it has {', '.join(by_name)}"
         )

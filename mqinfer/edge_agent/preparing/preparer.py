@@ -17,9 +17,9 @@ from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.encoding import FrameEncoding
 from mqinfer.edge_agent.frames.table import PreparedFrame
 from mqinfer.edge_agent.frames.times import EdgeStage
-from mqinfer.edge_agent.preparing.clouds import CloudPreparer
 from mqinfer.edge_agent.preparing.encoding import COLOURS, FrameEncoder
 from mqinfer.edge_agent.preparing.framing import BitDepths, Framing
+from mqinfer.edge_agent.preparing.points import PointsPreparer
 from mqinfer.edge_agent.preparing.quality_ladder import FULL_QUALITY, QualityStep
 from mqinfer.images.decode import as_image, depth_name, is_depth, is_mosaic, to_depth, to_mosaic, to_rgb
 from mqinfer.images.picture import CompressedImage
@@ -54,7 +54,7 @@ class Preparer:
     demosaic: Demosaic = Demosaic.BILINEAR
     bit_depths: BitDepths = field(default_factory=BitDepths)
     framing: Framing = field(default_factory=Framing)
-    others: tuple[Preparer | CloudPreparer, ...] = ()
+    others: tuple[Preparer | PointsPreparer, ...] = ()
     encoder: FrameEncoder = field(init=False)
     """Made of `encoding`; it keeps what it needs of each stream."""
 
@@ -102,7 +102,7 @@ class Preparer:
         parts: list[PreparedFrame] = []
         for preparer, each in zip(self.others, frame.joined, strict=True):
             try:
-                if isinstance(preparer, CloudPreparer):
+                if isinstance(preparer, PointsPreparer):
                     parts.append(preparer.prepare(each, main, record))
                     continue
                 part = preparer.prepare(each, record, step, whole=whole)

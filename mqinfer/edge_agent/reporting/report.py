@@ -22,7 +22,7 @@ from rich.text import Text
 from mqinfer.edge_agent.frames.published import PublishedCounts
 from mqinfer.edge_agent.frames.times import Offset
 from mqinfer.edge_agent.output_files import set_aside, writing
-from mqinfer.edge_agent.preparing.clouds import PointCounts
+from mqinfer.edge_agent.preparing.points import PointCounts
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
 from mqinfer.metrics.histogram import Percentiles
 from mqinfer.protocol.errors import MqinferError

@@ -17,7 +17,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from mqinfer.models.repository.output_tables import Classification, Detection, Segmentation
-from mqinfer.protocol.card import ClassInfo, CloudContract, ImageContract, Layout
+from mqinfer.protocol.card import ClassInfo, ImageContract, Layout, PointsContract
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.types import Count, Positive, Scalar
 
@@ -249,7 +249,7 @@ class PictureConfig:
     Attributes:
         image: How a picture becomes an input; None: discovered.
         images: Contracts of each of several inputs, the first among them.
-        cloud: Contracts of the inputs that take points.
+        points: Contracts of the inputs that take points.
         classes: Classes of the mask or the classifier, in the order of their numbers.
         segmentation: How logits become a mask in the worker; None: outputs stay as they are.
         classification: How logits become probabilities in the worker; None: outputs stay as they are.
@@ -258,7 +258,7 @@ class PictureConfig:
 
     image: ImageContract | None = None
     images: tuple[ImageContract, ...] = ()
-    cloud: tuple[CloudContract, ...] = ()
+    points: tuple[PointsContract, ...] = ()
     classes: tuple[ClassInfo, ...] = ()
     segmentation: Segmentation | None = None
     classification: Classification | None = None

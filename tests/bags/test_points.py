@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqinfer.bags.clouds import CLOUD_TYPES, check_fields, read_points
 from mqinfer.bags.info import describe
+from mqinfer.bags.points import POINT_TYPES, check_fields, read_points
 from mqinfer.bags.sources import open_source, open_sources
 from mqinfer.bags.writer import BagWriter
 from mqinfer.images.picture import RawImage
 from mqinfer.protocol.errors import BadImage, SourceError
-from tests.bags.points import XYZI, cloud, field, imu, scan
+from tests.bags.point_messages import XYZI, cloud, field, imu, scan
 
 FORMATS = {1: "b", 2: "B", 3: "h", 4: "H", 5: "i", 6: "I", 7: "f", 8: "d"}
 """What `struct` calls the datatypes of PointField."""
@@ -173,16 +173,16 @@ def test_a_bag_of_each_kind(tmp_path: Path, storage: Any) -> None:
     with pytest.raises(SourceError, match=r"no image topic /lidar; its image topics are /camera$"):
         open_source(str(path), topics=["/lidar"])
     with pytest.raises(SourceError, match=r"no image topic /no; .* are /camera, those of points /imu, /lidar, /scan$"):
-        open_sources([str(path)], ["/no"], clouds=True)
-    with closing(open_sources([str(path)], ["/lidar", "/scan", "/imu", "/camera"], clouds=True)) as source:
+        open_sources([str(path)], ["/no"], points=True)
+    with closing(open_sources([str(path)], ["/lidar", "/scan", "/imu", "/camera"], points=True)) as source:
         assert [each.is_image for each in source.streams()] == [True, False, False, False]
         frames = {each.source: each for each in source.frames()}
     assert [frames[topic].capture_time_ns for topic in ("/lidar", "/scan", "/imu")] == [5, 6, 7]
     assert [frames[topic].image.data for topic in ("/lidar", "/scan", "/imu")] == [b""] * 3
-    found = read_points(frames["/lidar"].cloud, list(XYZI.names or ()), DOUBLE)
+    found = read_points(frames["/lidar"].points, list(XYZI.names or ()), DOUBLE)
     assert found.tolist() == [list(each) for each in points.tolist()]
-    assert read_points(frames["/scan"].cloud, ["ranges"], DOUBLE).tolist() == [[1], [2]]
-    assert read_points(frames["/imu"].cloud, ["angular_velocity.x"], DOUBLE).tolist() == [[8.25]]
+    assert read_points(frames["/scan"].points, ["ranges"], DOUBLE).tolist() == [[1], [2]]
+    assert read_points(frames["/imu"].points, ["angular_velocity.x"], DOUBLE).tolist() == [[8.25]]
 
 
 def test_a_message_that_is_cut_off(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_message_that_is_cut_off(tmp_path: Path) -> None:
         bag.add("/lidar", message, 10)
     assert {each.source for each in describe(str(tmp_path / "drive")).streams} == {"/camera", "/lidar"}
     with (
-        closing(open_sources([str(tmp_path / "drive")], ["/camera", "/lidar"], clouds=True)) as source,
+        closing(open_sources([str(tmp_path / "drive")], ["/camera", "/lidar"], points=True)) as source,
         pytest.raises(SourceError, match="/lidar"),
     ):
         list(source.frames())
@@ -203,6 +203,6 @@ def test_a_message_that_is_cut_off(tmp_path: Path) -> None:
 def test_no_points() -> None:
     """A message of each type may have none but an Imu's one."""
     messages = cloud(XYZI_FIELDS, (0, 0), (14, 0), b""), scan([], []), imu(0)
-    assert tuple(each.__msgtype__ for each in messages) == CLOUD_TYPES
+    assert tuple(each.__msgtype__ for each in messages) == POINT_TYPES
     named = zip(messages, ("x", "ranges", "orientation.x"), strict=True)
     assert [len(read_points([each], [name], DOUBLE)) for each, name in named] == [0, 0, 1]

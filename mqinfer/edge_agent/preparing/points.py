@@ -11,12 +11,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mqinfer.bags.clouds import read_points
 from mqinfer.bags.frame import Frame
+from mqinfer.bags.points import read_points
 from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.frames.table import PreparedFrame
 from mqinfer.edge_agent.frames.times import EdgeStage
-from mqinfer.protocol.card import CLOUD_WITH_BATCH, CloudContract, ModelCard, NotFinite
+from mqinfer.protocol.card import POINTS_WITH_BATCH, ModelCard, NotFinite, PointsContract
 from mqinfer.protocol.datatypes import dtype_of
 from mqinfer.protocol.errors import BadImage, ConfigError
 from mqinfer.protocol.types import EncodedTensor, TensorSpec
@@ -41,7 +41,7 @@ class PointCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class CloudPreparer:
+class PointsPreparer:
     """Turns the points of frames into one input of a model, and their mask into another one. Thread-safe.
 
     Attributes:
@@ -53,7 +53,7 @@ class CloudPreparer:
         counts: What became of the points, by topic.
     """
 
-    contract: CloudContract
+    contract: PointsContract
     spec: TensorSpec
     mask: TensorSpec | None
     has_batch: bool
@@ -62,7 +62,7 @@ class CloudPreparer:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def of(cls, contract: CloudContract, card: ModelCard) -> Self:
+    def of(cls, contract: PointsContract, card: ModelCard) -> Self:
         """Return what prepares points for an input of a model.
 
         Raises:
@@ -74,7 +74,7 @@ class CloudPreparer:
                 f"the card of model {card.name!r} has no input {min(missing)!r}, for which it wants points"
             )
         encoding = next((each for each in _ENCODINGS if each in card.parameters.encodings), "raw")
-        has_batch = card.max_batch_size > 0 or len(inputs[contract.input].shape) == CLOUD_WITH_BATCH
+        has_batch = card.max_batch_size > 0 or len(inputs[contract.input].shape) == POINTS_WITH_BATCH
         return cls(contract, inputs[contract.input], inputs.get(contract.mask), has_batch, encoding)
 
     def prepare(self, frame: Frame, main: PreparedFrame, record: Callable[[EdgeStage, int], None]) -> PreparedFrame:
@@ -88,7 +88,7 @@ class CloudPreparer:
         Raises:
             BadImage: The frame has no points, or not those fields, or states what can't be.
         """
-        if not frame.cloud:
+        if not frame.points:
             raise BadImage(f"it has pictures, and the input {self.contract.input!r} takes points")
         started = time.perf_counter_ns()
         points, there = self._padded(*self._read(frame))
@@ -107,12 +107,12 @@ class CloudPreparer:
     def _read(self, frame: Frame) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Return the points `[points, fields]` that go to the model, and which of them are there; count the others."""
         contract = self.contract
-        samples = frame.cloud[-(contract.points or 0) :]
+        samples = frame.points[-(contract.count or 0) :]
         points = read_points(samples, contract.fields, np.dtype(dtype_of(self.spec.datatype)))
         there = np.isfinite(points).all(1) | (contract.not_finite is NotFinite.KEEP)
         points[~there] = contract.padding
         kept = np.flatnonzero(there | (contract.not_finite is NotFinite.PAD))
-        most = contract.points or len(kept)
+        most = contract.count or len(kept)
         self._count(frame.source, PointCounts(len(there), int((~there).sum()), max(0, len(kept) - most)))
         if len(kept) > most:
             kept = kept[np.arange(most) * len(kept) // most]
@@ -120,7 +120,7 @@ class CloudPreparer:
 
     def _padded(self, points: NDArray[Any], there: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Put padding behind fewer points than the model takes."""
-        padding = max(0, (self.contract.points or 0) - len(points))
+        padding = max(0, (self.contract.count or 0) - len(points))
         padded = np.pad(points, ((0, padding), (0, 0)), constant_values=self.contract.padding)
         return padded, np.pad(there, (0, padding))
 

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from mqinfer.bags.frame import Frame
 from mqinfer.codecs import decode_tensor
 from mqinfer.edge_agent.frames.table import PreparedFrame
-from mqinfer.edge_agent.preparing.clouds import CloudPreparer, PointCounts
+from mqinfer.edge_agent.preparing.points import PointCounts, PointsPreparer
 from mqinfer.images.picture import RawImage
 from mqinfer.images.placement import Placement
-from mqinfer.protocol.card import CardParameters, CloudContract, ModelCard, NotFinite
+from mqinfer.protocol.card import CardParameters, ModelCard, NotFinite, PointsContract
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadImage, ConfigError
 from mqinfer.protocol.types import TensorSpec
-from tests.bags.points import cloud, field, imu
+from tests.bags.point_messages import cloud, field, imu
 
 NOTHING = RawImage("", 0, 0, 0, is_bigendian=False, data=b"")
 MAIN = PreparedFrame((), Placement.of((1, 1), (1, 1)), lambda: np.zeros((1, 1, 3), np.uint8), 3)
@@ -30,7 +30,7 @@ Shape = tuple[int, ...]
 
 def frame_of(*messages: Any) -> Frame:
     """Make a frame of messages."""
-    return Frame("/lidar", 7, 0, 0, "lidar", NOTHING, cloud=messages)
+    return Frame("/lidar", 7, 0, 0, "lidar", NOTHING, points=messages)
 
 
 def points_of(*points: tuple[float, float]) -> Frame:
@@ -40,15 +40,17 @@ def points_of(*points: tuple[float, float]) -> Frame:
     return frame_of(cloud(fields, (len(points), 1), (8, 8 * len(points)), data))
 
 
-def preparer(contract: CloudContract, *shapes: Shape, batch: int = 1, mask: Datatype = Datatype.UINT8) -> CloudPreparer:
+def preparer(
+    contract: PointsContract, *shapes: Shape, batch: int = 1, mask: Datatype = Datatype.UINT8
+) -> PointsPreparer:
     """Make a preparer for the input `p` and, where there is a second shape, the mask `m`."""
     kinds = [("p", Datatype.FP32), ("m", mask)]
     inputs = tuple(TensorSpec(*kind, shape) for kind, shape in zip(kinds, shapes, strict=False))
     how = CardParameters(max_batch_size=batch, encodings=("raw", "lz4", "shuffle-lz4"))
-    return CloudPreparer.of(contract, ModelCard(name="fusion", platform="x", inputs=inputs, parameters=how))
+    return PointsPreparer.of(contract, ModelCard(name="fusion", platform="x", inputs=inputs, parameters=how))
 
 
-def arrays(made: CloudPreparer, frame: Frame) -> list[Any]:
+def arrays(made: PointsPreparer, frame: Frame) -> list[Any]:
     """Return what a worker decodes."""
     prepared = made.prepare(frame, MAIN, lambda *_: None)
     assert {each.encoding for each in prepared.tensors} == {"shuffle-lz4"}
@@ -69,7 +71,7 @@ def test_any_points(
     points: list[tuple[float, float]], most: int | None, not_finite: NotFinite, *, fields_first: bool
 ) -> None:
     """As a plain loop makes them, and each is counted once."""
-    contract = CloudContract("p", ("y", "x"), most, -1.0, "m", not_finite, fields_first)
+    contract = PointsContract("p", ("y", "x"), most, -1.0, "m", not_finite, fields_first)
     size = most or -1
     made = preparer(contract, (1, 2, size) if fields_first else (1, size, 2), (1, size))
     rows, there = [], []
@@ -109,7 +111,7 @@ def test_any_points(
 )
 def test_axes(fields: tuple[str, ...], batch: int, shapes: list[Shape]) -> None:
     """As many as the model has, with a batch of one where it has that axis."""
-    made = preparer(CloudContract("p", fields, 3, mask="m"), *shapes, batch=batch, mask=Datatype.BOOL)
+    made = preparer(PointsContract("p", fields, 3, mask="m"), *shapes, batch=batch, mask=Datatype.BOOL)
     found, mask = arrays(made, points_of((1, 2), (3, 4)))
     assert found.shape == tuple(map(abs, shapes[0]))
     assert found.ravel().tolist() == ([1, 3, 0] if len(fields) == 1 else [1, 2, 3, 4, 0, 0])
@@ -118,15 +120,15 @@ def test_axes(fields: tuple[str, ...], batch: int, shapes: list[Shape]) -> None:
 
 def test_the_last_samples() -> None:
     """Of more than the model takes."""
-    made = preparer(CloudContract("p", ("angular_velocity.x",), 3), (1, 3))
+    made = preparer(PointsContract("p", ("angular_velocity.x",), 3), (1, 3))
     assert arrays(made, frame_of(*map(imu, range(9))))[0].tolist() == [[6.25, 7.25, 8.25]]
     assert made.counts == {"/lidar": PointCounts(3)}
 
 
 def test_what_has_no_points() -> None:
     """A picture has none, and a card may name inputs that are not there."""
-    made = preparer(CloudContract("p", ("x",), 3), (1, 3))
+    made = preparer(PointsContract("p", ("x",), 3), (1, 3))
     with pytest.raises(BadImage, match="it has pictures, and the input 'p' takes points"):
         made.prepare(frame_of(), MAIN, lambda *_: None)
     with pytest.raises(ConfigError, match="the card of model 'fusion' has no input 'm', for which it wants points"):
-        preparer(CloudContract("p", ("x",), 3, mask="m"), (1, 3))
+        preparer(PointsContract("p", ("x",), 3, mask="m"), (1, 3))

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from mqinfer.protocol.errors import BadImage, SourceError
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 
-CLOUD = "sensor_msgs/msg/PointCloud2"
+POINT_CLOUD = "sensor_msgs/msg/PointCloud2"
 _SCAN = "sensor_msgs/msg/LaserScan"
 _IMU = "sensor_msgs/msg/Imu"
-CLOUD_TYPES = (CLOUD, _SCAN, _IMU)
+POINT_TYPES = (POINT_CLOUD, _SCAN, _IMU)
 """Types of the topics whose points go to a model beside a picture."""
 _MOST_FIELDS = 1000
 _NUMBERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 8: "f8"}
@@ -38,14 +38,14 @@ def is_sample(messages: Sequence[Any]) -> bool:
 
 def fields_of(message: Any) -> tuple[str, ...]:
     """Return the names of the fields that each point of a message has."""
-    if message.__msgtype__ == CLOUD:
+    if message.__msgtype__ == POINT_CLOUD:
         return tuple(each.name for each in message.fields)
     return _OF_IMU if message.__msgtype__ == _IMU else _OF_SCAN
 
 
 def size_of(message: Any) -> tuple[int, int]:
-    """Return width and height of a cloud as a message states them."""
-    if message.__msgtype__ == CLOUD:
+    """Return width and height of points as a message states them."""
+    if message.__msgtype__ == POINT_CLOUD:
         return int(message.width), int(message.height)
     return (1, 1) if message.__msgtype__ == _IMU else (len(message.ranges), 1)
 
@@ -136,7 +136,7 @@ def _missing(name: str, known: Sequence[str]) -> BadImage:
 
 
 _COLUMNS: Mapping[str, Callable[[Sequence[Any], str], NDArray[Any]]] = {
-    CLOUD: _of_cloud,
+    POINT_CLOUD: _of_cloud,
     _SCAN: _of_scan,
     _IMU: _of_imu,
 }
