@@ -22,6 +22,8 @@ _IMU = "sensor_msgs/msg/Imu"
 POINT_TYPES = (POINT_CLOUD, _SCAN, _IMU)
 """Types of the topics whose points go to a model beside a picture."""
 _MOST_FIELDS = 1000
+_LARGEST_SAMPLE = 4096
+"""Bytes of an Imu, of which thousands are kept; it has 320 and a name."""
 _NUMBERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 8: "f8"}
 """Types of numbers by `datatype` of sensor_msgs/PointField."""
 _AXES = {"orientation": "xyzw", "angular_velocity": "xyz", "linear_acceleration": "xyz"}
@@ -50,13 +52,17 @@ def size_of(message: Any) -> tuple[int, int]:
     return (1, 1) if message.__msgtype__ == _IMU else (len(message.ranges), 1)
 
 
-def check_fields(raw: bytes, *, is_cdr: bool) -> None:
-    """Check how many fields the bytes of a PointCloud2 state, each of which becomes an object.
+def check_message(kind: str, raw: bytes, *, is_cdr: bool) -> None:
+    """Check how many fields the bytes of a PointCloud2 state, each of which becomes an object, and the size of an Imu.
 
     Raises:
         SourceError: They are too many.
         struct.error: The bytes end before.
     """
+    if kind == _IMU and len(raw) > _LARGEST_SAMPLE:
+        raise SourceError(f"an Imu of {len(raw)} bytes; expected at most {_LARGEST_SAMPLE}")
+    if kind != POINT_CLOUD:
+        return
     order = ">" if is_cdr and raw[1:2] == b"\0" else "<"
     at = _HEAD_END + 4 + struct.unpack_from(f"{order}I", raw, _HEAD_END)[0]
     at += -at % 4 if is_cdr else 0

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from mqinfer.bags.calibration import calibration
 from mqinfer.bags.extent.advice import ZSTD_MAGIC, advise
 from mqinfer.bags.extent.unpacking import METADATA, McapFile, bound_rosbags, unpack, zstd
-from mqinfer.bags.points import POINT_CLOUD, POINT_TYPES, check_fields
+from mqinfer.bags.points import POINT_TYPES, check_message
 from mqinfer.bags.videos.packets import DEFINITIONS, FOXGLOVE, FOXGLOVE_ENCODINGS, VIDEO_TYPES, codec_of, read_foxglove
 from mqinfer.extras import missing_extra
 from mqinfer.images.picture import CameraInfo, CompressedImage, RawImage
@@ -243,8 +243,7 @@ class Rosbag:
         """
         kind = message_type(connection)
         with foreign_errors(self._place(connection), connection.topic):
-            if kind == POINT_CLOUD:
-                check_fields(raw, is_cdr=self._reader.is2)
+            check_message(kind, raw, is_cdr=self._reader.is2)
             message: Any = (
                 read_foxglove(raw, _encoding(connection)) if kind == FOXGLOVE else self._reader.deserialize(raw, kind)
             )

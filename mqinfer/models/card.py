@@ -22,13 +22,12 @@ from mqinfer.protocol.card import (
     Resize,
     check_points,
 )
-from mqinfer.protocol.datatypes import Datatype
+from mqinfer.protocol.datatypes import FLOATS, Datatype
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec
 
 DEFAULT_MAX_BATCH_SIZE = 8
 _COLOURS = {3: ColourOrder.RGB, 1: ColourOrder.MONO}
-_FLOATS = (Datatype.FP16, Datatype.FP32, Datatype.FP64)
 
 
 def make_card(model: ModelVersion, backend: Backend, versions: Sequence[int] = ()) -> ModelCard:
@@ -275,7 +274,7 @@ def _complete_points(
     batch = spec.shape[: has_batch or len(spec.shape) == POINTS_WITH_BATCH]
     axes = spec.shape[len(batch) :]
     axes = (*axes, 1) if len(axes) == fields == 1 else axes
-    if len(axes) != 2 or spec.datatype not in _FLOATS or not {fields, -1} & {*axes}:
+    if len(axes) != 2 or spec.datatype not in FLOATS or not {fields, -1} & {*axes}:
         raise ConfigError(
             f"model.toml: [[points]]: the input {spec.name!r}, {spec.datatype}{list(spec.shape)}, takes no points of "
             f"{fields} fields; expected floating point and [points, {fields}], behind a batch axis or none"

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqinfer.bags.info import describe
-from mqinfer.bags.points import POINT_TYPES, check_fields, read_points
+from mqinfer.bags.points import POINT_TYPES, check_message, read_points
 from mqinfer.bags.sources import open_source, open_sources
 from mqinfer.bags.writer import BagWriter
 from mqinfer.images.picture import RawImage
@@ -135,17 +135,20 @@ def test_what_a_type_can_not_hold() -> None:
 
 @pytest.mark.parametrize("is_cdr", [True, False])
 def test_a_message_of_many_fields(*, is_cdr: bool) -> None:
-    """They are counted before one is made."""
+    """They are counted before one is made; an Imu of an impossible size is none, since many are kept."""
+    kind, _, small = POINT_TYPES
     frame_id = b"abcde"
     head = (b"\0\1\0\0" if is_cdr else bytes(4)) + bytes(8) + struct.pack("<I", len(frame_id)) + frame_id
     padding = bytes(-len(head) % 4) if is_cdr else b""
     for count in (1000, 1001, 2**32 - 1):
         raw = head + padding + struct.pack("<III", 2, 3, count)
         if count == 1000:
-            check_fields(raw, is_cdr=is_cdr)
+            check_message(kind, raw, is_cdr=is_cdr)
         else:
             with pytest.raises(SourceError, match=f"a PointCloud2 of {count} fields; expected at most 1000"):
-                check_fields(raw, is_cdr=is_cdr)
+                check_message(kind, raw, is_cdr=is_cdr)
+    with pytest.raises(SourceError, match="an Imu of 5000 bytes; expected at most 4096"):
+        check_message(small, bytes(5000), is_cdr=is_cdr)
 
 
 @pytest.mark.parametrize("storage", ["bag", "mcap", "sqlite3"])

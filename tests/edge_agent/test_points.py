@@ -130,5 +130,10 @@ def test_what_has_no_points() -> None:
     made = preparer(PointsContract("p", ("x",), 3), (1, 3))
     with pytest.raises(BadImage, match="it has pictures, and the input 'p' takes points"):
         made.prepare(frame_of(), MAIN, lambda *_: None)
-    with pytest.raises(ConfigError, match="the card of model 'fusion' has no input 'm', for which it wants points"):
-        preparer(PointsContract("p", ("x",), 3, mask="m"), (1, 3))
+    for contract in (PointsContract("no", ("x",), 3), PointsContract("m", ("x",), 3)):
+        with pytest.raises(
+            ConfigError, match=f"of model 'fusion' states points for inputs .* '{contract.input}' of float"
+        ):
+            preparer(contract, (1, 3), (1, 3))
+    with pytest.raises(ConfigError, match="'p' of floating point and 'm'"):
+        preparer(PointsContract("p", ("x",), 3, mask="m"), (1, 3), (1, 3), mask=Datatype.BYTES)

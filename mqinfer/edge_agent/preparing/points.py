@@ -17,7 +17,7 @@ from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.frames.table import PreparedFrame
 from mqinfer.edge_agent.frames.times import EdgeStage
 from mqinfer.protocol.card import POINTS_WITH_BATCH, ModelCard, NotFinite, PointsContract
-from mqinfer.protocol.datatypes import dtype_of
+from mqinfer.protocol.datatypes import FLOATS, Datatype, dtype_of
 from mqinfer.protocol.errors import BadImage, ConfigError
 from mqinfer.protocol.types import EncodedTensor, TensorSpec
 
@@ -68,14 +68,14 @@ class PointsPreparer:
         Raises:
             ConfigError: The card, which may be anybody's, has no such inputs.
         """
-        inputs = {spec.name: spec for spec in card.inputs}
-        if missing := {contract.input, contract.mask or contract.input} - inputs.keys():
-            raise ConfigError(
-                f"the card of model {card.name!r} has no input {min(missing)!r}, for which it wants points"
-            )
+        inputs = {spec.name: spec for spec in card.inputs if spec.datatype is not Datatype.BYTES}
+        spec, mask = inputs.get(contract.input), inputs.get(contract.mask)
+        if spec is None or spec.datatype not in FLOATS or (mask is None and contract.mask):
+            named = f"{contract.input!r} of floating point" + (f" and {contract.mask!r}" if contract.mask else "")
+            raise ConfigError(f"the card of model {card.name!r} states points for inputs that it has not: {named}")
         encoding = next((each for each in _ENCODINGS if each in card.parameters.encodings), "raw")
-        has_batch = card.max_batch_size > 0 or len(inputs[contract.input].shape) == POINTS_WITH_BATCH
-        return cls(contract, inputs[contract.input], inputs.get(contract.mask), has_batch, encoding)
+        has_batch = card.max_batch_size > 0 or len(spec.shape) == POINTS_WITH_BATCH
+        return cls(contract, spec, mask, has_batch, encoding)
 
     def prepare(self, frame: Frame, main: PreparedFrame, record: Callable[[EdgeStage, int], None]) -> PreparedFrame:
         """Return the part of a request that the points of a frame are.
