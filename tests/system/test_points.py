@@ -18,6 +18,7 @@ from mqinfer.cli.exit_codes import ExitCode
 from mqinfer.images.picture import RawImage
 from mqinfer.protocol.topics import Topics
 from tests.bags.point_messages import cloud, field, imu, scan
+from tests.system.test_detections import blob_detector
 
 pytestmark = pytest.mark.broker
 
@@ -252,6 +253,13 @@ def test_what_is_refused(
     monkeypatch.chdir(tmp_path)
     done = command("replay", str(drive(tmp_path / "drive", "mcap")), "--model", model, *arguments)
     assert message in str(done.exception)
+
+
+def test_points_are_not_redacted(command: Callable[..., Result], tmp_path: Path) -> None:
+    """They may show what the detector finds in pictures, so none is sent."""
+    redact = "--redact", str(blob_detector(tmp_path / "detectors") / "blobs")
+    done = command("replay", str(drive(tmp_path / "drive", "mcap")), "--model", "fusion", *JOIN, *redact)
+    assert f"--redact is for pictures alone; leave it out, or join no topics of points: {IMU}" in str(done.exception)
 
 
 def test_topics_of_the_other_kind(command: Callable[..., Result], tmp_path: Path) -> None:
