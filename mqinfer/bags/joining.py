@@ -157,7 +157,7 @@ class TimeJoin:
         found = []
         main = self._topics[self._main]
         while main.frames:
-            partners = [self._partner(name, main, is_ended=is_ended) for name in self._others]
+            partners = [self._partner(self._topics[name], main, is_ended=is_ended) for name in self._others]
             if not all(is_known for _, is_known in partners):
                 break
             found += self._joined(main.pop(), [partner for partner, _ in partners])
@@ -175,12 +175,15 @@ class TimeJoin:
             self._miss(partner, INCOMPLETE)
         return []
 
-    def _partner(self, name: str, main: _Topic, *, is_ended: bool) -> tuple[Frame | None, bool]:
+    def _partner(self, topic: _Topic, main: _Topic, *, is_ended: bool) -> tuple[Frame | None, bool]:
         """Return which frame goes with the oldest of the main topic, and whether that is known by now."""
-        topic, stamp = self._topics[name], main.frames[0].capture_time_ns
         if topic.has_samples:
-            last = _last_samples(topic.frames, stamp)
-            return last, is_ended or topic.frames[-1].capture_time_ns >= stamp
+            last, is_known = _last_samples(topic.frames, main.frames[0].capture_time_ns)
+            return last, is_known or is_ended
+        return self._nearest(topic, main, is_ended=is_ended)
+
+    def _nearest(self, topic: _Topic, main: _Topic, *, is_ended: bool) -> tuple[Frame | None, bool]:
+        stamp = main.frames[0].capture_time_ns
         before, after = _around(topic.frames, stamp)
         is_known = is_ended or after is not None or _stamp_of(before) == stamp
         nearest = min(filter(None, (before, after)), key=lambda each: _apart(each, stamp), default=None)
@@ -223,12 +226,12 @@ def _around(frames: Iterable[Frame], stamp: int) -> tuple[Frame | None, Frame | 
     return before, None
 
 
-def _last_samples(frames: Sequence[Frame], stamp: int) -> Frame | None:
-    """Return the samples until a stamp as that of the last one; None where none came before, or none after."""
+def _last_samples(frames: Sequence[Frame], stamp: int) -> tuple[Frame | None, bool]:
+    """Return the samples until a stamp as one frame, None where there is none, and whether a later one has come."""
     found = [each for each in frames if each.capture_time_ns <= stamp]
     if not found or frames[-1].capture_time_ns < stamp:
-        return None
-    return replace(found[-1], points=tuple(each.points[0] for each in found))
+        return None, not found
+    return replace(found[-1], points=tuple(each.points[0] for each in found)), True
 
 
 def _stamp_of(frame: Frame | None) -> int | None:

@@ -98,18 +98,10 @@ def read_points(messages: Sequence[Any], names: Sequence[str], dtype: np.dtype[A
 def _of_cloud(messages: Sequence[Any], name: str) -> NDArray[Any]:
     """Return a field of a PointCloud2 as a view of its bytes, `[height, width]`."""
     (cloud,) = messages
-    field = next((each for each in cloud.fields if each.name == name), None)
-    if field is None:
-        raise _missing(name, fields_of(cloud))
-    kind = _NUMBERS.get(field.datatype)
-    if kind is None or field.count > 1:  # 0 stands for 1, as PCL takes it
-        raise BadImage(f"field {name!r} has datatype {field.datatype} and count {field.count}; expected one number")
-    dtype = np.dtype(kind).newbyteorder(">" if cloud.is_bigendian else "<")
+    field, dtype = _field_of(cloud, name)
     if not cloud.width * cloud.height:
         return np.empty(0, dtype)
     row = cloud.width * cloud.point_step
-    if field.offset + dtype.itemsize > cloud.point_step:
-        raise BadImage(f"field {name!r} ends behind the {cloud.point_step} bytes of a point (point_step)")
     if cloud.height > 1 and cloud.row_step < row:
         raise BadImage(f"row_step is {cloud.row_step}; {cloud.width} points of {cloud.point_step} bytes take {row}")
     needed = (cloud.height - 1) * cloud.row_step + row
@@ -117,6 +109,20 @@ def _of_cloud(messages: Sequence[Any], name: str) -> NDArray[Any]:
         raise BadImage(f"{cloud.data.size} bytes; {cloud.width}x{cloud.height} points take {needed}")
     strides = cloud.row_step, cloud.point_step
     return np.ndarray((cloud.height, cloud.width), dtype, cloud.data.data, field.offset, strides)
+
+
+def _field_of(cloud: Any, name: str) -> tuple[Any, np.dtype[Any]]:
+    """Return a field of a PointCloud2, and the type of its numbers."""
+    field = next((each for each in cloud.fields if each.name == name), None)
+    if field is None:
+        raise _missing(name, fields_of(cloud))
+    kind = _NUMBERS.get(field.datatype)
+    if kind is None or field.count > 1:  # 0 stands for 1, as PCL takes it
+        raise BadImage(f"field {name!r} has datatype {field.datatype} and count {field.count}; expected one number")
+    dtype = np.dtype(kind).newbyteorder(">" if cloud.is_bigendian else "<")
+    if field.offset + dtype.itemsize > cloud.point_step:
+        raise BadImage(f"field {name!r} ends behind the {cloud.point_step} bytes of a point (point_step)")
+    return field, dtype
 
 
 def _of_scan(messages: Sequence[Any], name: str) -> NDArray[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -181,7 +181,7 @@ class _Videos:
         self._path, self._begin, self._now = bag.name, begin or 0, 0
         self._packets: Counter[str] = Counter()
         videos = [each for each in connections if message_type(each) in VIDEO_TYPES]
-        self._topics = {name: VideoTopic(f"{bag.name}: {name}") for name in _video_topics(videos)}
+        self._topics = {name: VideoTopic(f"{bag.name}: {name}") for name in _topics(videos, VIDEO_TYPES)}
         for name, topic in self._topics.items() if begin is not None else ():
             own = [each for each in videos if each.topic == name]
             for connection, time, raw in bag.messages(own, _key_before(bag, own, self._begin), begin):
@@ -236,25 +236,24 @@ def _key_before(bag: Rosbag, connections: Sequence[Connection], begin: int) -> i
     return found[1]
 
 
-def _choose(bag: Rosbag, wanted: Sequence[str], others: Sequence[str]) -> list[Connection]:
+def _choose(bag: Rosbag, wanted: Collection[str], others: Collection[str]) -> list[Connection]:
     """Return the connections of image topics, and of those among the wanted ones that have other types."""
-    images = [each for each in bag.connections if message_type(each) in PICTURE_TYPES]
-    points = [each for each in bag.connections if message_type(each) in others]
-    names, more = (sorted({each.topic for each in found}) for found in (images, points))
-    if not images:
+    names, more = _topics(bag.connections, PICTURE_TYPES), _topics(bag.connections, others)
+    if not names:
         held = _some(f"{each.topic} ({each.msgtype})" for each in bag.connections) or "none"
         raise SourceError(f"{bag.name}: this bag has no image topic; its topics: {held}")
-    if missing := sorted(set(wanted) - set(names) - set(more)):
+    if missing := sorted(set(wanted) - {*names, *more}):
         known = f"its image topics are {_some(names)}" + (f", those of points {_some(more)}" if more else "")
         raise SourceError(f"{bag.name}: no image topic {', '.join(missing)}; {known}")
-    _check_count(bag, len(wanted or names), "image topics", _MOST_TOPICS)
-    chosen = [each for each in (*images, *points) if each.topic in wanted] if wanted else images
-    _check_count(bag, len(_video_topics(chosen)), "topics of videos", _MOST_VIDEOS)
+    wanted, kinds = set(wanted or names), (*PICTURE_TYPES, *others)
+    _check_count(bag, len(wanted), "image topics", _MOST_TOPICS)
+    chosen = [each for each in bag.connections if each.topic in wanted and message_type(each) in kinds]
+    _check_count(bag, len(_topics(chosen, VIDEO_TYPES)), "topics of videos", _MOST_VIDEOS)
     return chosen
 
 
-def _video_topics(connections: Iterable[Connection]) -> list[str]:
-    return sorted({each.topic for each in connections if message_type(each) in VIDEO_TYPES})
+def _topics(connections: Iterable[Connection], kinds: Collection[str]) -> list[str]:
+    return sorted({each.topic for each in connections if message_type(each) in kinds})
 
 
 def _some(names: Iterable[str]) -> str:

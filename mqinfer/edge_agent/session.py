@@ -317,11 +317,8 @@ def _join(
     """
     redacting = None if redactor is None else RedactedSource(source, redactor, settings.preparing)
     source = redacting or source
-    found = source.streams()
-    streams = [stream for stream in found if stream.is_image]
+    streams = _pictures(source.streams(), settings)
     sources = [stream.source for stream in streams]
-    if len(streams) < len(found):
-        _check_points([stream.source for stream in found if not stream.is_image], settings)
     settings.preparing.bit_depths.check(sources)
     if settings.options.priorities is not None:
         check_sources("--priority", settings.options.priorities.by_source, sources)
@@ -335,14 +332,16 @@ def _join(
     return counting, streams, _reading(counting.missed, redacting)
 
 
-def _check_points(topics: Sequence[str], settings: ReplaySettings) -> None:
-    """Refuse what only pictures can be used for."""
-    join = settings.source.join
-    if join and join.topics[0] in topics:
-        raise ConfigError(f"--join: {join.topics[0]} has points; name the topic of the main picture first")
+def _pictures(streams: Sequence[StreamInfo], settings: ReplaySettings) -> Sequence[StreamInfo]:
+    """Return the streams of pictures; refuse for others what only pictures can be used for."""
+    topics = [stream.source for stream in streams if not stream.is_image]
+    main = settings.source.join.topics[:1] if settings.source.join else ()
+    if not {*main}.isdisjoint(topics):
+        raise ConfigError(f"--join: {main[0]} has points; name the topic of the main picture first")
     for option, given in (("--spool", settings.spool), ("--redact", settings.preparing.redact)):
-        if given:
+        if given and topics:
             raise ConfigError(f"{option} is for pictures alone; leave it out, or join no topics of points: {topics[0]}")
+    return [stream for stream in streams if stream.is_image]
 
 
 def _reading(told: Counter[Miss], redacting: RedactedSource | None) -> Callable[[], Reading]:

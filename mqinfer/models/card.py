@@ -269,25 +269,29 @@ def _complete_points(
     configured: PointsContract, inputs: Mapping[str, TensorSpec], *, has_batch: bool
 ) -> PointsContract:
     spec, fields = inputs[configured.input], len(configured.fields)
-    if not fields or len(set(configured.fields)) < fields:
+    if not 0 < fields == len(set(configured.fields)):
         raise ConfigError(f"model.toml: points.fields = {list(configured.fields)}: expected names, each once")
     batch = spec.shape[: has_batch or len(spec.shape) == POINTS_WITH_BATCH]
-    axes = spec.shape[len(batch) :]
-    axes = (*axes, 1) if len(axes) == fields == 1 else axes
+    axes = _axes_of_points(spec, spec.shape[len(batch) :], fields)
+    is_first = configured.fields_first or axes[1] != fields == axes[0]
+    _side("number of points.fields", fields, axes[not is_first])
+    found = replace(configured, fields_first=is_first, count=_side("points.count", configured.count, axes[is_first]))
+    mask, wanted = inputs.get(found.mask), (*batch, found.count or -1)
+    if mask and mask.shape not in {wanted, (*batch, -1)}:
+        raise ConfigError(
+            f"model.toml: points.mask: input {mask.name!r} has the shape {list(mask.shape)}; expected {list(wanted)}"
+        )
+    check_points(found)
+    return found
+
+
+def _axes_of_points(spec: TensorSpec, axes: tuple[int, ...], fields: int) -> tuple[int, int]:
+    """Return the two axes of an input for points, of which a single field may have none."""
+    if len(axes) == fields == 1:
+        axes = (*axes, 1)
     if len(axes) != 2 or spec.datatype not in FLOATS or not {fields, -1} & {*axes}:
         raise ConfigError(
             f"model.toml: [[points]]: the input {spec.name!r}, {spec.datatype}{list(spec.shape)}, takes no points of "
             f"{fields} fields; expected floating point and [points, {fields}], behind a batch axis or none"
         )
-    is_first = configured.fields_first or (axes[1] != fields == axes[0])
-    points, width = reversed(axes) if is_first else axes
-    found = replace(configured, fields_first=is_first, count=_side("points.count", configured.count, points))
-    _side("number of points.fields", fields, width)
-    mask = inputs.get(configured.mask)
-    if mask and mask.shape not in {(*batch, found.count or -1), (*batch, -1)}:
-        raise ConfigError(
-            f"model.toml: points.mask: the input {mask.name!r} has the shape {list(mask.shape)}; expected "
-            f"{[*batch, found.count or -1]}"
-        )
-    check_points(found)
-    return found
+    return axes[0], axes[1]

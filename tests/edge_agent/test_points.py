@@ -47,7 +47,7 @@ def preparer(
     kinds = [("p", Datatype.FP32), ("m", mask)]
     inputs = tuple(TensorSpec(*kind, shape) for kind, shape in zip(kinds, shapes, strict=False))
     how = CardParameters(max_batch_size=batch, encodings=("raw", "lz4", "shuffle-lz4"))
-    return PointsPreparer.of(contract, ModelCard(name="fusion", platform="x", inputs=inputs, parameters=how))
+    return PointsPreparer.of(contract, ModelCard(name="fusion", platform="x", inputs=inputs, parameters=how), {})
 
 
 def arrays(made: PointsPreparer, frame: Frame) -> list[Any]:

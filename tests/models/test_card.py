@@ -158,7 +158,7 @@ def test_points_by_the_shape(
         ({"fields": ("a",)}, ConfigError, r"FP32\[-1, 100, 4\], takes no points of 1 fields; expected floating point"),
         ({"input": "i"}, ConfigError, "'i', UINT8.*, takes no points of 4 fields"),
         ({"count": 99}, ConfigError, "points.count = 99: the model takes 100 only"),
-        ({"mask": "i"}, ConfigError, r"points.mask: the input 'i' has the shape .*; expected \[-1, 100\]"),
+        ({"mask": "i"}, ConfigError, r"points.mask: input 'i' has the shape .*; expected \[-1, 100\]"),
         ({"input": "wide", "count": 1 << 24}, LimitExceeded, "16777216 points of 4 fields; at most 8388608 fit"),
     ],
 )

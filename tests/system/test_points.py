@@ -220,7 +220,7 @@ def test_one_request(command: Callable[..., Result], tmp_path: Path, storage: An
         (
             "fusion",
             ["--join", f"camera={CAMERA},dots={LIDAR}"],
-            "has no picture or points input 'dots'; it has camera, ",
+            "has no input 'dots' for a topic; it has camera, ",
         ),
         (
             "fusion",

@@ -143,10 +143,8 @@ def _joined(card: ModelCard, takes: Sequence[Contract], join: Join) -> Sequence[
     """Return the contracts of joined pictures and points, in their order."""
     by_name = {each.input: each for each in takes}
     if unknown := [name for name in join.inputs if name and name not in by_name]:
-        kinds = "picture or points" if card.parameters.points else "picture"
-        raise ConfigError(
-            f"--join: model {card.name!r} has no {kinds} input {unknown[0]!r}; it has {', '.join(by_name)}"
-        )
+        known = ", ".join(by_name)
+        raise ConfigError(f"--join: model {card.name!r} has no input {unknown[0]!r} for a topic; it has {known}")
     if len(takes) != join.frames:
         raise ConfigError(f"--join: model {card.name!r} takes {_listed(card, takes)}, not {join.frames}")
     rest = iter([each for each in takes if each.input not in join.inputs])

@@ -58,12 +58,17 @@ class PointsPreparer:
     mask: TensorSpec | None
     has_batch: bool
     encoding: str
-    counts: dict[str, PointCounts] = field(default_factory=dict)
+    counts: dict[str, PointCounts]
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def of(cls, contract: PointsContract, card: ModelCard) -> Self:
+    def of(cls, contract: PointsContract, card: ModelCard, counts: dict[str, PointCounts]) -> Self:
         """Return what prepares points for an input of a model.
+
+        Args:
+            contract: Of the input.
+            card: Of the model.
+            counts: Gets what becomes of the points, by topic; inputs with other topics may share it.
 
         Raises:
             ConfigError: The card, which may be anybody's, has no such inputs.
@@ -75,7 +80,7 @@ class PointsPreparer:
             raise ConfigError(f"the card of model {card.name!r} states points for inputs that it has not: {named}")
         encoding = next((each for each in _ENCODINGS if each in card.parameters.encodings), "raw")
         has_batch = card.max_batch_size > 0 or len(spec.shape) == POINTS_WITH_BATCH
-        return cls(contract, spec, mask, has_batch, encoding)
+        return cls(contract, spec, mask, has_batch, encoding, counts)
 
     def prepare(self, frame: Frame, main: PreparedFrame, record: Callable[[EdgeStage, int], None]) -> PreparedFrame:
         """Return the part of a request that the points of a frame are.

@@ -66,10 +66,12 @@ class Reading:
         missed: Frames of joined topics that were left out, those that live sources lost and those that could not be
             redacted, by topic and reason; None for recordings that are neither joined nor redacted.
         redacted: What was made unreadable; None where that was not asked for.
+        points: What became of points beside pictures, by topic.
     """
 
     missed: Mapping[tuple[str, str], int] | None = None
     redacted: Redacted | None = None
+    points: Mapping[str, PointCounts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,6 @@ class SessionReport:
         reading: What became of frames before they were sent.
         previews: Previews that were published and dropped; None where none were asked for.
         answers: The same of answers in words, of the sink `mqtt`.
-        points: What became of points beside pictures, by topic.
     """
 
     snapshot: Snapshot
@@ -111,7 +112,6 @@ class SessionReport:
     reading: Reading = Reading()
     previews: PublishedCounts | None = None
     answers: PublishedCounts | None = None
-    points: Mapping[str, PointCounts] = field(default_factory=dict)
 
     @property
     def reason(self) -> str:
@@ -141,7 +141,7 @@ def summary(run: SessionReport) -> dict[str, object]:
         "missed": _missed(run),
         "previews": run.previews and {"published": run.previews.published, "dropped": dict(run.previews.dropped)},
         "answers": run.answers and asdict(run.answers),
-        "points": {topic: asdict(counts) for topic, counts in run.points.items()} or None,
+        "points": {topic: asdict(counts) for topic, counts in run.reading.points.items()} or None,
         "redacted": run.reading.redacted and asdict(run.reading.redacted),
         "clocks": {worker: _clock(offset) for worker, offset in run.clocks.items()},
     }
@@ -270,7 +270,7 @@ def published_words(run: SessionReport) -> dict[str, str]:
     """Return what was published and redacted, what became of points, and why other things were not published."""
     asked = {"previews": run.previews, "answers": run.answers}
     words = {what: _published(counts) for what, counts in asked.items() if counts is not None}
-    for topic, counts in sorted(run.points.items()):
+    for topic, counts in sorted(run.reading.points.items()):
         words[f"points of {printable(topic)}"] = (
             f"{counts.read} read, {counts.not_finite} not finite, {counts.left_out} more than the model takes"
         )
