@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from mqinfer.edge_agent.cascade.cascade import Cascade
 from mqinfer.edge_agent.cascade.control import CascadeControl
 from mqinfer.edge_agent.frames.encoding import AUTO
 from mqinfer.edge_agent.preparing.choices import check_alone, choose_contracts, choose_encoding, choose_output_encoding
-from mqinfer.edge_agent.preparing.points import PointCounts, PointsPreparer
+from mqinfer.edge_agent.preparing.points import PointsPreparer
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.previews import Previews
 from mqinfer.edge_agent.replay import Pacer, Replay
@@ -100,7 +101,7 @@ class ModelRun:
             self._spool = self._resources.enter_context(closing(Spool(settings.spool.folder, settings.spool.max_bytes)))
         self._card: ModelCard | None = None
         self._encoding = settings.preparing.encoding or ""
-        self._points: dict[str, PointCounts] = {}
+        self._points: Counter[tuple[str, str]] = Counter()
         self._sinks = SinkSet(())
         self._answers: MqttSink | None = None
         self._replay: Replay | None = None

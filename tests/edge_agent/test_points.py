@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from mqinfer.bags.frame import Frame
 from mqinfer.codecs import decode_tensor
 from mqinfer.edge_agent.frames.table import PreparedFrame
-from mqinfer.edge_agent.preparing.points import PointCounts, PointsPreparer
+from mqinfer.edge_agent.preparing.points import PointsPreparer
 from mqinfer.images.picture import RawImage
 from mqinfer.images.placement import Placement
 from mqinfer.protocol.card import CardParameters, ModelCard, NotFinite, PointsContract
@@ -47,7 +48,7 @@ def preparer(
     kinds = [("p", Datatype.FP32), ("m", mask)]
     inputs = tuple(TensorSpec(*kind, shape) for kind, shape in zip(kinds, shapes, strict=False))
     how = CardParameters(max_batch_size=batch, encodings=("raw", "lz4", "shuffle-lz4"))
-    return PointsPreparer.of(contract, ModelCard(name="fusion", platform="x", inputs=inputs, parameters=how), {})
+    return PointsPreparer.of(contract, ModelCard(name="fusion", platform="x", inputs=inputs, parameters=how), Counter())
 
 
 def arrays(made: PointsPreparer, frame: Frame) -> list[Any]:
@@ -96,7 +97,8 @@ def test_any_points(
     wanted = np.array(rows, np.float32).reshape(-1, 2)
     np.testing.assert_array_equal(found, (wanted.T if fields_first else wanted)[None])
     assert mask.tolist() == [there]
-    assert made.counts == {"/lidar": PointCounts(len(points), lost, too_many)}
+    counts = {"read": len(points), "not_finite": lost, "left_out": too_many}
+    assert made.counts == {("/lidar", what): count for what, count in counts.items()}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_the_last_samples() -> None:
     """Of more than the model takes."""
     made = preparer(PointsContract("p", ("angular_velocity.x",), 3), (1, 3))
     assert arrays(made, frame_of(*map(imu, range(9))))[0].tolist() == [[6.25, 7.25, 8.25]]
-    assert made.counts == {"/lidar": PointCounts(3)}
+    assert +made.counts == {("/lidar", "read"): 3}
 
 
 def test_what_has_no_points() -> None:

@@ -201,7 +201,7 @@ def test_one_request(command: Callable[..., Result], tmp_path: Path, storage: An
     }
     samples = sum(min(40, 3 + 10 * number) for number in wanted)
     assert summary["points"][IMU] == {"read": samples, "not_finite": 0, "left_out": 0}
-    assert f"points of {LIDAR}: {read} read, " in done.output
+    assert f"points of {IMU}: 0 left_out, 0 not_finite, {samples} read" in done.output
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -25,21 +26,6 @@ _ENCODINGS = ("shuffle-lz4", "lz4", "raw")
 """What points travel in, the best first; all of them carry any array as it is."""
 
 
-@dataclass(slots=True)
-class PointCounts:
-    """What became of the points of one topic.
-
-    Attributes:
-        read: Those of the messages that were prepared.
-        not_finite: Those of them with NaN or infinity that were left out, or replaced by padding.
-        left_out: Those of the others that were more than the model takes.
-    """
-
-    read: int = 0
-    not_finite: int = 0
-    left_out: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class PointsPreparer:
     """Turns the points of frames into one input of a model, and their mask into another one. Thread-safe.
@@ -50,7 +36,9 @@ class PointsPreparer:
         mask: The input for the mask; None where there is none.
         has_batch: Whether these have a batch axis.
         encoding: Codec that they travel in.
-        counts: What became of the points, by topic.
+        counts: How many points were `read` of the messages that were prepared, by topic; how many of these are
+            `not_finite`, and so left out or replaced by padding; and how many were `left_out`, since the model takes
+            no more.
     """
 
     contract: PointsContract
@@ -58,17 +46,17 @@ class PointsPreparer:
     mask: TensorSpec | None
     has_batch: bool
     encoding: str
-    counts: dict[str, PointCounts]
+    counts: Counter[tuple[str, str]]
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def of(cls, contract: PointsContract, card: ModelCard, counts: dict[str, PointCounts]) -> Self:
+    def of(cls, contract: PointsContract, card: ModelCard, counts: Counter[tuple[str, str]]) -> Self:
         """Return what prepares points for an input of a model.
 
         Args:
             contract: Of the input.
             card: Of the model.
-            counts: Gets what becomes of the points, by topic; inputs with other topics may share it.
+            counts: Shared by inputs with other topics.
 
         Raises:
             ConfigError: The card, which may be anybody's, has no such inputs.
@@ -118,7 +106,9 @@ class PointsPreparer:
         points[~there] = contract.padding
         kept = np.flatnonzero(there | (contract.not_finite is NotFinite.PAD))
         most = contract.count or len(kept)
-        self._count(frame.source, PointCounts(len(there), int((~there).sum()), max(0, len(kept) - most)))
+        counts = {"read": len(there), "not_finite": int((~there).sum()), "left_out": max(0, len(kept) - most)}
+        with self._lock:
+            self.counts.update({(frame.source, what): count for what, count in counts.items()})
         if len(kept) > most:
             kept = kept[np.arange(most) * len(kept) // most]
         return points[kept], there[kept]
@@ -128,10 +118,3 @@ class PointsPreparer:
         padding = max(0, (self.contract.count or 0) - len(points))
         padded = np.pad(points, ((0, padding), (0, 0)), constant_values=self.contract.padding)
         return padded, np.pad(there, (0, padding))
-
-    def _count(self, source: str, counts: PointCounts) -> None:
-        with self._lock:
-            own = self.counts.setdefault(source, PointCounts())
-            own.read += counts.read
-            own.not_finite += counts.not_finite
-            own.left_out += counts.left_out
