@@ -39,10 +39,10 @@ def is_sample(messages: Sequence[Any]) -> bool:
 
 
 def fields_of(message: Any) -> tuple[str, ...]:
-    """Return the names of the fields that each point of a message has."""
+    """Return the names of the fields that each point of a message has; of an Imu by vector, as `orientation.xyzw`."""
     if message.__msgtype__ == POINT_CLOUD:
         return tuple(each.name for each in message.fields)
-    return _OF_IMU if message.__msgtype__ == _IMU else _OF_SCAN
+    return tuple(map(".".join, _AXES.items())) if message.__msgtype__ == _IMU else _OF_SCAN
 
 
 def size_of(message: Any) -> tuple[int, int]:
@@ -76,7 +76,7 @@ def read_points(messages: Sequence[Any], names: Sequence[str], dtype: np.dtype[A
 
     Args:
         messages: One, or several that have a point each.
-        names: As `fields_of` has them.
+        names: Of their fields, in the order of the result.
         dtype: Of floating point; what it can't hold is infinite.
 
     Raises:
