@@ -12,6 +12,7 @@
 #include <future>
 #include <iostream>
 #include <iterator>
+#include <memory>
 #include <mutex>
 #include <sstream>
 #include <string>
@@ -117,11 +118,11 @@ private:
 
 /// Ask once. Throws where the output is another than the model's.
 inline void check(const Ask& ask, const Workload& workload) {
-    std::promise<bool> same;
-    ask([&](const std::uint8_t* bytes, std::size_t size) {
-        same.set_value(size == workload.expected.size() && std::equal(bytes, bytes + size, workload.expected.begin()));
+    const auto same = std::make_shared<std::promise<bool>>();  // which lives until the callback has set it
+    ask([same, &workload](const std::uint8_t* bytes, std::size_t size) {
+        same->set_value(size == workload.expected.size() && std::equal(bytes, bytes + size, workload.expected.begin()));
     });
-    if (!same.get_future().get()) throw std::runtime_error("it returned another output than the model does in process");
+    if (!same->get_future().get()) throw std::runtime_error("it returned another output than the model does in process");
 }
 
 /// `PROGRAM MODEL INPUT DATATYPE SHAPE OUTPUT TARGET FOLDER VEHICLES`: connect, write a line, and do what each line asks for.

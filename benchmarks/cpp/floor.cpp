@@ -1,6 +1,7 @@
 /// The floor of the path: MQTT 3.1.1 with QoS 1 on a bare socket, without names, deadlines or checks. floor.py answers.
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -125,4 +126,7 @@ load::Ask connect_floor(const load::Workload& workload, int port) {
 
 }  // namespace
 
-int main(int count, char** arguments) { return load::serve(count, arguments, connect_floor); }
+int main(int count, char** arguments) {
+    signal(SIGPIPE, SIG_IGN);  // an acknowledgement to a connection that was just left
+    return load::serve(count, arguments, connect_floor);
+}
