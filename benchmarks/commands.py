@@ -15,6 +15,7 @@ from benchmarks.autoscale.real import Played, play_real, real_grid
 from benchmarks.autoscale.tables import Run, chosen_grid, play, rules_grid
 from benchmarks.batching import BatchingOptions, measure_batching
 from benchmarks.calls import calls_grid, count_calls
+from benchmarks.cpp.measuring import CppOptions, measure_cpp
 from benchmarks.faults import as_markdown as faults_as_markdown
 from benchmarks.faults.soak import SoakOptions
 from benchmarks.faults.soak import soak as run_soak
@@ -37,7 +38,7 @@ Models = Annotated[
 
 app = typer.Typer(
     name="python -m benchmarks",
-    help="Measure mqinfer itself: calls, batching, scaling, faults and the dashboard's relay.",
+    help="Measure mqinfer itself: calls, batching, scaling, faults, the C++ client and the dashboard's relay.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -69,6 +70,14 @@ def calls(
 def batching(files: ReportFiles, options: BatchingOptions) -> None:
     """Measure batching: no batches, fixed sizes and the adaptive setting, in turns in one run through a broker."""
     files.keep(measure_batching(options, plain_console(stderr=True).print))
+
+
+@app.command()
+@with_group("files", ReportFiles)
+@with_group("options", CppOptions)
+def cpp(files: ReportFiles, options: CppOptions) -> None:
+    """Measure the C++ client beside Python's, Triton's own in C++ and Python, and bare sockets through the broker."""
+    files.keep(measure_cpp(options, plain_console(stderr=True).print))
 
 
 @app.command()

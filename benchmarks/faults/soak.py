@@ -1,23 +1,25 @@
 """The soak: load for a given time, a random fault every few seconds, and exactly one outcome for every request.
 
-Three worker processes, a Mosquitto of its own, and one client behind a proxy. Each fault is over before the next one
-begins, and the load never stops.
+Three worker processes, a Mosquitto of its own, and one client behind a proxy, Python's or that of a program. Each fault
+is over before the next one begins, and the load never stops.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
+import msgspec
 import numpy as np
 import typer
 
@@ -29,9 +31,10 @@ from benchmarks.faults.watching import beside, open_files
 from benchmarks.faults.workers import Workers
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.lab.profiling.memory import resident_bytes
+from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.topics import Topics
-from mqinfer.protocol.types import Outcome
 
+_ROOT = "soak"
 _DELAY_MS = 20.0
 _WORKERS = 3
 _SAMPLE_S = 1.0
@@ -47,6 +50,31 @@ class SoakOptions:
     every: Annotated[float, typer.Option(help="Least time between faults, in seconds.", min=1)] = 10.0
     rate: Annotated[float, typer.Option(help="Requests a second, at most 150.", min=1)] = 60.0
     seed: Annotated[int, typer.Option(help="Seed for the random faults.")] = 0
+    program: Annotated[
+        Path | None, typer.Option(help="Program `live` of clients/cpp/tests, to soak its client in place of Python's.")
+    ] = None
+
+
+class _Sent(msgspec.Struct, frozen=True):
+    """What became of the load.
+
+    Attributes:
+        asked: Requests.
+        once: Those with exactly one outcome.
+        wrong: Replies with other numbers than the request.
+        outcomes: Requests by error code; `ok` without one.
+        retries: Publications beyond each request's first.
+        late: Replies to requests that had an outcome.
+        times: Seconds within which 50, 99 and 99.99 % had one.
+    """
+
+    asked: int
+    once: int
+    wrong: int
+    outcomes: dict[str, int]
+    retries: int
+    late: int
+    times: tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,24 +101,63 @@ def soak(options: SoakOptions, report: Callable[[str], None] = lambda _: None) -
     """
     with TemporaryDirectory(prefix="mqinfer-soak-") as folder, ExitStack() as stack:
         broker = stack.enter_context(MosquittoServer())
-        topics = Topics("soak")
-        workers = stack.enter_context(Workers(Path(folder), broker.url, [_DELAY_MS] * _WORKERS, topics))
+        workers = stack.enter_context(Workers(Path(folder), broker.url, [_DELAY_MS] * _WORKERS, Topics(_ROOT)))
         proxy = stack.enter_context(FaultProxy(broker.port, options.seed))
-        client = stack.enter_context(EchoTraffic(proxy.url, topics, keeps=False))
+        pid, send = stack.enter_context(_program(options.program, proxy.url) if options.program else _own(proxy.url))
         injected: Counter[str] = Counter()
         over = threading.Event()
         samples: list[tuple[float, int, int]] = []
         stage = _Stage(broker, workers, proxy)
         with (
             beside(lambda: _inject(stage, options, over, injected, report)),
-            beside(lambda: _sample(over, samples)),
+            beside(lambda: _sample(pid, over, samples)),
         ):
             try:
-                client.pace(options.rate, int(options.rate * 60 * options.minutes))
-                client.wait()
+                sent = send(options.rate, int(options.rate * 60 * options.minutes))
             finally:
                 over.set()
-        return _figures(options, client, injected, samples)
+        if sent.wrong or sent.once != sent.asked:
+            raise MqinferError(f"the outcomes do not add up: {sent}")
+        return _figures(options, sent, injected, samples)
+
+
+_Send = Callable[[float, int], _Sent]
+"""Sends so many requests at a rate a second, and waits for their outcomes."""
+
+
+@contextmanager
+def _own(url: str) -> Iterator[tuple[int, _Send]]:
+    """Connect Python's client; yield its process, which is this one, and what sends."""
+    with EchoTraffic(url, Topics(_ROOT), keeps=False) as client:
+
+        def send(rate: float, requests: int) -> _Sent:
+            client.pace(rate, requests)
+            client.wait()
+            counters = client.check()
+            p50, p99, p9999 = map(client.percentile, (0.5, 0.99, 0.9999))
+            outcomes, asked = client.outcomes(), client.asked
+            return _Sent(asked, asked, client.wrong, outcomes, counters.retries, counters.late, (p50, p99, p9999))
+
+        yield os.getpid(), send
+
+
+@contextmanager
+def _program(path: Path, url: str) -> Iterator[tuple[int, _Send]]:
+    """Start a program that sends what a line asks for; yield its process, and what sends."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([path, "paced", url, _ROOT], stdin=pipe, stdout=pipe, text=True)  # noqa: S603 - what the user named
+
+    def send(rate: float, requests: int) -> _Sent:
+        printed, _ = process.communicate(f"{rate} {requests}\n")
+        if process.returncode:
+            raise MqinferError(f"{path} ended with exit code {process.returncode}; its error is printed above")
+        return msgspec.json.decode(printed, type=_Sent)
+
+    try:
+        yield process.pid, send
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def _inject(
@@ -167,30 +234,29 @@ _FAULTS: Sequence[Callable[[_Stage, int], None]] = (
 )
 
 
-def _sample(over: threading.Event, samples: list[tuple[float, int, int]]) -> None:
-    """Sample time, memory and open files of this process, which is the edge."""
-    pid = os.getpid()
+def _sample(pid: int, over: threading.Event, samples: list[tuple[float, int, int]]) -> None:
+    """Sample time, memory and open files of the edge."""
     while not over.wait(_SAMPLE_S):
         samples.append((time.monotonic(), resident_bytes(pid), open_files(pid)))
 
 
 def _figures(
-    options: SoakOptions, client: EchoTraffic, injected: Counter[str], samples: Sequence[tuple[float, int, int]]
+    options: SoakOptions, sent: _Sent, injected: Counter[str], samples: Sequence[tuple[float, int, int]]
 ) -> list[Figure]:
-    counters = client.check()
     row = f"soak of {options.minutes:g} min, {options.rate:g}/s, a fault every {options.every:g} s or more"
-    ok = counters.outcomes[Outcome.OK]
+    ok, asked = sent.outcomes.get("ok", 0), sent.asked
     settled = samples[int(_SETTLED * len(samples)) :]
     minutes, sizes = [at / 60 for at, _, _ in settled], [size / 2**20 for _, size, _ in settled]
     slope = np.polyfit(minutes, sizes, 1)[0] if len(settled) > 2 else 0.0
     files = [files for _, _, files in settled] or [0]
-    times = "; ".join(f"{client.percentile(share) * 1e3:.0f} ms" for share in (0.5, 0.99, 0.9999))
+    times = "; ".join(f"{seconds * 1e3:.0f} ms" for seconds in sent.times)
     faults = ", ".join(f"{name} {times}" for name, times in sorted(injected.items()))
+    publishes = (asked + sent.retries) / max(1, asked)
     return [
         Figure(row, f"faults ({injected.total()})", faults),
-        Figure(row, "ok, each once and with its own numbers", f"{ok}/{client.asked}", "all", ok == client.asked),
-        Figure(row, "other outcomes", str({name: n for name, n in client.outcomes().items() if name != "ok"})),
-        Figure(row, "publishes a request; late or double replies", f"{client.publishes():.4f}; {counters.late}"),
+        Figure(row, "ok, each once and with its own numbers", f"{ok}/{asked}", "all", ok == asked),
+        Figure(row, "other outcomes", str({name: n for name, n in sent.outcomes.items() if name != "ok"})),
+        Figure(row, "publishes a request; late or double replies", f"{publishes:.4f}; {sent.late}"),
         Figure(row, "p50; p99; p99.99", times),
         Figure(row, "growth of the edge's memory", f"{slope:.2f} MB/min", "< 1 MB/min", slope < 1),
         Figure(row, "open files of the edge", f"{min(files)} to {max(files)}", "flat", max(files) - min(files) <= 20),

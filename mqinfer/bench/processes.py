@@ -23,23 +23,26 @@ _END_S = 5.0
 
 
 class Program:
-    """A function of a module that runs in a process of its own until its standard input is closed.
+    """A function of a module, or a command, that runs in a process of its own until its standard input is closed.
 
     Args:
-        main: The function. Its first line on standard output means that it is ready.
+        main: The function, or the words of the command. Its first line on standard output means that it is ready.
         arguments: Passed to it, as text.
 
     Raises:
         ModelNotLoadable: It ended before it was ready.
     """
 
-    def __init__(self, main: Callable[..., None], *arguments: object) -> None:
-        self._name = f"{main.__module__}.{main.__name__}"
-        code = f"import sys; from {main.__module__} import {main.__name__} as main; main(*sys.argv[1:])"
-        command = [sys.executable, "-c", code, *map(str, arguments)]
+    def __init__(self, main: Callable[..., None] | Sequence[str], *arguments: object) -> None:
+        if callable(main):
+            self._name = f"{main.__module__}.{main.__name__}"
+            code = f"import sys; from {main.__module__} import {main.__name__} as main; main(*sys.argv[1:])"
+            main = [sys.executable, "-c", code]
+        else:
+            self._name = main[0]
         # In a group of its own: Ctrl-C is for whoever started it, who then closes its standard input.
-        self._process = subprocess.Popen(  # noqa: S603 - our own function
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
+        self._process = subprocess.Popen(  # noqa: S603 - our own function, or what a developer named
+            [*main, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
         )
         self.pid = self._process.pid
         self.first_line = self._read_line()

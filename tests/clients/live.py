@@ -27,6 +27,7 @@ from mqinfer.broker.mosquitto.folder import Login
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.mosquitto.serving import secured
 from mqinfer.codecs import encode_tensor
+from mqinfer.lab import zoo
 from mqinfer.protocol import envelope
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import InferResponse
@@ -122,6 +123,17 @@ def worker(url: str, root: str, repository: Path, name: str, log: Path) -> Itera
         process.stop()
     finally:
         process.kill()
+
+
+def check_first_program(program: Path, url: str, serve: Callable[..., Any], repository: Path) -> None:
+    """Serve `small_16`, and compare what a first program prints with what Python's client is answered."""
+    zoo.build(repository, ["small_16"])
+    served = serve(url, repository, "small_16")
+    *numbers, name = output(program, url).split()
+    with Client(url, options=PATIENT) as client:
+        expected = client.infer("small_16", {"input": np.ones((1, 16), np.float32)}).outputs["output"][0]
+    assert np.allclose([float(each) for each in numbers], expected, atol=1e-5)
+    assert name == served.name
 
 
 def write_half_plus_two(repository: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from mqinfer.protocol.topics import Topics
 from tests.clients.cpp import built, counters
 from tests.clients.live import (
+    check_first_program,
     finished,
     forger,
     lines_until,
@@ -22,10 +23,10 @@ from tests.clients.live import (
     secured_broker,
     worker,
     write_deadly,
-    write_half_plus_two,
     write_models,
 )
 from tests.golden.test_golden import FOLDER
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -166,11 +167,9 @@ def test_logins_over_tls(programs: Path, write_echo: Callable[..., Path], serve:
 
 
 @pytest.mark.broker
-def test_the_first_program(
-    programs: Path, broker_url: str, write_echo: Callable[..., Path], serve: Callable[..., Any]
-) -> None:
-    """The example runs as it is printed, over the model's lane and without TLS."""
-    repository = write_echo("unused").parent / "models"
-    write_half_plus_two(repository)
-    served = serve(broker_url, repository, "half_plus_two")
-    assert output(programs / "infer", broker_url) == f"2.5 3 4.5 {served.name}\n"
+def test_the_first_program(programs: Path, broker_url: str, serve: Callable[..., Any], tmp_path: Path) -> None:
+    """The example runs as it is printed, over the model's lane and without TLS; without a broker it says so."""
+    check_first_program(programs / "infer", broker_url, serve, tmp_path)
+    with running(programs / "infer", f"mqtt://127.0.0.1:{free_port()}") as process:
+        _, error = process.communicate()
+    assert re.fullmatch(r"broker_unreachable: no connection to 127\.0\.0\.1:\d+: Connection refused\n", error)

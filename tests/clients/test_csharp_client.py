@@ -20,6 +20,7 @@ from tests.clients.cpp import counters
 from tests.clients.csharp import CLIENT, built
 from tests.clients.live import (
     SecuredBroker,
+    check_first_program,
     finished,
     forger,
     lines_until,
@@ -30,7 +31,6 @@ from tests.clients.live import (
     secured_broker,
     worker,
     write_deadly,
-    write_half_plus_two,
     write_models,
 )
 from tests.golden.test_golden import FOLDER
@@ -244,13 +244,8 @@ def _check_logins(lines: list[str]) -> None:
 
 
 @pytest.mark.broker
-def test_the_first_program(
-    programs: Path, broker_url: str, write_echo: Callable[..., Path], serve: Callable[..., Any]
-) -> None:
+def test_the_first_program(programs: Path, broker_url: str, serve: Callable[..., Any], tmp_path: Path) -> None:
     """The example is what the README prints, and runs against the library alone."""
     readme = (CLIENT / "README.md").read_text(encoding="utf-8")
     assert f"```csharp\n{(CLIENT / 'examples' / 'Infer.cs').read_text(encoding='utf-8')}```\n" in readme
-    repository = write_echo("unused").parent / "models"
-    write_half_plus_two(repository)
-    served = serve(broker_url, repository, "half_plus_two")
-    assert output(programs / "infer", broker_url) == f"2.5 3 4.5 {served.name}\n"
+    check_first_program(programs / "infer", broker_url, serve, tmp_path)

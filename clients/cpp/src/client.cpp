@@ -105,7 +105,7 @@ struct Client::Impl {
     std::vector<std::string> left;  // filters to unsubscribe from
     std::vector<std::pair<std::string, std::weak_ptr<WatchBuffer>>> watches;  // by model
     std::optional<Failure> failure;
-    std::string reason = "no answer";
+    std::string reason;  // why there is no connection, as far as it is known
     bool is_up = false, is_closing = false, is_awake = false;
     std::uint64_t malformed = 0, retained = 0, bad_states = 0;
     const int wake_up;
@@ -614,7 +614,7 @@ Client::Client(const std::string& url, Options options) : impl_(std::make_shared
     impl_->changed.wait_for(lock, limit, [&] { return impl_->is_up || impl_->failure; });
     if (impl_->is_up && !impl_->failure) return;
     const Failure why = impl_->failure.value_or(Failure{"broker_unreachable", "no connection to " + impl_->addresses[0].host + ":" +
-                                                std::to_string(impl_->addresses[0].port) + ": " + impl_->reason});
+                                                std::to_string(impl_->addresses[0].port) + ": " + (impl_->reason.empty() ? "no answer" : impl_->reason)});
     lock.unlock();
     close();
     throw_failure(why);

@@ -175,12 +175,8 @@ bool Connection::wants_write() const { return mosquitto_want_write(handle_); }
 
 bool Connection::failed(int status) {
     if (status == MOSQ_ERR_SUCCESS || status == MOSQ_ERR_CONN_PENDING) return false;
-    const int cause = errno;
     stands_ = false;
-    if (reason_.empty()) {
-        reason_ = mosquitto_strerror(status);
-        if (status == MOSQ_ERR_ERRNO) reason_ = mosquitto_strerror(status), reason_ += " " + std::to_string(cause);
-    }
+    if (reason_.empty()) reason_ = mosquitto_strerror(status);
     return true;
 }
 

@@ -1,5 +1,5 @@
 /// What tests ask of real workers: `live COMMAND URL ROOT …`; each command prints lines that tests/clients/test_cpp_client.py reads.
-#include <atomic>
+#include <algorithm>
 #include <condition_variable>
 #include <fstream>
 #include <iostream>
@@ -176,6 +176,50 @@ int many(const Arguments& arguments) {
     return wrong + twice == 0 ? 0 : 1;
 }
 
+/// `paced URL ROOT`: what `python -m benchmarks soak --program` asks for in a line, `RATE COUNT`: so many requests at a rate a
+/// second; a late one is sent late. Prints what became of them.
+int paced(const Arguments& arguments) {
+    using Clock = std::chrono::steady_clock;
+    double rate = 0;
+    std::size_t count = 0, done = 0, wrong = 0;
+    std::cin >> rate >> count;
+    Options options;
+    options.root = arguments[1];
+    options.timeout = 60;
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::map<std::string, std::size_t> outcomes;
+    std::vector<std::uint8_t> answered(count);  // all memory of the run, before it begins
+    std::vector<double> times(count);
+    Client client(arguments[0], options);  // the last to be made: callbacks run until it has ended
+    const auto begin = Clock::now();
+    for (std::size_t number = 0; number < count; ++number) {
+        std::this_thread::sleep_until(begin + std::chrono::duration<double>(static_cast<double>(number) / rate));
+        const std::vector<std::int64_t> x(2, static_cast<std::int64_t>(number));
+        client.submit("echo", {tensor("x", x, {1, 2})}, {}, [&, number, sent = Clock::now()](const Result& result) {
+            const std::lock_guard lock(mutex);
+            const Tensor* output = result.ok() ? &result.output("x") : nullptr;
+            wrong += output && (output->elements() != 2 || output->data<std::int64_t>()[1] != static_cast<std::int64_t>(number));
+            ++answered[number];
+            ++outcomes[result.ok() ? "ok" : result.error->code];
+            times.at(done++) = std::chrono::duration<double>(Clock::now() - sent).count();
+            changed.notify_all();
+        });
+    }
+    std::unique_lock lock(mutex);
+    if (!changed.wait_for(lock, std::chrono::seconds(90), [&] { return done >= count; })) std::cerr << done << " outcomes of " << count << std::endl;
+    std::sort(times.begin(), times.end());
+    const auto once = std::count(answered.begin(), answered.end(), 1);
+    const Counters c = client.counters();
+    std::cout << "{\"asked\":" << count << ",\"once\":" << once << ",\"wrong\":" << wrong << ",\"retries\":" << c.retries << ",\"late\":" << c.late
+              << ",\"times\":[";
+    for (const double share : {0.5, 0.99, 0.9999}) std::cout << (share > 0.5 ? "," : "") << times[static_cast<std::size_t>(share * static_cast<double>(count))];
+    std::cout << "],\"outcomes\":{";
+    for (const auto& [name, times_of] : outcomes) std::cout << (name == outcomes.begin()->first ? "\"" : ",\"") << name << "\":" << times_of;
+    std::cout << "}}" << std::endl;
+    return 0;
+}
+
 /// One request, whose reply the test forges.
 int one(const Arguments& arguments) {
     Options options = patient(arguments, arguments[2]);
@@ -240,7 +284,7 @@ int login(const Arguments& arguments) {
 
 int main(int count, char** all) {
     const std::map<std::string, int (*)(const Arguments&)> commands = {
-        {"answers", answers}, {"many", many}, {"one", one}, {"watching", watching}, {"login", login}};
+        {"answers", answers}, {"many", many}, {"paced", paced}, {"one", one}, {"watching", watching}, {"login", login}};
     const Arguments arguments(all + std::min(count, 2), all + count);
     const auto command = commands.find(count > 1 ? all[1] : "");
     if (command == commands.end()) return 2;

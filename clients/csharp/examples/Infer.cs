@@ -1,5 +1,6 @@
-// The first program: half of each number, plus 2.
+// The first program: 16 numbers to small_16, and its 16.
 using System;
+using System.Linq;
 using Mqinfer;
 
 internal static class Infer
@@ -8,8 +9,8 @@ internal static class Infer
     {
         using (Client client = Client.Connect(arguments.Length > 0 ? arguments[0] : "mqtt://127.0.0.1:1883"))
         {
-            Result result = client.Infer("half_plus_two", Tensor.Of("x", new float[] { 1, 2, 5 }));
-            Console.WriteLine(string.Join(" ", result["y"].ToArray<float>()) + " " + result.Worker);
+            Result result = client.Infer("small_16", Tensor.Of("input", Enumerable.Repeat(1f, 16).ToArray(), 1, 16));
+            Console.WriteLine(string.Join(" ", result["output"].ToArray<float>()) + " " + result.Worker);
         }
     }
 }

@@ -103,7 +103,7 @@ class Clients:
 
 class _Process(Program):
     def __init__(self, target: Target, folder: Path, vehicles: int) -> None:
-        super().__init__(main, msgspec.json.encode(target).decode(), folder, vehicles)
+        super().__init__(target.command or main, msgspec.json.encode(target).decode(), folder, vehicles)
         self._check(self.first_line)
 
     def do(self, job: _Job) -> str:

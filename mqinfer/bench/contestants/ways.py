@@ -46,6 +46,7 @@ class Target(Struct, frozen=True):
         announce: What the vehicles say that they are, in states of their own; None for no states.
         first: Number of the first vehicle.
         model: Where it is another one than the workload's.
+        command: A program that does what `clients.main` does, in place of it; its arguments follow.
     """
 
     kind: str
@@ -57,6 +58,7 @@ class Target(Struct, frozen=True):
     announce: str | None = None
     first: int = 0
     model: str = ""
+    command: tuple[str, ...] = ()
 
     @property
     def is_lossy(self) -> bool:
