@@ -17,7 +17,7 @@ from mqinfer.client.watching.absence import RETAINED_S, Absence
 from mqinfer.codecs import available_encodings
 from mqinfer.edge_agent.cascade.building import make_cascade
 from mqinfer.edge_agent.cascade.cascade import Cascade
-from mqinfer.edge_agent.cascade.control import CascadeControl
+from mqinfer.edge_agent.control import EdgeControl
 from mqinfer.edge_agent.frames.encoding import AUTO
 from mqinfer.edge_agent.preparing.choices import check_alone, choose_contracts, choose_encoding, choose_output_encoding
 from mqinfer.edge_agent.preparing.preparer import Preparer
@@ -37,6 +37,7 @@ from mqinfer.edge_agent.sinks.sink import Earlier, Sink
 from mqinfer.edge_agent.spooling.before_card import BeforeCard, wait_for
 from mqinfer.edge_agent.spooling.spool import Spool
 from mqinfer.protocol.card import ImageContract, ModelCard
+from mqinfer.protocol.control import Operation
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, MqinferError, SourceError
 from mqinfer.protocol.states import StreamState
 from mqinfer.protocol.types import Outcome
@@ -234,7 +235,9 @@ class ModelRun:
             return None
         made = make_cascade(settings.cascade, card, preparer, site.shelf, settings.options, site.requester)
         self._resources.enter_context(closing(made))
-        self._resources.enter_context(closing(CascadeControl(made, site.requester)))
+        self._resources.enter_context(
+            closing(EdgeControl(site.requester, Operation.CASCADE, made.answer, slow="version"))
+        )
         return made
 
     def _open(self, output: Path, options: ReplayOptions, card: ModelCard) -> None:
