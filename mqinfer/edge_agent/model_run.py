@@ -17,6 +17,7 @@ from mqinfer.client.watching.absence import RETAINED_S, Absence
 from mqinfer.codecs import available_encodings
 from mqinfer.edge_agent.cascade.building import make_cascade
 from mqinfer.edge_agent.cascade.cascade import Cascade
+from mqinfer.edge_agent.collecting.collector import Collector
 from mqinfer.edge_agent.control import EdgeControl
 from mqinfer.edge_agent.frames.encoding import AUTO
 from mqinfer.edge_agent.preparing.choices import check_alone, choose_contracts, choose_encoding, choose_output_encoding
@@ -45,8 +46,8 @@ from mqinfer.protocol.types import Outcome
 log = logging.getLogger("mqinfer.edge_agent")
 # fmt: off
 _NO_MATTER = (
-    "card_timeout", "is_service", "loop", "options", "outputs", "policy", "preparing", "preview_rate", "rate",
-    "source", "spool", "timeout", "window",
+    "card_timeout", "collect", "is_service", "loop", "options", "outputs", "policy", "preparing", "preview_rate",
+    "rate", "source", "spool", "timeout", "window",
 )
 # fmt: on
 """Settings that a result does not depend on."""
@@ -65,6 +66,7 @@ class SessionParts:
         pacer: Holds the frames back until they are due.
         reading: Returns what became of frames before they were sent.
         observe: Makes a further sink for a model from its settings and its card; None for none.
+        collector: Keeps the frames that matter; None to keep none.
     """
 
     requester: Requester
@@ -75,6 +77,7 @@ class SessionParts:
     pacer: Pacer
     reading: Callable[[], Reading] = Reading
     observe: Callable[[ReplaySettings, ModelCard], Sink] | None = None
+    collector: Collector | None = None
 
 
 class ModelRun:
@@ -192,12 +195,14 @@ class ModelRun:
         site = self._site
         if site.observe is not None:
             self._sinks.add(site.observe(settings, card))
+        if site.collector is not None:
+            self._sinks.add(site.collector.sink(settings.cascade))
         if set(ON_LINK) & set(settings.outputs.sinks):
             self._answers = self._make_answers(card)
             self._sinks.add(self._answers)
         self._publish_to_ros(card)
         is_published = not set(WITHOUT_FILES).isdisjoint(settings.outputs.sinks)
-        has_sink = settings.outputs.folder is not None or site.observe is not None or is_published
+        has_sink = bool(settings.outputs.folder or site.observe or site.collector) or is_published
         self._replay = Replay(
             site.requester,
             preparer,
@@ -344,6 +349,7 @@ class ModelRun:
             reading=self._site.reading(),
             previews=None if options.preview_rate is None else self._previews.total,
             answers=None if self._answers is None else self._answers.counts,
+            collected=None if self._site.collector is None else self._site.collector.counts,
         )
 
     def _ending(self, snapshot: Snapshot) -> tuple[Ending, MqinferError | None]:

@@ -37,7 +37,7 @@ COUNTERS = {
 }
 FACTS = {
     "streams",
-    *("clocks", "missed", "answers", "previews", "redacted"),
+    *("clocks", "missed", "answers", "previews", "redacted", "collected"),
     "model",
     "version",
     "model_hash",

@@ -13,6 +13,7 @@ import typer
 from mqinfer.bags.joining import Join
 from mqinfer.cli.options import MetricsBind, MetricsPort, OtlpEndpoint, TakeOver, with_group
 from mqinfer.client.window import Policy
+from mqinfer.edge_agent.collecting.collector import CollectSettings
 from mqinfer.edge_agent.frames.by_source import Priorities
 from mqinfer.edge_agent.preparing.framing import BitDepths, Framing
 from mqinfer.edge_agent.preparing.quality_ladder import QualityBounds
@@ -270,6 +271,41 @@ class SpoolOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class CollectOptions:
+    """The frames that are kept on this machine since they matter."""
+
+    collect: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder that keeps frames as they were read, with their results: those that a cascade's small model "
+            "was not sure of, that failed, on which several models disagree, and that `mqinfer collect ask` asked for."
+        ),
+    ] = None
+    collect_mb: Annotated[int, typer.Option(help="Bound of that folder, in megabytes.", min=1)] = 4096
+    collect_day_mb: Annotated[int, typer.Option(help="Bound of what it takes in a day, in megabytes.", min=1)] = 1024
+    collect_rate: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Keep samples, too: so many frames an hour in which a class was found, car=10, or any frames, 10; "
+            "may be repeated."
+        ),
+    ] = None
+
+    def settings(self) -> CollectSettings | None:
+        """Return it as a run takes it; None without one.
+
+        Raises:
+            ConfigError: A rate is wrong, or there is no folder.
+        """
+        rates = self.collect_rate or ()
+        if self.collect is None and rates:
+            raise ConfigError("--collect-rate is of the frames that --collect keeps; name its folder")
+        return (
+            CollectSettings.parse(self.collect, self.collect_mb, self.collect_day_mb, rates) if self.collect else None
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessOptions:
     """The process: its name on the broker, its metrics and its spans."""
 
@@ -290,6 +326,7 @@ class Sending:
         preparing: What a request carries, and what its result.
         outputs: The files that a run leaves.
         spool: The store for frames while there is no connection.
+        collect: The frames that are kept since they matter.
         process: The name on the broker, metrics and spans.
     """
 
@@ -299,6 +336,7 @@ class Sending:
     preparing: PreparingOptions
     outputs: OutputOptions
     spool: SpoolOptions
+    collect: CollectOptions
     process: ProcessOptions
 
 
@@ -335,6 +373,7 @@ def make_settings(sending: Sending, source: SourceSettings, *, resumes: bool = F
         ),
         sending.spool.settings(),
         cascade,
+        sending.collect.settings(),
     )
 
 

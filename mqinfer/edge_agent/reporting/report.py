@@ -19,6 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from mqinfer.edge_agent.collecting.collector import Collected
 from mqinfer.edge_agent.frames.published import PublishedCounts
 from mqinfer.edge_agent.frames.times import Offset
 from mqinfer.edge_agent.output_files import set_aside, writing
@@ -92,6 +93,7 @@ class SessionReport:
         reading: What became of frames before they were sent.
         previews: Previews that were published and dropped; None where none were asked for.
         answers: The same of answers in words, of the sink `mqtt`.
+        collected: Frames of all models of the run that were kept since they matter; None where none are.
     """
 
     snapshot: Snapshot
@@ -109,6 +111,7 @@ class SessionReport:
     reading: Reading = Reading()
     previews: PublishedCounts | None = None
     answers: PublishedCounts | None = None
+    collected: Collected | None = None
 
     @property
     def reason(self) -> str:
@@ -139,6 +142,7 @@ def summary(run: SessionReport) -> dict[str, object]:
         "previews": run.previews and {"published": run.previews.published, "dropped": dict(run.previews.dropped)},
         "answers": run.answers and asdict(run.answers),
         "redacted": run.reading.redacted and asdict(run.reading.redacted),
+        "collected": run.collected and asdict(run.collected),
         "clocks": {worker: _clock(offset) for worker, offset in run.clocks.items()},
     }
 
@@ -268,6 +272,9 @@ def published_words(run: SessionReport) -> dict[str, str]:
     words = {what: _published(counts) for what, counts in asked.items() if counts is not None}
     if redacted := run.reading.redacted:
         words["redacted"] = f"{redacted.boxes} boxes in {redacted.frames} frames"
+    if collected := run.collected:
+        reasons = [f"{count} {why}" for each in (collected.kept, collected.dropped) for why, count in each.items()]
+        words["collected"] = ", ".join([f"{collected.frames} frames", *reasons])
     return words
 
 

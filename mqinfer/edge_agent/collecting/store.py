@@ -1,0 +1,217 @@
+"""The store of collected frames: a file for each, within bytes on the disk and bytes a day.
+
+An entry is an MCAP file of ROS 2 messages, `STAMP-STREAM-HASH.mcap`, named by the frame itself, so that none comes
+twice. It is whole once it has its name. The folder is a recording: whatever reads bags reads it.
+
+`budget.json` has the bytes of the day. It is written before an entry gets its name: a process that is killed between
+the two may have counted a frame that it did not keep, never the other way round.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from mqinfer.bags.calibration import info_topic
+from mqinfer.bags.frame import Frame
+from mqinfer.bags.writer import BagWriter
+from mqinfer.broker.packets import buffer_size
+from mqinfer.edge_agent.output_files import lock, writing
+from mqinfer.edge_agent.sinks.sink import file_name
+from mqinfer.extras import check_packages
+from mqinfer.logs import log_dropped
+from mqinfer.protocol.checksum import checksum
+from mqinfer.protocol.errors import MqinferError
+from mqinfer.protocol.types import Count, Finite
+
+log = logging.getLogger("mqinfer.edge_agent")
+ENTRY = ".mcap"
+_UNFINISHED = ".new"
+_BUDGET = "budget.json"
+_DAY_S = 86400
+_LONGEST = 100
+"""Characters of a stream's name in that of a file."""
+_OVERHEAD = 64 << 10
+"""Bytes of a file beside what is in it, at most: definitions of types, an index."""
+_COUNT_S = 1.0
+"""While the folder is full, its files are counted again this often: an upload makes room."""
+
+
+class Drop(StrEnum):
+    """Why a frame that matters was not kept."""
+
+    THERE = "there"
+    """The folder has it from an earlier run."""
+    DAY = "day"
+    """The bytes of the day are used up."""
+    FOLDER = "folder"
+    """The folder has all the bytes that it may have; an upload makes room."""
+    DISK = "disk"
+    """It can't be written: the disk is full or broken."""
+    NO_PIXELS = "no_pixels"
+    """It has come from the spool, which keeps what travels, and not the frame as it was read."""
+
+
+class _Budget(msgspec.Struct, frozen=True):
+    """What `budget.json` has: when it was written, by the store's clock, and the bytes that were kept on its day."""
+
+    now: Finite
+    used: Count
+
+
+class Store:
+    """Keeps entries in one folder. Not thread-safe; one process at a time, beside one that uploads.
+
+    Its clock begins with the system's time or, if that is later, the time of the last entry, and follows no change of
+    the system's clock after that. So a clock that is set back gives no further bytes.
+
+    Args:
+        folder: Created if it does not exist.
+        max_bytes: Bound of all entries.
+        day_bytes: Bound of the entries of one day (of UTC).
+        wall: The system's clock, in seconds since the epoch.
+        monotonic: In seconds.
+
+    Raises:
+        ConfigError: The folder can't be used, or another process uses it.
+        MissingExtra: rosbags is not installed.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        max_bytes: int,
+        day_bytes: int,
+        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        check_packages({"rosbags": "rosbags"}, "edge")
+        self._folder, self._max_bytes, self._day_bytes, self._monotonic = folder, max_bytes, day_bytes, monotonic
+        self._failures, self._counted = 0, monotonic()
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._handle = lock(folder)
+            for path in folder.glob("*" + _UNFINISHED):  # of a process that was killed while it wrote
+                _remove(path)
+            self.bytes = self._count()
+        budget = self._read_budget(wall())
+        self._ahead = max(wall(), budget.now) - monotonic()
+        self._day, self.used_today = budget.now // _DAY_S, budget.used
+
+    def keep(self, frame: Frame, describe: Callable[[], str]) -> Drop | None:
+        """Store a frame as it was read, and those that are joined with it.
+
+        Args:
+            frame: The frame.
+            describe: Returns what is to stand beside it, as JSON.
+
+        Returns:
+            Why it is not stored; None if it is.
+        """
+        frames = frame, *frame.joined
+        size = sum(buffer_size(each.image.data) for each in frames)
+        if not size:
+            return Drop.NO_PIXELS
+        try:
+            path = self._folder / (_name_of(frame) + ENTRY)
+            if path.exists():
+                return Drop.THERE
+            text = describe()
+            drop = self._lack(size + len(text))
+            if drop is None:
+                self._write(path, frame, text)
+        except (OSError, MqinferError) as error:
+            self._failures += 1
+            log_dropped(log, f"{frame.source}, frame {frame.sequence}: {error}", "collect", self._failures)
+            return Drop.DISK
+        return drop
+
+    def close(self) -> None:
+        """Unlock the folder."""
+        os.close(self._handle)
+
+    def _lack(self, size: int) -> Drop | None:
+        """Return which bound leaves no room for so many bytes, however badly they compress."""
+        if (day := self._now() // _DAY_S) > self._day:
+            self._day, self.used_today = day, 0
+        most = size + size // 128 + _OVERHEAD
+        if self.used_today + most > self._day_bytes:
+            return Drop.DAY
+        if self.bytes + most > self._max_bytes and self._monotonic() - self._counted >= _COUNT_S:
+            self.bytes, self._counted = self._count(), self._monotonic()
+        return Drop.FOLDER if self.bytes + most > self._max_bytes else None
+
+    def _write(self, path: Path, frame: Frame, text: str) -> None:
+        unfinished = path.with_name(path.name + _UNFINISHED)
+        try:
+            with BagWriter(unfinished, "mcap", compression="zstd") as bag:
+                for each in (frame, *frame.joined):
+                    times = each.capture_time_ns, frame.log_time_ns, each.frame_id
+                    if each.camera:
+                        bag.write_camera(info_topic(each.source), each.camera, *times)
+                    bag.write(each.source, each.image, *times)
+                message = bag.message("std_msgs/msg/String", text)
+                bag.add(f"{frame.source.rstrip('/')}/mqinfer/result", message, frame.log_time_ns)
+            (made,) = unfinished.glob("*" + ENTRY)
+            _sync(made)
+            size = made.stat().st_size
+            self._write_budget(self.used_today + size)
+            made.replace(path)
+            self.bytes += size
+            os.fsync(self._handle)  # the name, too, survives a power cut
+        finally:
+            with suppress(OSError):
+                _remove(unfinished)
+
+    def _now(self) -> float:
+        return self._ahead + self._monotonic()
+
+    def _count(self) -> int:
+        """Return the bytes of all entries; an upload may remove some meanwhile."""
+        found = 0
+        for path in self._folder.glob("*" + ENTRY):
+            with suppress(FileNotFoundError):
+                found += path.stat().st_size
+        return found
+
+    def _read_budget(self, now: float) -> _Budget:
+        """Return what was kept today; where that is not known, as if all that is here were of today."""
+        try:
+            return msgspec.json.decode((self._folder / _BUDGET).read_bytes(), type=_Budget)
+        except (OSError, msgspec.MsgspecError):
+            return _Budget(now, self.bytes)
+
+    def _write_budget(self, used: int) -> None:
+        unfinished = self._folder / (_BUDGET + _UNFINISHED)
+        unfinished.write_text(json.dumps({"now": self._now(), "used": used}))
+        _sync(unfinished)
+        unfinished.replace(self._folder / _BUDGET)
+        self.used_today = used
+
+
+def _name_of(frame: Frame) -> str:
+    """Return a name that is the same whenever this frame is read, and that no other frame has."""
+    images = (each.image.data for each in (frame, *frame.joined))
+    _, digits = checksum((frame.source.encode(errors="surrogateescape"), *images))
+    return f"{frame.capture_time_ns:020d}-{file_name(frame.source)[:_LONGEST]}-{digits}"
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
