@@ -34,8 +34,7 @@ from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.types import Count, Finite
 
 log = logging.getLogger("mqinfer.edge_agent")
-ENTRY = ".mcap"
-_UNFINISHED = ".new"
+ENTRY, UNFINISHED = ".mcap", ".new"
 _BUDGET = "budget.json"
 _DAY_S = 86400
 _LONGEST = 100
@@ -100,7 +99,7 @@ class Store:
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._handle = lock(folder)
-            for path in folder.glob("*" + _UNFINISHED):  # of a process that was killed while it wrote
+            for path in folder.glob("*" + UNFINISHED):  # of a process that was killed while it wrote
                 _remove(path)
             self.bytes = self._count()
         budget = self._read_budget(wall())
@@ -151,7 +150,7 @@ class Store:
         return Drop.FOLDER if self.bytes + most > self._max_bytes else None
 
     def _write(self, path: Path, frame: Frame, text: str) -> None:
-        unfinished = path.with_name(path.name + _UNFINISHED)
+        unfinished = path.with_name(path.name + UNFINISHED)
         try:
             with BagWriter(unfinished, "mcap", compression="zstd") as bag:
                 for each in (frame, *frame.joined):
@@ -162,7 +161,7 @@ class Store:
                 message = bag.message("std_msgs/msg/String", text)
                 bag.add(f"{frame.source.rstrip('/')}/mqinfer/result", message, frame.log_time_ns)
             (made,) = unfinished.glob("*" + ENTRY)
-            _sync(made)
+            sync(made)
             size = made.stat().st_size
             self._write_budget(self.used_today + size)
             made.replace(path)
@@ -191,9 +190,9 @@ class Store:
             return _Budget(now, self.bytes)
 
     def _write_budget(self, used: int) -> None:
-        unfinished = self._folder / (_BUDGET + _UNFINISHED)
+        unfinished = self._folder / (_BUDGET + UNFINISHED)
         unfinished.write_text(json.dumps({"now": self._now(), "used": used}))
-        _sync(unfinished)
+        sync(unfinished)
         unfinished.replace(self._folder / _BUDGET)
         self.used_today = used
 
@@ -212,6 +211,10 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+def sync(path: Path) -> None:
+    """Have a file, or the names of a folder, on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
