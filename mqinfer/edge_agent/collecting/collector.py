@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
+import msgspec
 import numpy as np
 
 from mqinfer.answers.outputs import PRESENT, SMALL_OUTPUT
@@ -100,6 +101,12 @@ class Collected:
     frames: int = 0
 
 
+class _Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a control call may state."""
+
+    frames: Annotated[int, msgspec.Meta(ge=0, le=_MOST_ASKED)] | None = None
+
+
 class _Answer(NamedTuple):
     """One model's answer to a frame."""
 
@@ -172,13 +179,12 @@ class Collector:
         Raises:
             ConfigError: There is something else in it.
         """
-        wanted = changes.get("frames", 0)
-        if changes.keys() - {"frames"} or not isinstance(wanted, int) or not 0 <= wanted <= _MOST_ASKED:
-            raise ConfigError(f"collect takes `frames`, a whole number from 0 to {_MOST_ASKED}, and nothing else")
+        try:
+            wanted = msgspec.convert(changes, _Order).frames
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"collect takes `frames`, a whole number from 0 to {_MOST_ASKED}: {error}") from error
         with self._lock:
-            if "frames" in changes:
-                self._asked = wanted
-            waits = self._asked
+            self._asked = waits = self._asked if wanted is None else wanted
         found = self.counts
         used = {"bytes": self._store.bytes, "bytes_today": self._store.used_today}
         return {"frames": found.frames, "kept": found.kept, "dropped": found.dropped, **used, "asked": waits}

@@ -150,7 +150,7 @@ class Store:
         return Drop.FOLDER if self.bytes + most > self._max_bytes else None
 
     def _write(self, path: Path, frame: Frame, text: str) -> None:
-        unfinished = path.with_name(path.name + UNFINISHED)
+        unfinished, budget = path.with_name(path.name + UNFINISHED), self._folder / (_BUDGET + UNFINISHED)
         try:
             with BagWriter(unfinished, "mcap", compression="zstd") as bag:
                 for each in (frame, *frame.joined):
@@ -163,13 +163,17 @@ class Store:
             (made,) = unfinished.glob("*" + ENTRY)
             sync(made)
             size = made.stat().st_size
-            self._write_budget(self.used_today + size)
+            budget.write_text(json.dumps({"now": self._now(), "used": self.used_today + size}))
+            sync(budget)
+            budget.replace(self._folder / _BUDGET)
+            self.used_today += size
             made.replace(path)
             self.bytes += size
             os.fsync(self._handle)  # the name, too, survives a power cut
         finally:
-            with suppress(OSError):
-                _remove(unfinished)
+            for left in (unfinished, budget):
+                with suppress(OSError):
+                    _remove(left)
 
     def _now(self) -> float:
         return self._ahead + self._monotonic()
@@ -188,13 +192,6 @@ class Store:
             return msgspec.json.decode((self._folder / _BUDGET).read_bytes(), type=_Budget)
         except (OSError, msgspec.MsgspecError):
             return _Budget(now, self.bytes)
-
-    def _write_budget(self, used: int) -> None:
-        unfinished = self._folder / (_BUDGET + UNFINISHED)
-        unfinished.write_text(json.dumps({"now": self._now(), "used": used}))
-        sync(unfinished)
-        unfinished.replace(self._folder / _BUDGET)
-        self.used_today = used
 
 
 def _name_of(frame: Frame) -> str:
