@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,7 +14,6 @@ from mqinfer.edge_agent.output_files import lock, writing
 from mqinfer.models.repository.remote import Remote
 from mqinfer.protocol.errors import ConfigError
 
-_LOCK = "upload.lock"
 _FILE = "file://"
 
 
@@ -32,7 +31,7 @@ def upload(folder: Path, url: str) -> Iterator[bool]:
         After each entry, whether it was uploaded; else it was there before.
 
     Raises:
-        ConfigError: The folder is none, another upload works on it, or a file can't be read or written.
+        ConfigError: The folder is none, another upload is at the same entry, or a file can't be read or written.
         ModelNotLoadable: The address can't be read or written.
         MissingExtra: The package that writes there is not installed.
     """
@@ -40,13 +39,12 @@ def upload(folder: Path, url: str) -> Iterator[bool]:
         raise ConfigError(f"{folder} is no folder; name that of --collect")
     is_folder = url.startswith(_FILE) or "://" not in url
     target = _Folder(Path(url.removeprefix(_FILE)), folder) if is_folder else Remote(url)
-    with _locked(folder / _LOCK):
-        for path in sorted(folder.glob("*" + ENTRY)):
-            with writing(path), path.open("rb") as source:
-                if is_new := not target.has(path.name):
-                    target.upload(path.name, source)
-                path.unlink()
-            yield is_new
+    for path in sorted(folder.glob("*" + ENTRY)):
+        with writing(path), os.fdopen(lock(path), "rb") as source:
+            if is_new := not target.has(path.name):
+                target.upload(path.name, source)
+            path.unlink(missing_ok=True)
+        yield is_new
 
 
 class _Folder:
@@ -78,14 +76,3 @@ class _Folder:
                 with suppress(OSError):
                     unfinished.unlink()
                 raise
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with writing(path):
-        path.touch()
-        handle = lock(path)
-    try:
-        yield
-    finally:
-        os.close(handle)
