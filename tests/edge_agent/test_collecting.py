@@ -103,7 +103,8 @@ def answers(path: Path) -> dict[str, Any]:
     with AnyReader([path]) as reader:
         texts = [each for each in reader.connections if each.topic.endswith("/mqinfer/result")]
         ((connection, _, raw),) = reader.messages(texts)
-        found: dict[str, Any] = json.loads(reader.deserialize(raw, connection.msgtype).data)
+        message: Any = reader.deserialize(raw, connection.msgtype)
+        found: dict[str, Any] = json.loads(message.data)
     return found
 
 
