@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import subprocess
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -14,22 +15,33 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from rosbags.highlevel import AnyReader
 
 from mqinfer.bags.frame import Frame
 from mqinfer.bags.sources import open_source
+from mqinfer.client.connection import connect
+from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.collecting.collector import Collected, Collector, CollectSettings, Why
 from mqinfer.edge_agent.collecting.store import Drop, Store
 from mqinfer.edge_agent.collecting.upload import upload
+from mqinfer.edge_agent.control import EdgeControl
 from mqinfer.edge_agent.output_files import lock
+from mqinfer.edge_agent.reporting.report import published_words
+from mqinfer.edge_agent.session import run_sessions
+from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.images.picture import CameraInfo, CompressedImage, RawImage
 from mqinfer.judging.settings import CascadeSettings, Reference, SmallModel
+from mqinfer.lab.drives.recording import write_drive
+from mqinfer.protocol.control import Operation
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.header import FALLBACK
 from mqinfer.protocol.types import ErrorInfo, Outcome, Stage
+from tests.commands import run_main
 from tests.edge_agent.test_sinks_mqtt import BOXES, FINDINGS, SCHEMA, view
+from tests.settings import settings_of
 
 HEIGHT, WIDTH = 24, 32
 SIZE = 3 * HEIGHT * WIDTH
@@ -191,6 +203,29 @@ def test_models_that_disagree(
         assert len(answers(path)["results"]) == 2
 
 
+def test_several_models_of_a_run(
+    tmp_path: Path, edge: Callable[..., Requester], write_echo: Callable[..., Path]
+) -> None:
+    """The frame is kept once, with the answers of all, and the summary of each has what was kept."""
+    image = ("image", "UINT8", [-1, HEIGHT, WIDTH, 3])
+    for name in ("one", "two"):
+        repository = write_echo(name, image)
+    source = write_drive(tmp_path / "d.bag", ros=1, frames=4, seed=1, width=WIDTH, height=HEIGHT, truth_topic=False)
+    collect = CollectSettings(tmp_path / "kept", any_rate=1)
+    reports = run_sessions(
+        settings_of(source, ReplayOptions("one"), collect=collect),
+        ["one", "two"],
+        edge(repository, "one", "two"),
+        broker="memory",
+        stop=threading.Event(),
+        console=Console(quiet=True),
+    )
+    assert [each.collected for each in reports] == [Collected({Why.RATE: 1}, {}, 1)] * 2
+    assert [dict(each) for each in map(published_words, reports)] == [{"collected": "1 frames, 1 rate"}] * 2
+    (path,) = (tmp_path / "kept").glob("*.mcap")
+    assert {each["model_name"] for each in answers(path)["results"]} == {"one", "two"}
+
+
 def test_a_model_that_ended_early_holds_up_no_other(opened: Callable[..., Collector]) -> None:
     """Beyond 64 frames that wait for it the oldest goes on without, and so do all at the end."""
     collector = opened(models=2)
@@ -236,6 +271,26 @@ def test_an_operator_asks_for_the_next_frames(tmp_path: Path, opened: Callable[.
     for wrong in ({"frames": -1}, {"frames": "2"}, {"frames": True}, {"frames": 1, "seconds": 2}):
         with pytest.raises(ConfigError, match="collect takes `frames`"):
             collector.answer(wrong)
+
+
+@pytest.mark.broker
+def test_the_command_asks_by_the_edges_name(
+    broker_url: str, unique: Callable[[str], str], opened: Callable[..., Collector], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It shows what was collected, and asks for frames; an edge that does not collect is named."""
+    collector, name, broker = opened(), unique("edge"), ("--broker", broker_url)
+    with closing(connect(broker_url, name)) as requester:
+        with closing(EdgeControl(requester, Operation.COLLECT, collector.answer)):
+            assert run_main("collect", "ask", name, "--frames", 3, *broker) == 0
+            collect(collector, 1)
+            capsys.readouterr()
+            assert run_main("collect", "show", name, *broker) == 0
+            found = json.loads(capsys.readouterr().out)
+            assert (found["frames"], found["kept"], found["asked"]) == (1, {"asked": 1}, 2)
+            assert run_main("collect", "ask", name, "--frames", -1, *broker) == 2
+        capsys.readouterr()
+        assert run_main("collect", "show", name, *broker) == 1
+    assert f"no edge named '{name}' runs with --collect" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_frame_of_the_spool_is_counted(opened: Callable[..., Collector]) -> None:

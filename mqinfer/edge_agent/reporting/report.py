@@ -273,8 +273,9 @@ def published_words(run: SessionReport) -> dict[str, str]:
     if redacted := run.reading.redacted:
         words["redacted"] = f"{redacted.boxes} boxes in {redacted.frames} frames"
     if collected := run.collected:
-        reasons = [f"{count} {why}" for each in (collected.kept, collected.dropped) for why, count in each.items()]
-        words["collected"] = ", ".join([f"{collected.frames} frames", *reasons])
+        kept = [f"{count} {why}" for why, count in collected.kept.items()]
+        dropped = [f"{count} not kept ({why})" for why, count in collected.dropped.items()]
+        words["collected"] = ", ".join([f"{collected.frames} frames", *kept, *dropped])
     return words
 
 
