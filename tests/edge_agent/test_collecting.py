@@ -207,10 +207,10 @@ def test_several_models_of_a_run(
     tmp_path: Path, edge: Callable[..., Requester], write_echo: Callable[..., Path]
 ) -> None:
     """The frame is kept once, with the answers of all, and the summary of each has what was kept."""
-    image = ("image", "UINT8", [-1, HEIGHT, WIDTH, 3])
+    image = ("image", "UINT8", [-1, 64, 64, 3])
     for name in ("one", "two"):
         repository = write_echo(name, image)
-    source = write_drive(tmp_path / "d.bag", ros=1, frames=4, seed=1, width=WIDTH, height=HEIGHT, truth_topic=False)
+    source = write_drive(tmp_path / "d.bag", ros=1, frames=4, seed=1, width=64, height=64, truth_topic=False)
     collect = CollectSettings(tmp_path / "kept", any_rate=1)
     reports = run_sessions(
         settings_of(source, ReplayOptions("one"), collect=collect),
