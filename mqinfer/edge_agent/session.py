@@ -190,7 +190,8 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
         collector = stack.enter_context(_collector(settings, len(models), requester))
         site = SessionParts(requester, shelf, broker, stop, max(filled, 1), pacer, reading, observe, collector)
         is_one = len(models) == 1
-        runs = [stack.enter_context(closing(ModelRun(settings.of_model(each, is_one=is_one), site))) for each in models]
+        made = (ModelRun(settings.of_model(each, is_one=is_one), site, each) for each in models)
+        runs = [stack.enter_context(closing(each)) for each in made]
         on_runs(runs)
         with nullcontext() if connect is None else _connecting(connect, requester, stop):
             for run in runs:

@@ -21,8 +21,9 @@ from mqinfer.edge_agent.collecting.store import Store
 from mqinfer.edge_agent.collecting.upload import upload
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.protocol.errors import MqinferError
-from tests.commands import command
-from tests.edge_agent.test_collecting import DAY_S, ROOM, SIZE, frame, keep
+from tests.commands import command, run_main
+from tests.edge_agent.test_collecting import DAY_S, ROOM, SIZE, answers, frame, keep
+from tests.edge_agent.test_redaction import BOX, detector
 from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow
@@ -187,6 +188,24 @@ def test_a_store_whose_link_is_cut_ten_times(tmp_path: Path, monkeypatch: pytest
     assert not list(tmp_path.glob("*.mcap"))
     fsspec.filesystem("s3").clear_instance_cache()
     server.stop()
+
+
+def test_versions_that_disagree(tmp_path: Path) -> None:
+    """A frame in which one version finds another number of objects is kept with both answers."""
+    models, drive = tmp_path / "models", tmp_path / "drive.bag"
+    write_drive(drive, ros=1, frames=3, seed=2, width=96, height=64, truth_topic=False)
+    for version, boxes in ((1, [BOX]), (2, [BOX, BOX])):
+        made = detector(tmp_path / str(version), boxes, config="version_policy = { all = {} }")
+        (models / "fixed").mkdir(parents=True, exist_ok=True)
+        (made / "1").rename(models / "fixed" / str(version))
+        (made / "model.toml").replace(models / "fixed" / "model.toml")
+    kept = tmp_path / "kept"
+    words = ["--model", "fixed/1", "--model", "fixed/2", "--local", "--repository", models, "--collect", kept]
+    assert run_main("replay", drive, *words) == 0
+    found = [answers(path) for path in kept.glob("*.mcap")]
+    assert [each["collected"] for each in found] == [["disagree"]] * 3
+    for each in found:
+        assert {answer["model_version"]: len(answer["detections"]) for answer in each["results"]} == {"1": 1, "2": 2}
 
 
 def _has(folder: Path, least: int) -> bool:

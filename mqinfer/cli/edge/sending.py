@@ -45,7 +45,9 @@ class ModelOptions:
 
     model: Annotated[
         list[str] | None,
-        typer.Option(help="Name of the model; may be repeated: the source is read once for all of them."),
+        typer.Option(
+            help="Name of the model, or NAME/VERSION; may be repeated: the source is read once for all of them."
+        ),
     ] = None
     cascade: Annotated[
         Path | None,
@@ -402,9 +404,10 @@ def _model(chosen: ModelOptions) -> tuple[str, str | None]:
         raise ConfigError("which model? Give --model NAME, or --cascade FILE, which names its models")
     if version and len(models) > 1:
         raise ConfigError("--version is of one model; with several --model leave it out, or replay them one by one")
-    if versioned := next((each for each in models if "/" in each), None):
-        raise ConfigError(f"--model {versioned}: name a version by --version; only mqinfer compare takes NAME/VERSION")
-    return models[0], version
+    name, _, own = models[0].partition("/")
+    if version and own:
+        raise ConfigError(f"--model {models[0]} names a version; leave out --version")
+    return name, own or version if len(models) == 1 else None
 
 
 def _read_cascade(sending: Sending, *, resumes: bool) -> CascadeSettings | None:
