@@ -187,21 +187,21 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
         shelf = LiveRegistry(requester)
         filled = sum(stream.count != 0 for stream in streams)
         pacer = Pacer(_rate(settings), wait=stop.wait)
-        collector = stack.enter_context(_collector(settings, len(models), requester))
-        site = SessionParts(requester, shelf, broker, stop, max(filled, 1), pacer, reading, observe, collector)
-        is_one = len(models) == 1
-        made = (ModelRun(settings.of_model(each, is_one=is_one), site, each) for each in models)
-        runs = [stack.enter_context(closing(each)) for each in made]
-        on_runs(runs)
-        with nullcontext() if connect is None else _connecting(connect, requester, stop):
-            for run in runs:
-                run.prepare(_patience(settings, requester))
-            shown = [(run.statistics, _goal(run, streams)) for run in runs]
-            with progress(shown, console):
-                done = min(run.done.count for run in runs)
-                _run_all(runs, replay(source, pacer, loop=settings.source.loop, is_stopped=stop.is_set, skipped=done))
-        if collector is not None:
-            collector.finish()
+        with _collector(settings, len(models), requester) as collector:
+            site = SessionParts(requester, shelf, broker, stop, max(filled, 1), pacer, reading, observe, collector)
+            is_one = len(models) == 1
+            made = (ModelRun(settings.of_model(each, is_one=is_one), site, each) for each in models)
+            runs = [stack.enter_context(closing(each)) for each in made]
+            on_runs(runs)
+            with nullcontext() if connect is None else _connecting(connect, requester, stop):
+                for run in runs:
+                    run.prepare(_patience(settings, requester))
+                shown = [(run.statistics, _goal(run, streams)) for run in runs]
+                with progress(shown, console):
+                    done, is_stopped = min(run.done.count for run in runs), stop.is_set
+                    _run_all(
+                        runs, replay(source, pacer, loop=settings.source.loop, is_stopped=is_stopped, skipped=done)
+                    )
         return [run.report() for run in runs]
 
 

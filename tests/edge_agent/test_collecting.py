@@ -76,13 +76,13 @@ def collect(collector: Collector, *numbers: int, outputs: Mapping[str, Array] = 
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Callable[..., Collector]]:
-    """Open the folder `kept`: `opened(models=2, any_rate=10)`."""
+    """Open the folder `kept`: `opened(models=2, rates={"": 10})`."""
     made: list[Collector] = []
 
-    def start(models: int = 1, **settings: Any) -> Collector:
+    def start(**settings: Any) -> Collector:
         for each in made:
             each.close()
-        made[:] = [Collector(CollectSettings(tmp_path / "kept", **settings), models)]
+        made[:] = [Collector(CollectSettings(tmp_path / "kept", **settings))]
         return made[0]
 
     yield start
@@ -126,7 +126,7 @@ def test_a_frame_is_kept_as_it_was_read_with_its_answer(tmp_path: Path, opened: 
     other = replace(frame(5, "/rear/image"), image=jpeg)
     given = replace(frame(1), camera=CAMERA, joined=(other,))
     outputs = {**FINDINGS["boxes"], "latent": np.arange(100, dtype=np.float32)}
-    opened(any_rate=1).sink().write(given, view(outputs), result(outputs))
+    opened(rates={"": 1}).sink().write(given, view(outputs), result(outputs))
     (path,) = (tmp_path / "kept").glob("*.mcap")
     with closing(open_source(str(path))) as source:
         found = {each.source: each for each in source.frames()}
@@ -188,17 +188,15 @@ def test_which_frames_matter(opened: Callable[..., Collector], given: dict[str, 
         (FINDINGS["mask"], FINDINGS["mask"], False),
     ],
 )
-def test_models_that_disagree(
-    tmp_path: Path, opened: Callable[..., Collector], one: Any, other: Any, *, differ: bool
-) -> None:
+def test_models_that_disagree(tmp_path: Path, one: Any, other: Any, *, differ: bool) -> None:
     """Where two models found different things, the frame is kept once, with both answers."""
-    collector = opened(models=2)
+    collector = Collector(CollectSettings(tmp_path / "kept"), 2)
     first, second = collector.sink(), collector.sink()
     first.write(frame(1), view(one), result(one))
     first.write(frame(2), view(one), result(one))
     second.write(frame(1), view(other), result(other))
     assert collector.counts == (Collected({Why.DISAGREE: 1}, {}, 1) if differ else Collected())
-    collector.finish()
+    collector.close()
     for path in (tmp_path / "kept").glob("*.mcap"):
         assert len(answers(path)["results"]) == 2
 
@@ -211,7 +209,7 @@ def test_several_models_of_a_run(
     for name in ("one", "two"):
         repository = write_echo(name, image)
     source = write_drive(tmp_path / "d.bag", ros=1, frames=4, seed=1, width=64, height=64, truth_topic=False)
-    collect = CollectSettings(tmp_path / "kept", any_rate=1)
+    collect = CollectSettings(tmp_path / "kept", rates={"": 1})
     reports = run_sessions(
         settings_of(source, ReplayOptions("one"), collect=collect),
         ["one", "two"],
@@ -226,12 +224,12 @@ def test_several_models_of_a_run(
     assert {each["model_name"] for each in answers(path)["results"]} == {"one", "two"}
 
 
-def test_a_model_that_ended_early_holds_up_no_other(opened: Callable[..., Collector]) -> None:
+def test_a_model_that_ended_early_holds_up_no_other(tmp_path: Path) -> None:
     """Beyond 64 frames that wait for it the oldest goes on without, and so do all at the end."""
-    collector = opened(models=2)
+    collector = Collector(CollectSettings(tmp_path / "kept"), 2)
     collect(collector, *range(70), outcome=Outcome.ERROR, code="model_failed")
     assert collector.counts.frames == 70 - 64
-    collector.finish()
+    collector.close()
     assert collector.counts.frames == 70
 
 
@@ -239,7 +237,7 @@ def test_samples_by_class_and_of_any_frame(tmp_path: Path, opened: Callable[...,
     """So many an hour of the frames' own time; a rerun takes the same ones and keeps none again."""
 
     def run() -> Collected:
-        collector = opened(any_rate=60, rates={"car": 360})
+        collector = opened(rates={"": 60, "car": 360})
         for number in range(150):
             collect(collector, number, outputs=CAR if number >= 100 else NOTHING)
         return collector.counts
@@ -251,7 +249,7 @@ def test_samples_by_class_and_of_any_frame(tmp_path: Path, opened: Callable[...,
 
 def test_stamps_that_go_back_make_one_sample_due(tmp_path: Path, opened: Callable[..., Collector]) -> None:
     """As those of a camera whose clock is set."""
-    collector = opened(any_rate=1)
+    collector = opened(rates={"": 1})
     collect(collector, 9000, 9001, 1, 2, 3)
     assert numbers(tmp_path / "kept") == [1, 9000]
 
@@ -295,17 +293,20 @@ def test_the_command_asks_by_the_edges_name(
 
 def test_a_frame_of_the_spool_is_counted(opened: Callable[..., Collector]) -> None:
     """The disk has what travels, so there is nothing to keep of what was read."""
-    collector = opened(any_rate=1)
+    collector = opened(rates={"": 1})
     without = replace(frame(1), image=replace(frame(1).image, data=b""))
     collector.sink().write(without, view(dict(NOTHING)), result(NOTHING))
     assert collector.counts == Collected({}, {Drop.NO_PIXELS: 1}, 0)
 
 
 @pytest.mark.parametrize("text", ["0", "car", "car=0", "=", "3601", "car=1.5"])
-def test_a_wrong_rate(text: str) -> None:
+def test_a_wrong_rate(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The message has what is expected."""
-    with pytest.raises(ConfigError, match="samples an hour, 1 to 3600, such as 10 or car=10"):
-        CollectSettings.parse(Path(), 1, 1, [text])
+    words = "replay", tmp_path, "--model", "net", "--collect-rate", text
+    assert run_main(*words, "--collect", tmp_path / "kept") == 2
+    assert "samples an hour, 1 to 3600, such as 10 or car=10" in " ".join(capsys.readouterr().err.split())
+    assert run_main(*words[:-1], "10") == 2
+    assert "name its folder" in capsys.readouterr().err
 
 
 class Clocks:

@@ -201,7 +201,7 @@ def test_a_collected_frame_is_redacted(broker_url: str, topics: Topics, detector
     """What is kept of two recordings that differ in the boxes alone has the same pixels."""
     kept = []
     for seed in (1, 2):
-        collect = CollectSettings(tmp_path / f"kept-{seed}", any_rate=1)
+        collect = CollectSettings(tmp_path / f"kept-{seed}", rates={"": 1})
         report = run(broker_url, topics, recording(tmp_path / f"in-{seed}", seed), redact=detector, collect=collect)
         assert report.collected is not None
         assert report.collected.frames == 1

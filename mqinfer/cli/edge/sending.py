@@ -14,7 +14,7 @@ from mqinfer.bags.joining import Join
 from mqinfer.cli.options import MetricsBind, MetricsPort, OtlpEndpoint, TakeOver, with_group
 from mqinfer.client.window import Policy
 from mqinfer.edge_agent.collecting.collector import CollectSettings
-from mqinfer.edge_agent.frames.by_source import Priorities
+from mqinfer.edge_agent.frames.by_source import Priorities, read_by_source, whole_number
 from mqinfer.edge_agent.preparing.framing import BitDepths, Framing
 from mqinfer.edge_agent.preparing.quality_ladder import QualityBounds
 from mqinfer.edge_agent.previews import check_rate
@@ -299,12 +299,15 @@ class CollectOptions:
         Raises:
             ConfigError: A rate is wrong, or there is no folder.
         """
-        rates = self.collect_rate or ()
-        if self.collect is None and rates:
-            raise ConfigError("--collect-rate is of the frames that --collect keeps; name its folder")
-        return (
-            CollectSettings.parse(self.collect, self.collect_mb, self.collect_day_mb, rates) if self.collect else None
-        )
+        expected = "samples an hour, 1 to 3600, such as 10 or car=10"
+        any_rate, rates = read_by_source("--collect-rate", self.collect_rate or (), whole_number(1, 3600), expected)
+        if self.collect is None:
+            if self.collect_rate:
+                raise ConfigError("--collect-rate is of the frames that --collect keeps; name its folder")
+            return None
+        if any_rate:
+            rates[""] = any_rate
+        return CollectSettings(self.collect, self.collect_mb * 10**6, self.collect_day_mb * 10**6, rates)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,7 +21,6 @@ from mqinfer.answers.words import SCHEMA, elements
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.collecting.store import Drop, Store
-from mqinfer.edge_agent.frames.by_source import read_by_source, whole_number
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.sinks.jsonl_sink import describe_settled
 from mqinfer.judging.settings import CascadeSettings
@@ -44,16 +43,11 @@ _HOUR_NS = 3600 * 10**9
 class Why(StrEnum):
     """Why a frame matters."""
 
-    UNSURE = "unsure"
-    """The small model of a cascade was not sure, so the reference was asked, or could not be."""
-    ERROR = "error"
-    """It failed, and would again: its bytes or the model are at fault, not a connection or a missing worker."""
-    DISAGREE = "disagree"
-    """Models of the run found different things."""
-    RATE = "rate"
-    """A sample by `--collect-rate` was due."""
-    ASKED = "asked"
-    """An operator asked for it."""
+    UNSURE = "unsure"  # the small model of a cascade was not sure, so the reference was asked, or could not be
+    ERROR = "error"  # it failed, and would again: its bytes or the model are at fault, not a connection
+    DISAGREE = "disagree"  # models of the run found different things
+    RATE = "rate"  # a sample was due
+    ASKED = "asked"  # an operator asked for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,26 +58,13 @@ class CollectSettings:
         folder: Keeps a file for each frame.
         max_bytes: Bound of all of them.
         day_bytes: Bound of those of one day.
-        any_rate: Samples an hour of frames with whatever in them; None for none.
-        rates: Samples an hour of frames in which a class was found.
+        rates: Samples an hour of frames in which a class was found; under the empty name those of any frames.
     """
 
     folder: Path
     max_bytes: int = 4 << 30
     day_bytes: int = 1 << 30
-    any_rate: int | None = None
     rates: Mapping[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, folder: Path, max_mb: int, day_mb: int, rates: Iterable[str]) -> Self:
-        """Read the options; a rate is `10`, for frames with whatever in them, or `car=10`.
-
-        Raises:
-            ConfigError: A rate is something else.
-        """
-        expected = "samples an hour, 1 to 3600, such as 10 or car=10"
-        found = read_by_source("--collect-rate", rates, whole_number(1, 3600), expected)
-        return cls(folder, max_mb * 10**6, day_mb * 10**6, *found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +130,8 @@ class Collector:
     def __init__(self, settings: CollectSettings, models: int = 1) -> None:
         self.folder = settings.folder
         self._models = models
-        self._every_ns: dict[str | None, int] = {name: _HOUR_NS // rate for name, rate in settings.rates.items()}
-        if settings.any_rate is not None:
-            self._every_ns[None] = _HOUR_NS // settings.any_rate
-        self._sampled: dict[str | None, int] = {}
+        self._every_ns = {name: _HOUR_NS // rate for name, rate in settings.rates.items()}
+        self._sampled: dict[str, int] = {}
         self._waiting: dict[tuple[str, int, int], list[_Answer]] = {}
         self._asked = self._frames = 0
         self._kept: Counter[Why] = Counter()
@@ -202,18 +181,14 @@ class Collector:
             answers = self._waiting.pop(key)
         self._decide(answers)
 
-    def finish(self) -> None:
-        """Decide about the frames that lack answers, once no more come."""
+    def close(self) -> None:
+        """Decide about the frames that lack answers, and release the folder."""
         for answers in self._waiting.values():
             self._decide(answers)
-        self._waiting.clear()
-
-    def close(self) -> None:
-        """Release the folder."""
         self._store.close()
 
     def _decide(self, answers: Sequence[_Answer]) -> None:
-        frame, found = answers[0].frame, set().union(*map(_found, answers))
+        frame, found = answers[0].frame, set().union(*map(_found, answers if self._every_ns else ()))
         with self._storing:
             with self._lock:
                 reasons = self._reasons(answers, found)
@@ -230,7 +205,7 @@ class Collector:
                 self._frames += 1
                 self._kept.update(reasons)
 
-    def _reasons(self, answers: Sequence[_Answer], found: Iterable[str | None]) -> list[Why]:
+    def _reasons(self, answers: Sequence[_Answer], found: Iterable[str]) -> list[Why]:
         results = [each.result for each in answers]
         if all(each.outcome in {Outcome.CANCELLED, Outcome.SUPERSEDED} for each in results):
             return []
@@ -245,19 +220,18 @@ class Collector:
         }
         return [why for why, holds in given.items() if holds]
 
-    def _is_due(self, name: str | None, now: int) -> bool:
+    def _is_due(self, name: str, now: int) -> bool:
         """Return whether a sample is due; stamps that jump, as those of a clock that is set, make one due at most."""
         every, last = self._every_ns.get(name), self._sampled.get(name)
         return every is not None and (last is None or abs(now - last) >= every)
 
 
-def _found(answer: _Answer) -> set[str | None]:
-    """Return the classes that a model found; None is in every frame."""
+def _found(answer: _Answer) -> set[str]:
+    """Return the classes that a model found, and the empty name, which is in every frame."""
     words, target = answer.view.words, answer.cascade.target if answer.cascade else None
-    found: set[str | None] = {None, *(each["class"] for each in words.get("detections", ()))}
-    found |= {each["class"] for each in words.get("top", ())[:1]}
-    found |= {name for name, share in words.get("class_shares", {}).items() if share}
-    return found | ({target} if np.any(answer.view.outputs.get(PRESENT, False)) else set())
+    found = {each["class"] or "" for each in [*words.get("detections", ()), *words.get("top", ())[:1]]}
+    found |= {"", *(name for name, share in words.get("class_shares", {}).items() if share)}
+    return found | ({target} if target and np.any(answer.view.outputs.get(PRESENT, False)) else set())
 
 
 def _is_unsure(answer: _Answer) -> bool:

@@ -48,16 +48,11 @@ _COUNT_S = 1.0
 class Drop(StrEnum):
     """Why a frame that matters was not kept."""
 
-    THERE = "there"
-    """The folder has it from an earlier run."""
-    DAY = "day"
-    """The bytes of the day are used up."""
-    FOLDER = "folder"
-    """The folder has all the bytes that it may have; an upload makes room."""
-    DISK = "disk"
-    """It can't be written: the disk is full or broken."""
-    NO_PIXELS = "no_pixels"
-    """It has come from the spool, which keeps what travels, and not the frame as it was read."""
+    THERE = "there"  # the folder has it from an earlier run
+    DAY = "day"  # the bytes of the day are used up
+    FOLDER = "folder"  # the folder has all the bytes that it may have; an upload makes room
+    DISK = "disk"  # the disk is full or broken
+    NO_PIXELS = "no_pixels"  # it has come from the spool, which keeps what travels, and not the frame as it was read
 
 
 class _Budget(msgspec.Struct, frozen=True):
@@ -100,7 +95,7 @@ class Store:
             folder.mkdir(parents=True, exist_ok=True)
             self._handle = lock(folder)
             for path in folder.glob("*" + UNFINISHED):  # of a process that was killed while it wrote
-                _remove(path)
+                shutil.rmtree(path)
             self.bytes = self._count()
         budget = self._read_budget(wall())
         self._ahead = max(wall(), budget.now) - monotonic()
@@ -150,7 +145,7 @@ class Store:
         return Drop.FOLDER if self.bytes + most > self._max_bytes else None
 
     def _write(self, path: Path, frame: Frame, text: str) -> None:
-        unfinished, budget = path.with_name(path.name + UNFINISHED), self._folder / (_BUDGET + UNFINISHED)
+        unfinished = path.with_name(path.name + UNFINISHED)
         try:
             with BagWriter(unfinished, "mcap", compression="zstd") as bag:
                 for each in (frame, *frame.joined):
@@ -163,7 +158,9 @@ class Store:
             (made,) = unfinished.glob("*" + ENTRY)
             sync(made)
             size = made.stat().st_size
-            budget.write_text(json.dumps({"now": self._now(), "used": self.used_today + size}))
+            (budget := unfinished / _BUDGET).write_text(
+                json.dumps({"now": self._now(), "used": self.used_today + size})
+            )
             sync(budget)
             budget.replace(self._folder / _BUDGET)
             self.used_today += size
@@ -171,9 +168,7 @@ class Store:
             self.bytes += size
             os.fsync(self._handle)  # the name, too, survives a power cut
         finally:
-            for left in (unfinished, budget):
-                with suppress(OSError):
-                    _remove(left)
+            shutil.rmtree(unfinished, ignore_errors=True)
 
     def _now(self) -> float:
         return self._ahead + self._monotonic()
@@ -199,13 +194,6 @@ def _name_of(frame: Frame) -> str:
     images = (each.image.data for each in (frame, *frame.joined))
     _, digits = checksum((frame.source.encode(errors="surrogateescape"), *images))
     return f"{frame.capture_time_ns:020d}-{file_name(frame.source)[:_LONGEST]}-{digits}"
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:
