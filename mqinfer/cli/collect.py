@@ -1,4 +1,4 @@
-"""`mqinfer collect`: what edges keep since it matters; `show` and `ask` reach an edge that runs."""
+"""`mqinfer collect`: what edges keep since it matters; `ask` reaches an edge that runs."""
 
 from __future__ import annotations
 
@@ -33,18 +33,14 @@ def upload(
 
 @app.command()
 @with_connection
-def show(connection: ConnectionOptions, edge: Edge, timeout: Timeout = 10) -> None:
-    """Print what an edge has collected, as JSON."""
-    typer.echo(json.dumps(ask_edge(connection, Operation.COLLECT, edge, {}, timeout), indent=2))
-
-
-@app.command()
-@with_connection
 def ask(
     connection: ConnectionOptions,
     edge: Edge,
-    frames: Annotated[int, typer.Option(help="How many of its next frames with an answer to keep; 0 for no more.")] = 1,
+    frames: Annotated[
+        int | None, typer.Option(help="How many of its next frames with an answer to keep, whatever is in them.")
+    ] = None,
     timeout: Timeout = 10,
 ) -> None:
-    """Have an edge collect its next frames, whatever is in them; print what it has collected, as JSON."""
-    typer.echo(json.dumps(ask_edge(connection, Operation.COLLECT, edge, {"frames": frames}, timeout), indent=2))
+    """Print what an edge has collected, as JSON; with --frames have it collect the next ones."""
+    parameters = {} if frames is None else {"frames": frames}
+    typer.echo(json.dumps(ask_edge(connection, Operation.COLLECT, edge, parameters, timeout), indent=2))

@@ -282,12 +282,12 @@ def test_the_command_asks_by_the_edges_name(
             assert run_main("collect", "ask", name, "--frames", 3, *broker) == 0
             collect(collector, 1)
             capsys.readouterr()
-            assert run_main("collect", "show", name, *broker) == 0
+            assert run_main("collect", "ask", name, *broker) == 0
             found = json.loads(capsys.readouterr().out)
             assert (found["frames"], found["kept"], found["asked"]) == (1, {"asked": 1}, 2)
             assert run_main("collect", "ask", name, "--frames", -1, *broker) == 2
         capsys.readouterr()
-        assert run_main("collect", "show", name, *broker) == 1
+        assert run_main("collect", "ask", name, *broker) == 1
     assert f"no edge named '{name}' runs with --collect" in " ".join(capsys.readouterr().err.split())
 
 
@@ -307,6 +307,17 @@ def test_a_wrong_rate(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[s
     assert "samples an hour, 1 to 3600, such as 10 or car=10" in " ".join(capsys.readouterr().err.split())
     assert run_main(*words[:-1], "10") == 2
     assert "name its folder" in capsys.readouterr().err
+
+
+def test_stamps_and_names_that_ros_has_no_room_for(opened: Callable[..., Collector]) -> None:
+    """A stamp is counted, and the run goes on; what is no text in a name is replaced."""
+    sink = opened(rates={"": 3600}).sink()
+    sink.write(replace(frame(1), capture_time_ns=1 << 70), view(dict(NOTHING)), result(NOTHING))
+    collector = sink.collector
+    assert collector.counts == Collected({}, {Drop.FAILED: 1}, 0)
+    sink.write(frame(1, "/in\udcff"), view(dict(NOTHING)), result(NOTHING))
+    assert collector.counts == Collected({Why.RATE: 1}, {Drop.FAILED: 1}, 1)
+    assert [each.source for each in kept(collector.folder)] == ["/in?"]
 
 
 class Clocks:
@@ -404,7 +415,7 @@ def test_a_budget_that_is_not_known(tmp_path: Path, content: bytes | None) -> No
 
 
 @pytest.mark.parametrize("at", range(6))
-@pytest.mark.parametrize("name", ["fsync", "replace", "write_text"])
+@pytest.mark.parametrize("name", ["fsync", "replace", "write_bytes"])
 def test_a_write_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, at: int) -> None:
     """Wherever the disk is full, nothing half is left, the frame is counted, and the budget has what is there."""
     where: Any = os if name == "fsync" else Path
@@ -419,7 +430,7 @@ def test_a_write_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nam
         with monkeypatch.context() as patch:
             patch.setattr(where, name, failing)
             dropped = keep(store, *range(6))
-        assert dropped.count(Drop.DISK) == 1
+        assert dropped.count(Drop.FAILED) == 1
         assert entries(tmp_path) <= store.used_today
         assert set(keep(store, *range(6))) <= {None, Drop.THERE}
     assert numbers(tmp_path) == [*range(6)]
@@ -447,7 +458,7 @@ def test_a_disk_that_is_full(small_disk: Path, tmp_path: Path) -> None:
     ballast.write_bytes(bytes(900_000))
     with Clocks().open(small_disk / "kept") as store:
         dropped = keep(store, *range(60))
-        assert 5 < dropped.index(Drop.DISK) < 60
+        assert 5 < dropped.index(Drop.FAILED) < 60
         assert entries(small_disk / "kept") <= store.used_today
         before = numbers(small_disk / "kept")
         assert before == [number for number, drop in enumerate(dropped) if drop is None]

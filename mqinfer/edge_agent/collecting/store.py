@@ -9,7 +9,6 @@ the two may have counted a frame that it did not keep, never the other way round
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -30,7 +29,6 @@ from mqinfer.edge_agent.sinks.sink import file_name
 from mqinfer.extras import check_packages
 from mqinfer.logs import log_dropped
 from mqinfer.protocol.checksum import checksum
-from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.types import Count, Finite
 
 log = logging.getLogger("mqinfer.edge_agent")
@@ -51,7 +49,7 @@ class Drop(StrEnum):
     THERE = "there"  # the folder has it from an earlier run
     DAY = "day"  # the bytes of the day are used up
     FOLDER = "folder"  # the folder has all the bytes that it may have; an upload makes room
-    DISK = "disk"  # the disk is full or broken
+    FAILED = "failed"  # the disk is full or broken, or ROS has no room for a stamp or a name
     NO_PIXELS = "no_pixels"  # it has come from the spool, which keeps what travels, and not the frame as it was read
 
 
@@ -90,15 +88,18 @@ class Store:
     ) -> None:
         check_packages({"rosbags": "rosbags"}, "edge")
         self._folder, self._max_bytes, self._day_bytes, self._monotonic = folder, max_bytes, day_bytes, monotonic
-        self._failures, self._counted = 0, monotonic()
+        self._failures, self._counted, now = 0, monotonic(), wall()
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._handle = lock(folder)
             for path in folder.glob("*" + UNFINISHED):  # of a process that was killed while it wrote
                 shutil.rmtree(path)
             self.bytes = self._count()
-        budget = self._read_budget(wall())
-        self._ahead = max(wall(), budget.now) - monotonic()
+        try:
+            budget = msgspec.json.decode((folder / _BUDGET).read_bytes(), type=_Budget)
+        except (OSError, msgspec.MsgspecError):  # as if all that is here were of today
+            budget = _Budget(now, self.bytes)
+        self._ahead = max(now, budget.now) - monotonic()
         self._day, self.used_today = budget.now // _DAY_S, budget.used
 
     def keep(self, frame: Frame, describe: Callable[[], str]) -> Drop | None:
@@ -123,10 +124,10 @@ class Store:
             drop = self._lack(size + len(text))
             if drop is None:
                 self._write(path, frame, text)
-        except (OSError, MqinferError) as error:
+        except Exception as error:  # noqa: BLE001 - a disk's errors, and whatever rosbags raises for what ROS can't state
             self._failures += 1
-            log_dropped(log, f"{frame.source}, frame {frame.sequence}: {error}", "collect", self._failures)
-            return Drop.DISK
+            log_dropped(log, f"{frame.source}, frame {frame.sequence}: {error!r}", "collect", self._failures)
+            return Drop.FAILED
         return drop
 
     def close(self) -> None:
@@ -135,7 +136,7 @@ class Store:
 
     def _lack(self, size: int) -> Drop | None:
         """Return which bound leaves no room for so many bytes, however badly they compress."""
-        if (day := self._now() // _DAY_S) > self._day:
+        if (day := (self._ahead + self._monotonic()) // _DAY_S) > self._day:
             self._day, self.used_today = day, 0
         most = size + size // 128 + _OVERHEAD
         if self.used_today + most > self._day_bytes:
@@ -149,18 +150,17 @@ class Store:
         try:
             with BagWriter(unfinished, "mcap", compression="zstd") as bag:
                 for each in (frame, *frame.joined):
-                    times = each.capture_time_ns, frame.log_time_ns, each.frame_id
+                    topic, times = _topic(each), (each.capture_time_ns, frame.log_time_ns, each.frame_id)
                     if each.camera:
-                        bag.write_camera(info_topic(each.source), each.camera, *times)
-                    bag.write(each.source, each.image, *times)
+                        bag.write_camera(info_topic(topic), each.camera, *times)
+                    bag.write(topic, each.image, *times)
                 message = bag.message("std_msgs/msg/String", text)
-                bag.add(f"{frame.source.rstrip('/')}/mqinfer/result", message, frame.log_time_ns)
+                bag.add(f"{_topic(frame).rstrip('/')}/mqinfer/result", message, frame.log_time_ns)
             (made,) = unfinished.glob("*" + ENTRY)
             sync(made)
             size = made.stat().st_size
-            (budget := unfinished / _BUDGET).write_text(
-                json.dumps({"now": self._now(), "used": self.used_today + size})
-            )
+            budget = unfinished / _BUDGET
+            budget.write_bytes(msgspec.json.encode(_Budget(self._ahead + self._monotonic(), self.used_today + size)))
             sync(budget)
             budget.replace(self._folder / _BUDGET)
             self.used_today += size
@@ -170,9 +170,6 @@ class Store:
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
 
-    def _now(self) -> float:
-        return self._ahead + self._monotonic()
-
     def _count(self) -> int:
         """Return the bytes of all entries; an upload may remove some meanwhile."""
         found = 0
@@ -181,12 +178,10 @@ class Store:
                 found += path.stat().st_size
         return found
 
-    def _read_budget(self, now: float) -> _Budget:
-        """Return what was kept today; where that is not known, as if all that is here were of today."""
-        try:
-            return msgspec.json.decode((self._folder / _BUDGET).read_bytes(), type=_Budget)
-        except (OSError, msgspec.MsgspecError):
-            return _Budget(now, self.bytes)
+
+def _topic(frame: Frame) -> str:
+    """Return the name of a frame's stream; those of files may have bytes that are no text."""
+    return frame.source.encode(errors="replace").decode()
 
 
 def _name_of(frame: Frame) -> str:
