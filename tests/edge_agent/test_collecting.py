@@ -488,11 +488,14 @@ def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
 def test_an_upload_brings_each_frame_once(tmp_path: Path) -> None:
     """What is there already is not sent again, whoever kept it once more, and leaves the vehicle all the same."""
     target = tmp_path / "target"
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "drive.mcap").write_bytes(b"of others")
     for expected in (True, False):
         with Clocks().open(tmp_path / "kept") as store:
+            assert store.bytes == 0
             assert keep(store, 1, 2, 3) == [None] * 3
             assert list(upload(tmp_path / "kept", f"file://{target}")) == [expected] * 3
-            assert not list((tmp_path / "kept").glob("*.mcap"))
+            assert [path.name for path in (tmp_path / "kept").glob("*.mcap")] == ["drive.mcap"]
     assert numbers(target) == [1, 2, 3]
 
 

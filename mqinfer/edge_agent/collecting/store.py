@@ -33,6 +33,8 @@ from mqinfer.protocol.types import Count, Finite
 
 log = logging.getLogger("mqinfer.edge_agent")
 ENTRY, UNFINISHED = ".mcap", ".new"
+ENTRIES = f"{'?' * 20}-*-{'[0-9a-f]' * 16}{ENTRY}"
+"""Other files of the folder are not the store's."""
 _BUDGET = "budget.json"
 _DAY_S = 86400
 _LONGEST = 100
@@ -173,7 +175,7 @@ class Store:
     def _count(self) -> int:
         """Return the bytes of all entries; an upload may remove some meanwhile."""
         found = 0
-        for path in self._folder.glob("*" + ENTRY):
+        for path in self._folder.glob(ENTRIES):
             with suppress(FileNotFoundError):
                 found += path.stat().st_size
         return found

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from mqinfer.edge_agent.collecting.store import ENTRY, UNFINISHED, sync
+from mqinfer.edge_agent.collecting.store import ENTRIES, UNFINISHED, sync
 from mqinfer.edge_agent.output_files import lock, writing
 from mqinfer.models.repository.remote import Remote
 from mqinfer.protocol.errors import ConfigError
@@ -39,7 +39,7 @@ def upload(folder: Path, url: str) -> Iterator[bool]:
         raise ConfigError(f"{folder} is no folder; name that of --collect")
     is_folder = url.startswith(_FILE) or "://" not in url
     target = _Folder(Path(url.removeprefix(_FILE)), folder) if is_folder else Remote(url)
-    for path in sorted(folder.glob("*" + ENTRY)):
+    for path in sorted(folder.glob(ENTRIES)):
         with writing(path), os.fdopen(lock(path), "rb") as source:
             if is_new := not target.has(path.name):
                 target.upload(path.name, source)
