@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
-from mqinfer.protocol.control import Operation
+from mqinfer.protocol.control import OF_EDGES, Operation
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.topics import CONTROL, ENTITIES, EVERY_SERVER, Topics, check_name, entity_topic, is_name
 
@@ -128,7 +128,7 @@ def _vehicle(name: str, root: str, subs: Sequence[str], homeassistant: bool) -> 
 
 def _driving(name: str, root: str) -> Iterator[str]:
     yield from _asking(name, root)
-    yield f"read {root}/{CONTROL}/{name}/+/{Operation.CASCADE}"
+    yield from (f"read {root}/{CONTROL}/{name}/+/{each}" for each in OF_EDGES)
     yield f"write {root}/clients/{name}/{CONTROL}/+"
     yield f"write {root}/clients/{name}/preview/+"
     yield f"readwrite {root}/answers/+/{name}/+"
@@ -205,7 +205,7 @@ def _bridge(_: str, root: str) -> Iterator[str]:
     yield f"read {root}/clients/+/preview/+"
     yield f"read {root}/clients/+/{CONTROL}/+"
     yield f"read {root}/{CONTROL}/+/+/+/#"
-    yield f"write {root}/{CONTROL}/+/+/{Operation.CASCADE}"
+    yield from (f"write {root}/{CONTROL}/+/+/{each}" for each in OF_EDGES)
     yield f"readwrite {root}/workers/+/state"
     yield f"readwrite {root}/{CONTROL}/+/state"
     yield f"readwrite {root}/models/+/card"
@@ -220,7 +220,7 @@ def _site(_: str, root: str) -> Iterator[str]:
     yield f"write {root}/clients/+/preview/+"
     yield f"write {root}/clients/+/{CONTROL}/+"
     yield f"write {root}/{CONTROL}/+/+/+/#"
-    yield f"read {root}/{CONTROL}/+/+/{Operation.CASCADE}"
+    yield from (f"read {root}/{CONTROL}/+/+/{each}" for each in OF_EDGES)
     yield f"readwrite {root}/clients/+/state"
     yield f"read {root}/workers/+/state"
     yield f"read {root}/{CONTROL}/+/state"

@@ -26,6 +26,15 @@ def local_address() -> BrokerAddress:
     return BrokerAddress.parse(f"memory://local-{token_hex(4)}")
 
 
+def versions_of(models: Sequence[str]) -> dict[str, list[str | None]]:
+    """Return the versions that are asked for by name, None for the default one, of `name` and `name/version`."""
+    found: dict[str, list[str | None]] = {}
+    for each in models:
+        name, _, version = each.partition("/")
+        found.setdefault(name, []).append(version or None)
+    return found
+
+
 @contextmanager
 def local_versions(
     repository: Path,

@@ -83,7 +83,7 @@ def add_edge(requester: Requester, runs: Sequence[ModelRun], samples: Samples) -
     """
     add_client(samples, requester)
     for run in list(runs):
-        model = run.settings.options.model
+        model = run.name
         count, oldest_s = run.waiting()
         samples.gauge("edge_pending_frames", "Frames that were read and have no outcome.", count, model=model)
         text = "Age of the oldest of these frames."

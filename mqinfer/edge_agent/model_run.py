@@ -18,7 +18,8 @@ from mqinfer.client.watching.absence import RETAINED_S, Absence
 from mqinfer.codecs import available_encodings
 from mqinfer.edge_agent.cascade.building import make_cascade
 from mqinfer.edge_agent.cascade.cascade import Cascade
-from mqinfer.edge_agent.cascade.control import CascadeControl
+from mqinfer.edge_agent.collecting.collector import Collector
+from mqinfer.edge_agent.control import EdgeControl
 from mqinfer.edge_agent.frames.encoding import AUTO
 from mqinfer.edge_agent.preparing.choices import check_alone, choose_contracts, choose_encoding, choose_output_encoding
 from mqinfer.edge_agent.preparing.points import PointsPreparer
@@ -39,6 +40,7 @@ from mqinfer.edge_agent.sinks.sink import Earlier, Sink
 from mqinfer.edge_agent.spooling.before_card import BeforeCard, wait_for
 from mqinfer.edge_agent.spooling.spool import Spool
 from mqinfer.protocol.card import ImageContract, ModelCard
+from mqinfer.protocol.control import Operation
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, MqinferError, SourceError
 from mqinfer.protocol.states import StreamState
 from mqinfer.protocol.types import Outcome
@@ -46,8 +48,8 @@ from mqinfer.protocol.types import Outcome
 log = logging.getLogger("mqinfer.edge_agent")
 # fmt: off
 _NO_MATTER = (
-    "card_timeout", "is_service", "loop", "options", "outputs", "policy", "preparing", "preview_rate", "rate",
-    "source", "spool", "timeout", "window",
+    "card_timeout", "collect", "is_service", "loop", "options", "outputs", "policy", "preparing", "preview_rate",
+    "rate", "source", "spool", "timeout", "window",
 )
 # fmt: on
 """Settings that a result does not depend on."""
@@ -66,6 +68,7 @@ class SessionParts:
         pacer: Holds the frames back until they are due.
         reading: Returns what became of frames before they were sent.
         observe: Makes a further sink for a model from its settings and its card; None for none.
+        collector: Keeps the frames that matter; None to keep none.
     """
 
     requester: Requester
@@ -76,23 +79,25 @@ class SessionParts:
     pacer: Pacer
     reading: Callable[[], Reading] = Reading
     observe: Callable[[ReplaySettings, ModelCard], Sink] | None = None
+    collector: Collector | None = None
 
 
 class ModelRun:
     """Sends frames to one model. `prepare`, `run` and `report` in this order, then `close`."""
 
-    def __init__(self, settings: ReplaySettings, site: SessionParts) -> None:
+    def __init__(self, settings: ReplaySettings, site: SessionParts, name: str) -> None:
         """Open the spool, if there is one.
 
         Args:
             settings: The model and how frames are sent; its folders are this model's own.
             site: What it shares with the other models.
+            name: Its name among them: the model's, or `model/version`.
 
         Raises:
             ConfigError: The spool can't be used.
         """
         self.statistics = ReplayStatistics()
-        self.settings = settings
+        self.settings, self.name = settings, name
         self._site = site
         self._resources = ExitStack()
         self._spool: Spool | None = None
@@ -192,12 +197,14 @@ class ModelRun:
         site = self._site
         if site.observe is not None:
             self._sinks.add(site.observe(settings, card))
+        if site.collector is not None:
+            self._sinks.add(site.collector.sink(settings.cascade))
         if set(ON_LINK) & set(settings.outputs.sinks):
             self._answers = self._make_answers(card)
             self._sinks.add(self._answers)
         self._publish_to_ros(card)
         is_published = not set(WITHOUT_FILES).isdisjoint(settings.outputs.sinks)
-        has_sink = settings.outputs.folder is not None or site.observe is not None or is_published
+        has_sink = bool(settings.outputs.folder or site.observe or site.collector) or is_published
         self._replay = Replay(
             site.requester,
             preparer,
@@ -245,7 +252,9 @@ class ModelRun:
             return None
         made = make_cascade(settings.cascade, card, preparer, site.shelf, settings.options, site.requester)
         self._resources.enter_context(closing(made))
-        self._resources.enter_context(closing(CascadeControl(made, site.requester)))
+        self._resources.enter_context(
+            closing(EdgeControl(site.requester, Operation.CASCADE, made.answer, slow="version"))
+        )
         return made
 
     def _open(self, output: Path, options: ReplayOptions, card: ModelCard) -> None:
@@ -352,6 +361,7 @@ class ModelRun:
             reading=replace(self._site.reading(), points=self._points),
             previews=None if options.preview_rate is None else self._previews.total,
             answers=None if self._answers is None else self._answers.counts,
+            collected=None if self._site.collector is None else self._site.collector.counts,
         )
 
     def _ending(self, snapshot: Snapshot) -> tuple[Ending, MqinferError | None]:

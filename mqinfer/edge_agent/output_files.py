@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -38,6 +40,21 @@ def writing(path: Path) -> Iterator[None]:
         raise ConfigError(
             f"cannot write {path}: {error.strerror or error}; choose another place, or make room there"
         ) from error
+
+
+def lock(path: Path) -> int:
+    """Lock a file or a folder that is there for this process, until the descriptor is closed that it returns.
+
+    Raises:
+        OSError: It can't be opened, or another process has locked it.
+    """
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise OSError("locked by another process") from None
+    return handle
 
 
 def set_aside(

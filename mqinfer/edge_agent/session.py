@@ -19,6 +19,8 @@ from mqinfer.bags.sources import open_sources
 from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.requester import Requester
 from mqinfer.client.window import Policy
+from mqinfer.edge_agent.collecting.collector import Collector
+from mqinfer.edge_agent.control import EdgeControl
 from mqinfer.edge_agent.frames.by_source import check_sources
 from mqinfer.edge_agent.model_run import ModelRun, SessionParts
 from mqinfer.edge_agent.redaction import RedactedSource, Redactor
@@ -27,6 +29,7 @@ from mqinfer.edge_agent.reporting.report import Reading, RunExtent, SessionRepor
 from mqinfer.edge_agent.settings import ReplaySettings, SourceSettings
 from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.control import Operation
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, LinkError
 
 _AHEAD = 4
@@ -184,17 +187,21 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
         shelf = LiveRegistry(requester)
         filled = sum(stream.count != 0 for stream in streams)
         pacer = Pacer(_rate(settings), wait=stop.wait)
-        site = SessionParts(requester, shelf, broker, stop, max(filled, 1), pacer, reading, observe)
-        is_one = len(models) == 1
-        runs = [stack.enter_context(closing(ModelRun(settings.of_model(each, is_one=is_one), site))) for each in models]
-        on_runs(runs)
-        with nullcontext() if connect is None else _connecting(connect, requester, stop):
-            for run in runs:
-                run.prepare(_patience(settings, requester))
-            shown = [(run.statistics, _goal(run, streams)) for run in runs]
-            with progress(shown, console):
-                done = min(run.done.count for run in runs)
-                _run_all(runs, replay(source, pacer, loop=settings.source.loop, is_stopped=stop.is_set, skipped=done))
+        with _collector(settings, len(models), requester) as collector:
+            site = SessionParts(requester, shelf, broker, stop, max(filled, 1), pacer, reading, observe, collector)
+            is_one = len(models) == 1
+            made = (ModelRun(settings.of_model(each, is_one=is_one), site, each) for each in models)
+            runs = [stack.enter_context(closing(each)) for each in made]
+            on_runs(runs)
+            with nullcontext() if connect is None else _connecting(connect, requester, stop):
+                for run in runs:
+                    run.prepare(_patience(settings, requester))
+                shown = [(run.statistics, _goal(run, streams)) for run in runs]
+                with progress(shown, console):
+                    done, is_stopped = min(run.done.count for run in runs), stop.is_set
+                    _run_all(
+                        runs, replay(source, pacer, loop=settings.source.loop, is_stopped=is_stopped, skipped=done)
+                    )
         return [run.report() for run in runs]
 
 
@@ -301,6 +308,18 @@ def _redactor(model: Path | None) -> Iterator[Redactor | None]:
         return
     with closing(Redactor(model)) as redactor:
         yield redactor
+
+
+@contextmanager
+def _collector(settings: ReplaySettings, models: int, requester: Requester) -> Iterator[Collector | None]:
+    """Open the folder of collected frames, if there is one, and take calls for it."""
+    if settings.collect is None:
+        yield None
+        return
+    with ExitStack() as stack:
+        made = stack.enter_context(closing(Collector(settings.collect, models)))
+        stack.enter_context(closing(EdgeControl(requester, Operation.COLLECT, made.answer)))
+        yield made
 
 
 def _join(

@@ -10,6 +10,7 @@ from mqinfer.bags.joining import PREVIOUS, Join
 from mqinfer.bags.live.camera import without_login
 from mqinfer.bags.sources import is_live
 from mqinfer.client.window import Policy
+from mqinfer.edge_agent.collecting.collector import CollectSettings
 from mqinfer.edge_agent.frames.by_source import Priorities
 from mqinfer.edge_agent.preparing.framing import BitDepths, Framing
 from mqinfer.edge_agent.preparing.quality_ladder import QualityBounds
@@ -157,6 +158,7 @@ class ReplaySettings:
         outputs: The files of results.
         spool: Keeps frames while there is no connection; None lets the reader wait.
         cascade: Answers frames on the edge where it can; None to send all of them.
+        collect: Keeps the frames that matter as they were read; None to keep none.
     """
 
     source: SourceSettings
@@ -165,6 +167,7 @@ class ReplaySettings:
     outputs: OutputSettings = field(default_factory=OutputSettings)
     spool: SpoolSettings | None = None
     cascade: CascadeSettings | None = None
+    collect: CollectSettings | None = None
 
     def describe(self) -> dict[str, object]:
         """Return what a report shows of them, by name; what is not set is left out."""
@@ -185,6 +188,7 @@ class ReplaySettings:
             "previews a second": options.preview_rate,
             "output": self.outputs.folder,
             "spool": self.spool and self.spool.folder,
+            "collect": self.collect and self.collect.folder,
         }
         return {name: value for name, value in shown.items() if value not in {None, ""}}
 

@@ -26,7 +26,7 @@ from mqinfer.protocol.types import Buffer, Count, Outcome
 
 
 class Operation(StrEnum):
-    """Operations of a server, and the one of an edge; the values are their paths."""
+    """Operations of a server, and those of an edge, `OF_EDGES`; the values are their paths."""
 
     SERVER = "server"
     LIVE = "health/live"
@@ -46,8 +46,13 @@ class Operation(StrEnum):
     REPLY = "reply"
     """The reply to an earlier call of the same client, by its Correlation Data, where that may have been lost."""
     CASCADE = "cascade"
-    """Operation of an edge, not of a server: the settings of its cascade, and changes to them."""
+    """The settings of an edge's cascade, and changes to them."""
+    COLLECT = "collect"
+    """What an edge has collected, and orders to collect the next frames."""
 
+
+OF_EDGES = (Operation.CASCADE, Operation.COLLECT)
+"""Operations of an edge, not of a server."""
 
 CHANGES = frozenset(
     {

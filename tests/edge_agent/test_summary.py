@@ -37,7 +37,7 @@ COUNTERS = {
 }
 FACTS = {
     "streams",
-    *("clocks", "missed", "answers", "previews", "points", "redacted"),
+    *("clocks", "missed", "answers", "previews", "points", "redacted", "collected"),
     "model",
     "version",
     "model_hash",

@@ -92,6 +92,21 @@ def test_a_cascade_is_trained_calibrated_and_replayed(street: Path, tmp_path: Pa
     assert {each["stage"] for each in bare} == {"worker"}
 
 
+@pytest.mark.slow
+def test_a_small_model_learns_from_collected_frames(
+    street: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of `--collect` is a recording: here of a frame a second."""
+    words = ["replay", str(street / "frames"), "--model", "watcher", "--local", "--collect", str(tmp_path / "kept")]
+    words += ["--collect-rate", "3600", "--repository", str(street / "models")]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    monkeypatch.setattr(training, "_STEPS", 50)
+    frames = ["--frames", str(TRAINED + CALIBRATED + KEPT), "--small", "learnt"]
+    assert "right on frames that were kept back" in run(street, "train", *frames, source=str(tmp_path / "kept"))
+    notes = json.loads((street / "models" / "learnt" / "1" / "training.json").read_text())
+    assert notes["frames"] == (TRAINED + CALIBRATED + KEPT) // 10
+
+
 def replayed(street: Path, cascade: Path) -> list[dict[str, Any]]:
     """Replay all frames through a cascade, and return its results."""
     output = cascade.with_suffix("")

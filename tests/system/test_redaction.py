@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from rich.console import Console
 
+from mqinfer.bags.sources import open_source
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
 from mqinfer.client.connection import connect, random_name
+from mqinfer.edge_agent.collecting.collector import CollectSettings
 from mqinfer.edge_agent.redaction import FAILED, GREY, LEAST_MARGIN, NOT_DECODED
 from mqinfer.edge_agent.reporting.report import Ending, SessionReport, summary
 from mqinfer.edge_agent.session import run_sessions
@@ -193,6 +195,23 @@ def test_no_pixel_of_a_box_is_kept_on_the_disk(
         kept.append([path.read_bytes() for path in sorted(spool.glob("*.frame"))])
     assert len(kept[0]) == FRAMES
     assert kept[0] == kept[1]
+
+
+def test_a_collected_frame_is_redacted(broker_url: str, topics: Topics, detector: Path, tmp_path: Path) -> None:
+    """What is kept of two recordings that differ in the boxes alone has the same pixels."""
+    kept = []
+    for seed in (1, 2):
+        collect = CollectSettings(tmp_path / f"kept-{seed}", rates={"": 1})
+        report = run(broker_url, topics, recording(tmp_path / f"in-{seed}", seed), redact=detector, collect=collect)
+        assert report.collected is not None
+        assert report.collected.frames == 1
+        with closing(open_source(str(collect.folder))) as source:
+            (frame,) = source.frames()
+        kept.append(bytes(frame.image.data))
+    assert kept[0] == kept[1]
+    pixels = np.frombuffer(kept[0], np.uint8).reshape(HEIGHT, WIDTH, 3)
+    assert (pixels[square(0)] == GREY).all()
+    assert not (pixels == GREY).all()
 
 
 def failing_detector(repository: Path) -> Path:

@@ -18,6 +18,7 @@ from mqinfer.broker.bridge.far_workers import KEPT_S, FarWorkers, MakeLink
 from mqinfer.broker.bridge.own_states import OwnStates
 from mqinfer.broker.link import Link, Message, MessageHandler, ReasonCode
 from mqinfer.protocol.card import read_card
+from mqinfer.protocol.control import OF_EDGES
 from mqinfer.protocol.errors import (
     BrokerUnreachable,
     LinkError,
@@ -143,7 +144,8 @@ class Bridge:
         far.subscribe(topics.worker_state.filter(), partial(hear[_FAR], self._on_far_worker))
         for each in (topics.cancel, topics.previews, topics.edge_reply):
             near.subscribe(each.filter(), self.to_far.carry, share=self._site)
-        far.subscribe(topics.control.filter(path="cascade"), self.to_near.carry, share=self._site)
+        for operation in OF_EDGES:
+            far.subscribe(topics.control.filter(path=operation), self.to_near.carry, share=self._site)
 
     # Handlers of messages, on the links' threads
 

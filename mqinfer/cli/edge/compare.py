@@ -12,7 +12,7 @@ import typer
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.edge.running import failed_load
 from mqinfer.cli.exit_codes import ExitCode, exit_code, print_error
-from mqinfer.cli.local import local_address, local_versions
+from mqinfer.cli.local import local_address, local_versions, versions_of
 from mqinfer.cli.options import ConnectionOptions, plain_console, table_console, with_connection
 from mqinfer.client.connection import connect, default_name
 from mqinfer.client.options import ClientOptions
@@ -123,7 +123,7 @@ def compare(
                 worst=worst,
             )
         except ModelNotFound as error:
-            raise (None if local else failed_load(requester, list(_versions(models)))) or error from None
+            raise (None if local else failed_load(requester, models)) or error from None
     raise typer.Exit(_report(found))
 
 
@@ -141,17 +141,8 @@ def _checked(model: Sequence[str], truth: str | None, min_score: float | None) -
     return models
 
 
-def _versions(models: Sequence[str]) -> dict[str, list[str | None]]:
-    """Return the versions to compare by name; None for the default one."""
-    found: dict[str, list[str | None]] = {}
-    for each in models:
-        name, _, version = each.partition("/")
-        found.setdefault(name, []).append(version or None)
-    return found
-
-
 def _serve(stack: ExitStack, repository: Path, models: Sequence[str], address: BrokerAddress, topics: Topics) -> None:
-    for name, versions in _versions(models).items():
+    for name, versions in versions_of(models).items():
         stack.enter_context(local_versions(repository, name, versions, address, topics))
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.edge.sending import Sending
 from mqinfer.cli.exit_codes import ExitCode, exit_code, print_error
-from mqinfer.cli.local import local_address, local_versions
+from mqinfer.cli.local import local_address, local_versions, versions_of
 from mqinfer.cli.options import ConnectionOptions, plain_console, table_console
 from mqinfer.client.announcer import ClientAnnouncer
 from mqinfer.client.connection import Unconnected, default_name
@@ -150,17 +150,18 @@ def _local_workers(
     """Yield the workers that run in this process; none without a repository."""
     if repository is None:
         return
-    served = [(each, settings.options.version) for each in models]
+    version = settings.options.version
+    served = [(name, [each or version for each in versions]) for name, versions in versions_of(models).items()]
     small = None if settings.cascade is None else settings.cascade.small
     if small and small.placement is RunsAt.CLOUD:
-        served.append((small.model, small.version))
-    for model, version in served:
-        yield local_versions(repository, model, [version], address, topics, tracer)
+        served.append((small.model, [small.version]))
+    for model, wanted in served:
+        yield local_versions(repository, model, wanted, address, topics, tracer)
 
 
 def failed_load(requester: Requester, models: Sequence[str]) -> ModelNotLoadable | None:
     """Return why a server could not load one of the models; None if no server says so to this client."""
-    reasons = Absence(requester).reasons(models)
+    reasons = Absence(requester).reasons(versions_of(models))
     return ModelNotLoadable(reasons) if reasons else None
 
 
@@ -192,7 +193,7 @@ def _write_page(
 def _print_report(console: Console, report: SessionReport, *, is_titled: bool) -> None:
     snapshot = report.snapshot
     if is_titled:
-        _print(console, report.model)
+        _print(console, f"{report.model} {report.version}".rstrip())
     if is_json():
         log.info("%s", plain_line(snapshot, RunExtent()), extra={"summary": summary(report)})
     else:

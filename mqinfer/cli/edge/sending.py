@@ -13,7 +13,8 @@ import typer
 from mqinfer.bags.joining import Join
 from mqinfer.cli.options import MetricsBind, MetricsPort, OtlpEndpoint, TakeOver, with_group
 from mqinfer.client.window import Policy
-from mqinfer.edge_agent.frames.by_source import Priorities
+from mqinfer.edge_agent.collecting.collector import CollectSettings
+from mqinfer.edge_agent.frames.by_source import Priorities, read_by_source, whole_number
 from mqinfer.edge_agent.preparing.framing import BitDepths, Framing
 from mqinfer.edge_agent.preparing.quality_ladder import QualityBounds
 from mqinfer.edge_agent.previews import check_rate
@@ -44,7 +45,9 @@ class ModelOptions:
 
     model: Annotated[
         list[str] | None,
-        typer.Option(help="Name of the model; may be repeated: the source is read once for all of them."),
+        typer.Option(
+            help="Name of the model, or NAME/VERSION; may be repeated: the source is read once for all of them."
+        ),
     ] = None
     cascade: Annotated[
         Path | None,
@@ -270,6 +273,44 @@ class SpoolOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class CollectOptions:
+    """The frames that are kept on this machine since they matter."""
+
+    collect: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder that keeps frames as they were read, with their results: those that a cascade's small model "
+            "was not sure of, that failed, on which several models disagree, and that `mqinfer collect ask` asked for."
+        ),
+    ] = None
+    collect_mb: Annotated[int, typer.Option(help="Bound of that folder, in megabytes.", min=1)] = 4096
+    collect_day_mb: Annotated[int, typer.Option(help="Bound of what it takes in a day, in megabytes.", min=1)] = 1024
+    collect_rate: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Keep samples, too: so many frames an hour in which a class was found, car=10, or any frames, 10; "
+            "may be repeated."
+        ),
+    ] = None
+
+    def settings(self) -> CollectSettings | None:
+        """Return it as a run takes it; None without one.
+
+        Raises:
+            ConfigError: A rate is wrong, or there is no folder.
+        """
+        expected = "samples an hour, 1 to 3600, such as 10 or car=10"
+        any_rate, rates = read_by_source("--collect-rate", self.collect_rate or (), whole_number(1, 3600), expected)
+        if self.collect is None:
+            if self.collect_rate:
+                raise ConfigError("--collect-rate is of the frames that --collect keeps; name its folder")
+            return None
+        if any_rate:
+            rates[""] = any_rate
+        return CollectSettings(self.collect, self.collect_mb * 10**6, self.collect_day_mb * 10**6, rates)
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessOptions:
     """The process: its name on the broker, its metrics and its spans."""
 
@@ -290,6 +331,7 @@ class Sending:
         preparing: What a request carries, and what its result.
         outputs: The files that a run leaves.
         spool: The store for frames while there is no connection.
+        collect: The frames that are kept since they matter.
         process: The name on the broker, metrics and spans.
     """
 
@@ -299,6 +341,7 @@ class Sending:
     preparing: PreparingOptions
     outputs: OutputOptions
     spool: SpoolOptions
+    collect: CollectOptions
     process: ProcessOptions
 
 
@@ -335,6 +378,7 @@ def make_settings(sending: Sending, source: SourceSettings, *, resumes: bool = F
         ),
         sending.spool.settings(),
         cascade,
+        sending.collect.settings(),
     )
 
 
@@ -363,9 +407,10 @@ def _model(chosen: ModelOptions) -> tuple[str, str | None]:
         raise ConfigError("which model? Give --model NAME, or --cascade FILE, which names its models")
     if version and len(models) > 1:
         raise ConfigError("--version is of one model; with several --model leave it out, or replay them one by one")
-    if versioned := next((each for each in models if "/" in each), None):
-        raise ConfigError(f"--model {versioned}: name a version by --version; only mqinfer compare takes NAME/VERSION")
-    return models[0], version
+    name, _, own = models[0].partition("/")
+    if version and own:
+        raise ConfigError(f"--model {models[0]} names a version; leave out --version")
+    return name, own or version if len(models) == 1 else None
 
 
 def _read_cascade(sending: Sending, *, resumes: bool) -> CascadeSettings | None:

@@ -19,7 +19,7 @@ from mqinfer.client.connection import address_of, default_name, read_environment
 from mqinfer.client.control.question import ControlReply, Question, check_replies
 from mqinfer.client.options import check_timeout
 from mqinfer.client.result import Ignored
-from mqinfer.protocol.control import Call, Operation
+from mqinfer.protocol.control import OF_EDGES, Call, Operation
 from mqinfer.protocol.errors import LinkError, MqinferError, NoWorker
 from mqinfer.protocol.states import ServerState, ServerStatus, read_server_state
 from mqinfer.protocol.topics import DEFAULT_ROOT, Topics, check_name
@@ -125,7 +125,7 @@ class ControlClient(WithBlock):
         Args:
             call: What the servers do.
             body: The call's JSON.
-            server: Name of the server, or of the edge for `Operation.CASCADE`; None for all servers.
+            server: Name of the server, or of the edge for `OF_EDGES`; None for all servers.
             timeout: In seconds; a server that has not replied by then is among the replies with an error.
 
         Returns:
@@ -161,7 +161,7 @@ class ControlClient(WithBlock):
     @contextmanager
     def _listening(self, call: Call, server: str | None) -> Iterator[None]:
         """Receive the replies of an edge, which are published below its own name, while the body runs."""
-        if call.operation is not Operation.CASCADE or server is None:
+        if call.operation not in OF_EDGES or server is None:
             yield
             return
         replies = self._topics.edge_reply.filter(client=server)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.client.options import NAME_HINT
-from mqinfer.protocol.control import BEHALF, CHANGES, Call, Operation
+from mqinfer.protocol.control import BEHALF, CHANGES, OF_EDGES, Call, Operation
 from mqinfer.protocol.decoding import parse_json, write_json
 from mqinfer.protocol.errors import (
     BadEnvelope,
@@ -97,7 +97,7 @@ class Question:
 
     def reply_topic(self, topics: Topics, client: str, call: Call) -> str:
         """Return where the reply goes: to the client that asks, or below the name of the edge that answers."""
-        if call.operation is Operation.CASCADE and self._server is not None:
+        if call.operation in OF_EDGES and self._server is not None:
             return topics.edge_reply(self._server, self.request.hex())
         return topics.control_result(client, self.request.hex())
 

@@ -100,8 +100,10 @@ class Management:
                 return _then(self._supervisor.statistics(), lambda found: statistics_record(found, call))
             case Operation.DRAIN | Operation.UNDRAIN:
                 return self._drain(call.worker, on=call.operation is Operation.DRAIN)
-            case Operation.CASCADE:
-                raise BadTopic("this is a server, and cascades are run by edges; ask `mqinfer replay` by its --name")
+            case Operation.CASCADE | Operation.COLLECT:
+                raise BadTopic(
+                    f"this is a server, and {call.operation} is of edges; ask `mqinfer replay` by its --name"
+                )
         return _done(self._reply_at_once(call, body))
 
     @property

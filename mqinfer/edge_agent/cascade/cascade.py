@@ -37,7 +37,7 @@ from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.judging.detector import Detector, read_picture
 from mqinfer.judging.results import ResultMaker, reused
-from mqinfer.judging.settings import CascadeSettings, with_changes
+from mqinfer.judging.settings import CascadeSettings, to_record, with_changes
 from mqinfer.judging.thumbnail import Thumbnail, thumbnail
 from mqinfer.logs import log_once
 from mqinfer.protocol.errors import Cancelled, MqinferError, Superseded
@@ -140,6 +140,16 @@ class Cascade:
             self._now = replace(self._now, settings=settings)
         log.info("cascade: %s", ", ".join(f"{key} = {value}" for key, value in changes.items()))
         return settings
+
+    def answer(self, changes: Mapping[str, object]) -> dict[str, object]:
+        """Return what a control call gets: the settings, after these changes, and which small model runs here.
+
+        Raises:
+            MqinferError: As of `change`.
+        """
+        settings = self.change(changes) if changes else self.settings
+        runs = self.runs
+        return {**to_record(settings), **({"runs": runs} if runs else {})}
 
     def start(self, settle: Settle) -> None:
         """Start the stages behind."""

@@ -19,6 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from mqinfer.edge_agent.collecting.collector import Collected
 from mqinfer.edge_agent.frames.published import PublishedCounts
 from mqinfer.edge_agent.frames.times import Offset
 from mqinfer.edge_agent.output_files import set_aside, writing
@@ -94,6 +95,7 @@ class SessionReport:
         reading: What became of frames before they were sent.
         previews: Previews that were published and dropped; None where none were asked for.
         answers: The same of answers in words, of the sink `mqtt`.
+        collected: Frames of all models of the run that were kept since they matter; None where none are.
     """
 
     snapshot: Snapshot
@@ -111,6 +113,7 @@ class SessionReport:
     reading: Reading = Reading()
     previews: PublishedCounts | None = None
     answers: PublishedCounts | None = None
+    collected: Collected | None = None
 
     @property
     def reason(self) -> str:
@@ -142,6 +145,7 @@ def summary(run: SessionReport) -> dict[str, object]:
         "answers": run.answers and asdict(run.answers),
         "points": _by_topic(run.reading.points) or None,
         "redacted": run.reading.redacted and asdict(run.reading.redacted),
+        "collected": run.collected and asdict(run.collected),
         "clocks": {worker: _clock(offset) for worker, offset in run.clocks.items()},
     }
 
@@ -271,6 +275,10 @@ def published_words(run: SessionReport) -> dict[str, str]:
         words[f"points of {printable(topic)}"] = ", ".join(f"{count} {what}" for what, count in counts.items())
     if redacted := run.reading.redacted:
         words["redacted"] = f"{redacted.boxes} boxes in {redacted.frames} frames"
+    if collected := run.collected:
+        kept = [f"{count} {why}" for why, count in collected.kept.items()]
+        dropped = [f"{count} not kept ({why})" for why, count in collected.dropped.items()]
+        words["collected"] = ", ".join([f"{collected.frames} frames", *kept, *dropped])
     return words
 
 

@@ -14,7 +14,6 @@ or written now, for want of descriptors or memory, or since the disk does not an
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import logging
 import os
@@ -32,6 +31,7 @@ from msgspec import MsgspecError, convert, to_builtins
 from mqinfer.bags.frame import Frame
 from mqinfer.broker.packets import buffer_size
 from mqinfer.edge_agent.frames.table import PreparedFrame, capture_of
+from mqinfer.edge_agent.output_files import lock
 from mqinfer.images.picture import CameraInfo
 from mqinfer.images.placement import Placement
 from mqinfer.logs import is_logged
@@ -150,7 +150,7 @@ class Spool:
         self._last = 0
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            self._handle = lock(folder)
             try:
                 self._open()
             except BaseException:
@@ -163,10 +163,6 @@ class Spool:
         self._left = self._last
 
     def _open(self) -> None:
-        try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held until the end
-        except BlockingIOError:
-            raise OSError("locked by another process") from None
         if not os.access(self._folder, os.W_OK | os.X_OK):
             raise OSError("no permission to write there")
         for path in self._folder.iterdir():  # unlike glob() it raises where it can't read

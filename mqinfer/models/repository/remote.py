@@ -42,10 +42,10 @@ class Remote:
         parts = urlsplit(url)
         if parts.scheme not in _EXTRAS:
             known = ", ".join(f"{scheme}://" for scheme in _EXTRAS)
-            raise ConfigError(f"repository {parts.scheme}://…: expected a folder, or an address of {known}")
+            raise ConfigError(f"address {parts.scheme}://…: expected a folder, or one of {known}")
         if "@" in parts.netloc or parts.query or parts.fragment:
             raise ConfigError(
-                f"repository {parts.scheme}://{parts.hostname}: an address with credentials, ? or #; "
+                f"address {parts.scheme}://{parts.hostname}: it has credentials, ? or #; "
                 "set credentials in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             )
         self.url = url.rstrip("/")
@@ -56,7 +56,7 @@ class Remote:
         except ImportError as error:
             raise missing_extra(_PACKAGES.get(extra, extra), extra) from error
         except Exception as error:  # whatever a library raises for an environment without credentials
-            raise ConfigError(f"repository {self.url}: {_said(error)}") from error
+            raise ConfigError(f"address {self.url}: {_said(error)}") from error
 
     def _options(self, scheme: str) -> dict[str, Any]:
         if scheme == "file":
@@ -137,6 +137,17 @@ class Remote:
                 shutil.copyfileobj(source, file, _PIECE)
         except Exception as error:  # each library has its own errors
             raise ModelNotLoadable(f"{self.url}/{name}: can't be written: {_said(error)}") from error
+
+    def has(self, name: str) -> bool:
+        """Return whether there is such a file.
+
+        Raises:
+            ModelNotLoadable: The address can't be read.
+        """
+        try:
+            return bool(self._files.exists(f"{self.url}/{name}"))
+        except Exception as error:  # each library has its own errors
+            raise ModelNotLoadable(f"{self.url}/{name}: {_said(error)}") from error
 
     def remove(self, name: str) -> None:
         """Delete a file that the manifest does not have any more; one that stays is of no harm."""

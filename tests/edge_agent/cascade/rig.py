@@ -22,7 +22,7 @@ from mqinfer.client.window import Policy
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.edge_agent.cascade.building import make_cascade
 from mqinfer.edge_agent.cascade.cascade import Cascade
-from mqinfer.edge_agent.cascade.control import CascadeControl
+from mqinfer.edge_agent.control import EdgeControl
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
@@ -33,6 +33,7 @@ from mqinfer.judging.settings import CascadeSettings, DifferenceDetector, Refere
 from mqinfer.models.backend import Backend
 from mqinfer.models.loading import LoadedModel, load_model
 from mqinfer.models.repository import Repository
+from mqinfer.protocol.control import Operation
 from mqinfer.protocol.datatypes import Array
 from tests.edge_agent.kept import Kept
 from tests.patience import wait_until
@@ -139,7 +140,8 @@ class Rig:
             Replay(self.requester, preparer, options, statistics, kept).run(noted())
         else:
             made = make_cascade(settings, card, preparer, shelf, options, self.requester)
-            with closing(made) as self.cascade, closing(CascadeControl(made, self.requester)):
+            control = EdgeControl(self.requester, Operation.CASCADE, made.answer, slow="version")
+            with closing(made) as self.cascade, closing(control):
                 stages: dict[str, Any] = {"cascade": self.cascade, "spool": spool}
                 self.replay = Replay(self.requester, preparer, options, statistics, kept, **stages)
                 self.replay.run(noted())
