@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 from rosbags.highlevel import AnyReader
+from rosbags.typesys import Stores, get_typestore
 
 from mqinfer.bags.frame import Frame
-from mqinfer.bags.sources import open_source
+from mqinfer.bags.sources import open_source, open_sources
 from mqinfer.client.connection import connect
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
@@ -39,6 +40,7 @@ from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.header import FALLBACK
 from mqinfer.protocol.types import ErrorInfo, Outcome, Stage
+from tests.bags.point_messages import cloud, field, imu
 from tests.commands import run_main
 from tests.edge_agent.test_sinks_mqtt import BOXES, FINDINGS, SCHEMA, view
 from tests.settings import settings_of
@@ -48,6 +50,7 @@ SIZE = 3 * HEIGHT * WIDTH
 ROOM = (64 << 10) + SIZE
 """Bytes that have to be free for a frame: what its file may take at most, and hardly does."""
 CAMERA = CameraInfo(WIDTH, HEIGHT, "plumb_bob", (0.1,) * 5, (1.0,) * 9, (2.0,) * 9, (3.0,) * 12)
+NO_IMAGE = RawImage("", 0, 0, 0, is_bigendian=False, data=b"")
 CASCADE = CascadeSettings(Reference("yolo"), "car", small=SmallModel("is-car", 0.9, repository=Path()))
 NOTHING: dict[str, Array] = {"x": np.zeros((1, 3), np.float32)}
 CAR, ROAD = BOXES, {**BOXES, "classes": np.array([1, 1], np.int64)}
@@ -142,6 +145,33 @@ def test_a_frame_is_kept_as_it_was_read_with_its_answer(tmp_path: Path, opened: 
     assert [each["class"] for each in answer["detections"]] == ["car", "road"]
     assert answer["elements"].keys() == {"latent"}
     assert set(answer) - {"elements"} <= set(SCHEMA["properties"])
+
+
+@pytest.mark.parametrize("store", [Stores.ROS1_NOETIC, Stores.ROS2_HUMBLE])
+def test_points_beside_a_picture(tmp_path: Path, opened: Callable[..., Collector], store: Stores) -> None:
+    """A cloud and the samples of an IMU are kept as they were read, of either ROS."""
+    types: Any = get_typestore(store).types
+
+    def make(kind: str, *fields: Any) -> Any:
+        return types[kind](*fields)
+
+    data = np.arange(24, dtype=np.float32).tobytes()
+    fields = [field(name, 4 * place, 7, make=make) for place, name in enumerate("xyz")]
+    given: dict[str, tuple[Any, ...]] = {
+        "/lidar": (cloud(fields, (8, 1), (12, 96), data, 5, make=make),),
+        "/imu": (imu(1, 3, make), imu(2, 4, make)),
+    }
+    joined = tuple(replace(frame(0, topic), image=NO_IMAGE, points=points) for topic, points in given.items())
+    opened(rates={"": 1}).sink().write(replace(frame(0), joined=joined), view(NOTHING), result(NOTHING))
+    (path,) = (tmp_path / "kept").glob("*.mcap")
+    with closing(open_sources([str(path)], ("/camera/image", *given), points=True)) as source:
+        found = list(source.frames())
+    assert {each.source for each in found} == {"/camera/image", *given}
+    (kept,) = (each for each in found if each.source == "/lidar")
+    assert (kept.capture_time_ns, bytes(kept.points[0].data)) == (5, data)
+    samples = [each for each in found if each.source == "/imu"]
+    assert [each.capture_time_ns for each in samples] == [3, 4]
+    assert [each.points[0].orientation.w for each in samples] == [0.125, 0.25]
 
 
 UNSURE, SURE, ALONE, REUSED = (
