@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from mqinfer.bags.calibration import CAMERA_INFO, info_topic
 from mqinfer.bags.frame import StreamInfo
+from mqinfer.bags.points import POINT_TYPES, fields_of, size_of
 from mqinfer.bags.rosbag import PICTURE_TYPES, Rosbag, foreign_errors, growing_spans, message_type
 from mqinfer.bags.videos.packets import CODECS
 from mqinfer.bags.videos.topic import video_size
@@ -20,6 +21,8 @@ from mqinfer.protocol.errors import SourceError
 if TYPE_CHECKING:
     from rosbags.interfaces import Connection
 
+_LONGEST = 256
+"""Characters of the names of fields that are shown."""
 _FEW = 16
 """Among so many topics, the first messages of the others are sought anew after each that was found."""
 
@@ -85,7 +88,7 @@ def _ends(bag: Rosbag, connections: Sequence[Connection]) -> dict[str, int]:
 
 
 def _first_pictures(bag: Rosbag, connections: Sequence[Connection]) -> dict[str, tuple[int, tuple[str, int, int]]]:
-    """Return the times of the topics' first messages, with encoding, width and height of pictures."""
+    """Return the times of the topics' first messages, with encoding or fields, and width and height."""
     found: dict[str, tuple[int, tuple[str, int, int]]] = {}
     for connection, time, raw in _firsts(bag, connections):
         with foreign_errors(bag.path, connection.topic):
@@ -106,9 +109,14 @@ def _first_cameras(bag: Rosbag, topics: Collection[str]) -> dict[str, CameraInfo
 
 
 def _shape(bag: Rosbag, connection: Connection, raw: bytes) -> tuple[str, int, int]:
-    if message_type(connection) not in PICTURE_TYPES:
-        return "", 0, 0
-    return picture_shape(bag.image(connection, raw).image)
+    kind = message_type(connection)
+    if kind in PICTURE_TYPES:
+        return picture_shape(bag.image(connection, raw).image)
+    with suppress(SourceError):  # what else the bag has can be read all the same
+        if kind in POINT_TYPES:
+            (message,) = bag.image(connection, raw).points
+            return " ".join(fields_of(message))[:_LONGEST], *size_of(message)
+    return "", 0, 0
 
 
 def picture_shape(image: RawImage | CompressedImage) -> tuple[str, int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from mqinfer.images.picture import CameraInfo, CompressedImage, RawImage
 from mqinfer.protocol.errors import ConfigError
@@ -22,10 +22,11 @@ class Frame:
         capture_time_ns: Header stamp since the epoch, in nanoseconds.
         log_time_ns: When it was recorded, in nanoseconds; sources are merged and paced by this.
         frame_id: As in the header.
-        image: As recorded.
+        image: As recorded; empty where it has points.
         camera: Calibration of the camera, where the recording has it.
         joined: Frames of other streams that go to the model with this one, in one request.
         missed: How many frames of these streams were left out since the frame before, by source and reason.
+        points: The message of a PointCloud2 or LaserScan, or several of Imu, which `mqinfer.bags.points` reads.
     """
 
     source: str
@@ -37,21 +38,22 @@ class Frame:
     camera: CameraInfo | None = None
     joined: tuple[Frame, ...] = ()
     missed: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    points: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """One image stream of a source, for `mqinfer bag info` and the summary.
+    """One stream of a source, for `mqinfer bag info` and the summary.
 
     Attributes:
         source: Topic, file or device.
         message_type: Such as `sensor_msgs/msg/Image`.
-        encoding: Encoding of the first frame, empty if there is none.
+        encoding: Encoding of the first frame, or fields of its points; empty if there is none.
         width: Columns of the first frame.
         height: Rows of the first frame.
         count: Number of frames, or None if it is unknown (a camera).
         rate: Frames a second by the log times, or None.
-        is_image: Whether frames can be made from it.
+        is_image: Whether it has pictures.
         camera: First calibration of its camera; None if the recording has none.
         published: By how many, and with which quality of service; empty where it is no topic of a running system.
     """

@@ -4,6 +4,9 @@ Two frames go together if each is the other's nearest by capture stamp and they 
 with 0 the rule of ROS's `message_filters.TimeSynchronizer`, otherwise the purpose of its `ApproximateTimeSynchronizer`.
 The result depends on the stamps alone, not on the order in which topics take turns. Every frame that is left out is
 counted by topic and reason.
+
+Samples, such as those of an IMU, are no frames of their own: each frame of the main topic gets the last ones until its
+stamp, once a sample of that stamp or a later one shows that no more come.
 """
 
 from __future__ import annotations
@@ -14,12 +17,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from mqinfer.bags.frame import Frame, FrameSource, StreamInfo
+from mqinfer.bags.points import is_sample
 from mqinfer.protocol.errors import ConfigError, SourceError
 
 PREVIOUS = "previous"
 """In place of a topic: the frame before, of the same stream."""
 MOST_WAITING = 32
 """Frames of one topic that wait for those of the others; the oldest is left out for a newer one."""
+MOST_SAMPLES = 4096
+"""Samples of one topic that are kept."""
 NO_PARTNER = "no frame within the tolerance"
 INCOMPLETE = "not every other topic has a frame within the tolerance"
 STOPPED = "another topic stopped"
@@ -34,7 +40,8 @@ class Join:
     """Where the pictures of one request come from.
 
     Attributes:
-        topics: The main picture's first; or empty, where each frame goes with the one before it.
+        topics: The main picture's first, others of pictures, points or samples; or empty, where each frame goes with
+            the one before it.
         inputs: The model's inputs in the same order, of the frame itself and of the one before it; empty for the
             order of the model's card.
         tolerance: How far apart frames may be that go together, in seconds.
@@ -66,8 +73,8 @@ class Join:
         return cls(topics, named, tolerance)
 
     @property
-    def pictures(self) -> int:
-        """How many pictures one request has."""
+    def frames(self) -> int:
+        """How many frames one request has."""
         return len(self.topics) or 2
 
 
@@ -87,10 +94,14 @@ def _check_previous(wrong: str, topics: Sequence[str], tolerance: float) -> None
 
 @dataclass(slots=True)
 class _Topic:
-    """Frames of one topic that wait, and the stamp of the one that left last."""
+    """Frames of one topic that wait, and the stamp of the one that left last; or its last samples."""
 
     frames: deque[Frame] = field(default_factory=deque)
     before: int | None = None
+
+    @property
+    def has_samples(self) -> bool:
+        return bool(self.frames) and is_sample(self.frames[0].points)
 
     def pop(self) -> Frame:
         frame = self.frames.popleft()
@@ -123,13 +134,13 @@ class TimeJoin:
         topic = self._topics[frame.source]
         newest = topic.frames[-1].capture_time_ns if topic.frames else topic.before
         found = []
-        if newest is not None and frame.capture_time_ns <= newest:
+        if newest is not None and frame.capture_time_ns <= newest - is_sample(frame.points):  # these may be equal
             found = self.flush()
             self._topics = {name: _Topic() for name in self._topics}
             topic = self._topics[frame.source]
         topic.frames.append(frame)
         found += self._take(is_ended=False)
-        if len(topic.frames) > MOST_WAITING:
+        if len(topic.frames) > (MOST_SAMPLES if topic.has_samples else MOST_WAITING):
             self._miss(topic.pop(), STOPPED)
             found += self._take(is_ended=False)
         return found
@@ -166,6 +177,12 @@ class TimeJoin:
 
     def _partner(self, topic: _Topic, main: _Topic, *, is_ended: bool) -> tuple[Frame | None, bool]:
         """Return which frame goes with the oldest of the main topic, and whether that is known by now."""
+        if topic.has_samples:
+            last, is_known = _last_samples(topic.frames, main.frames[0].capture_time_ns)
+            return last, is_known or is_ended
+        return self._nearest(topic, main, is_ended=is_ended)
+
+    def _nearest(self, topic: _Topic, main: _Topic, *, is_ended: bool) -> tuple[Frame | None, bool]:
         stamp = main.frames[0].capture_time_ns
         before, after = _around(topic.frames, stamp)
         is_known = is_ended or after is not None or _stamp_of(before) == stamp
@@ -182,6 +199,8 @@ class TimeJoin:
     def _forget(self, name: str, partner: Frame | None, main: Frame) -> None:
         """Remove a partner with all before it, or, without one, what is too early for any later main frame."""
         topic = self._topics[name]
+        if topic.has_samples:
+            return
         earliest = main.capture_time_ns - self._tolerance
         while topic.frames:
             first = topic.frames[0]
@@ -193,7 +212,8 @@ class TimeJoin:
             self._miss(topic.pop(), NO_PARTNER)
 
     def _miss(self, frame: Frame, why: str) -> None:
-        self.missed[frame.source, why] += 1
+        if not is_sample(frame.points):
+            self.missed[frame.source, why] += 1
 
 
 def _around(frames: Iterable[Frame], stamp: int) -> tuple[Frame | None, Frame | None]:
@@ -204,6 +224,14 @@ def _around(frames: Iterable[Frame], stamp: int) -> tuple[Frame | None, Frame | 
             return before, frame
         before = frame
     return before, None
+
+
+def _last_samples(frames: Sequence[Frame], stamp: int) -> tuple[Frame | None, bool]:
+    """Return the samples until a stamp as one frame, None where there is none, and whether a later one has come."""
+    found = [each for each in frames if each.capture_time_ns <= stamp]
+    if not found or frames[-1].capture_time_ns < stamp:
+        return None, not found
+    return replace(found[-1], points=tuple(each.points[0] for each in found)), True
 
 
 def _stamp_of(frame: Frame | None) -> int | None:

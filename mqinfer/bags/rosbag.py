@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from mqinfer.bags.calibration import calibration
 from mqinfer.bags.extent.advice import ZSTD_MAGIC, advise
 from mqinfer.bags.extent.unpacking import METADATA, McapFile, bound_rosbags, unpack, zstd
+from mqinfer.bags.points import POINT_TYPES, check_message
 from mqinfer.bags.videos.packets import DEFINITIONS, FOXGLOVE, FOXGLOVE_ENCODINGS, VIDEO_TYPES, codec_of, read_foxglove
 from mqinfer.extras import missing_extra
 from mqinfer.images.picture import CameraInfo, CompressedImage, RawImage
@@ -59,11 +60,15 @@ def message_type(connection: Connection) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StampedImage:
-    """An image with the stamp of its header, in nanoseconds since the epoch, and its coordinate frame."""
+    """An image with the stamp of its header, in nanoseconds since the epoch, and its coordinate frame.
+
+    Of points the image is empty, and there is the message.
+    """
 
     capture_time_ns: int
     frame_id: str
     image: RawImage | CompressedImage
+    points: tuple[Any, ...] = ()
 
 
 class Rosbag:
@@ -231,13 +236,14 @@ class Rosbag:
             return self._reader.deserialize(raw, message_type(connection))
 
     def image(self, connection: Connection, raw: bytes) -> StampedImage:
-        """Decode the message of an image, or of a packet of a video, whose format is then the codec.
+        """Decode the message of an image, of points, or of a packet of a video, whose format is then the codec.
 
         Raises:
             SourceError: The bytes are not such a message, or the codec is not known.
         """
         kind = message_type(connection)
         with foreign_errors(self._place(connection), connection.topic):
+            check_message(kind, raw, is_cdr=self._reader.is2)
             message: Any = (
                 read_foxglove(raw, _encoding(connection)) if kind == FOXGLOVE else self._reader.deserialize(raw, kind)
             )
@@ -246,6 +252,9 @@ class Rosbag:
             capture_time_ns = stamp.sec * 1_000_000_000 + stamp.nanosec
             if kind in IMAGE_TYPES:
                 return StampedImage(capture_time_ns, header.frame_id, image_of(message))
+            if kind in POINT_TYPES:
+                no_image = RawImage(kind, 0, 0, 0, is_bigendian=False, data=b"")
+                return StampedImage(capture_time_ns, header.frame_id, no_image, (message,))
             name = message.format if header is message else message.encoding
         try:
             return StampedImage(capture_time_ns, header.frame_id, CompressedImage(codec_of(name), message.data.data))

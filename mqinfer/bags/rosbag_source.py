@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from mqinfer.bags.calibration import CAMERA_INFO, info_topic
 from mqinfer.bags.description import camera_connections, describe_topics
 from mqinfer.bags.frame import WHOLE, Frame, StreamInfo, TimeRange
+from mqinfer.bags.points import POINT_TYPES
 from mqinfer.bags.rosbag import IMAGE_TYPES, PICTURE_TYPES, Rosbag, message_type
 from mqinfer.bags.videos.packets import VIDEO_TYPES, has_open_key, is_key
 from mqinfer.bags.videos.topic import VideoTopic
@@ -42,6 +43,7 @@ class RosbagSource:
         topics: Image topics to read; empty for all.
         span: The part to read, counted from the first frame of these topics by log time.
         depth: Whether depth pictures are read where no topics are named.
+        points: Whether topics may be of points, too.
 
     Raises:
         SourceError: It is damaged or foreign, has no image topic, or not those asked for.
@@ -50,13 +52,19 @@ class RosbagSource:
     """
 
     def __init__(
-        self, path: Path, *more: Path, topics: Sequence[str] = (), span: TimeRange = WHOLE, depth: bool = True
+        self,
+        path: Path,
+        *more: Path,
+        topics: Sequence[str] = (),
+        span: TimeRange = WHOLE,
+        depth: bool = True,
+        points: bool = False,
     ) -> None:
         self._span = span
         with ExitStack() as rollback:
             self._bag = Rosbag(path, *more)
             rollback.callback(self._bag.close)
-            self._connections = _choose(self._bag, topics)
+            self._connections = _choose(self._bag, topics, POINT_TYPES if points else ())
             if not (topics or depth):
                 self._connections = _without_depth(self._bag, self._connections)
             rollback.pop_all()
@@ -96,7 +104,9 @@ class RosbagSource:
                 continue
             found, topic = self._bag.image(connection, raw), connection.topic
             stamp, camera = found.capture_time_ns, cameras.of(topic)
-            frame = Frame(topic, counts[topic], stamp, log_time_ns, found.frame_id, found.image, camera)
+            frame = Frame(
+                topic, counts[topic], stamp, log_time_ns, found.frame_id, found.image, camera, points=found.points
+            )
             yield from videos.add(frame)
             counts[topic] += 1
         yield from videos.flush()
@@ -171,7 +181,7 @@ class _Videos:
         self._path, self._begin, self._now = bag.name, begin or 0, 0
         self._packets: Counter[str] = Counter()
         videos = [each for each in connections if message_type(each) in VIDEO_TYPES]
-        self._topics = {name: VideoTopic(f"{bag.name}: {name}") for name in _video_topics(videos)}
+        self._topics = {name: VideoTopic(f"{bag.name}: {name}") for name in _topics(videos, VIDEO_TYPES)}
         for name, topic in self._topics.items() if begin is not None else ():
             own = [each for each in videos if each.topic == name]
             for connection, time, raw in bag.messages(own, _key_before(bag, own, self._begin), begin):
@@ -226,22 +236,24 @@ def _key_before(bag: Rosbag, connections: Sequence[Connection], begin: int) -> i
     return found[1]
 
 
-def _choose(bag: Rosbag, wanted: Sequence[str]) -> list[Connection]:
-    images = [each for each in bag.connections if message_type(each) in PICTURE_TYPES]
-    names = sorted({each.topic for each in images})
-    if not images:
+def _choose(bag: Rosbag, wanted: Collection[str], others: Collection[str]) -> list[Connection]:
+    """Return the connections of image topics, and of those among the wanted ones that have other types."""
+    names, more = _topics(bag.connections, PICTURE_TYPES), _topics(bag.connections, others)
+    if not names:
         held = _some(f"{each.topic} ({each.msgtype})" for each in bag.connections) or "none"
         raise SourceError(f"{bag.name}: this bag has no image topic; its topics: {held}")
-    if missing := sorted(set(wanted) - set(names)):
-        raise SourceError(f"{bag.name}: no image topic {', '.join(missing)}; its image topics are {_some(names)}")
-    _check_count(bag, len(wanted or names), "image topics", _MOST_TOPICS)
-    chosen = [each for each in images if not wanted or each.topic in wanted]
-    _check_count(bag, len(_video_topics(chosen)), "topics of videos", _MOST_VIDEOS)
+    if missing := sorted(set(wanted) - {*names, *more}):
+        known = f"its image topics are {_some(names)}" + (f", those of points {_some(more)}" if more else "")
+        raise SourceError(f"{bag.name}: no image topic {', '.join(missing)}; {known}")
+    wanted, kinds = set(wanted or names), (*PICTURE_TYPES, *others)
+    _check_count(bag, len(wanted), "image topics", _MOST_TOPICS)
+    chosen = [each for each in bag.connections if each.topic in wanted and message_type(each) in kinds]
+    _check_count(bag, len(_topics(chosen, VIDEO_TYPES)), "topics of videos", _MOST_VIDEOS)
     return chosen
 
 
-def _video_topics(connections: Iterable[Connection]) -> list[str]:
-    return sorted({each.topic for each in connections if message_type(each) in VIDEO_TYPES})
+def _topics(connections: Iterable[Connection], kinds: Collection[str]) -> list[str]:
+    return sorted({each.topic for each in connections if message_type(each) in kinds})
 
 
 def _some(names: Iterable[str]) -> str:

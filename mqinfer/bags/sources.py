@@ -60,6 +60,7 @@ def open_sources(  # noqa: PLR0913 - what may be said of sources
     span: TimeRange = WHOLE,
     *,
     depth: bool = True,
+    points: bool = False,
     is_stopped: Callable[[], bool] = lambda: False,
     waits: bool = False,
 ) -> FrameSource:
@@ -72,6 +73,7 @@ def open_sources(  # noqa: PLR0913 - what may be said of sources
         topics: Image topics of bags; empty for all.
         span: What to read of each recording.
         depth: Whether a bag's depth pictures are read where no topics are named.
+        points: Whether topics of bags may be of points, too.
         is_stopped: Asked by live sources before each frame, and while they are away; True ends the frames.
         waits: Whether live sources may be away at the start, too.
 
@@ -85,7 +87,7 @@ def open_sources(  # noqa: PLR0913 - what may be said of sources
     if live:
         _refuse_topics(live[0], topics)
     if not live:
-        opened = _open_recordings(specs, partial(_recording, topics=topics, span=span, depth=depth))
+        opened = _open_recordings(specs, partial(_recording, topics=topics, span=span, depth=depth, points=points))
         return _SomeFrames(opened, specs, span, lambda: False)
     if len(live) < len(specs):
         raise ConfigError(f"{', '.join(specs)}: live sources and recordings have different clocks; replay them apart")
@@ -232,10 +234,12 @@ def _open_recordings(specs: Sequence[str], open_one: Callable[[Sequence[str]], F
     return together
 
 
-def _recording(files: Sequence[str], topics: Sequence[str], span: TimeRange, *, depth: bool) -> FrameSource:
+def _recording(
+    files: Sequence[str], topics: Sequence[str], span: TimeRange, *, depth: bool, points: bool
+) -> FrameSource:
     path, spec = Path(files[0]), files[0]
     if is_bag(path):
-        return RosbagSource(*map(Path, files), topics=topics, span=span, depth=depth)
+        return RosbagSource(*map(Path, files), topics=topics, span=span, depth=depth, points=points)
     _refuse_topics(spec, topics)
     if path.is_dir() or path.suffix.lower() in PICTURE_SUFFIXES:
         return FolderSource(path, span=span)

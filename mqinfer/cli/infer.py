@@ -27,14 +27,13 @@ from mqinfer.images.placement import Placement
 from mqinfer.images.sending import offer_contract, picture_file
 from mqinfer.logs import printable, reason
 from mqinfer.protocol.card import ColourOrder, ModelCard
-from mqinfer.protocol.datatypes import Datatype
+from mqinfer.protocol.datatypes import FLOATS
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.types import EncodedTensor
 from mqinfer.toml_files import read_bytes
 
 _PICTURES = (".jpg", ".jpeg", ".png")
-_FLOATS = (Datatype.FP16, Datatype.FP32, Datatype.FP64)
 
 
 @with_connection
@@ -165,7 +164,7 @@ def _draw(path: Path, view: FrameView, result: InferResult) -> None:
 
 def _classification(card: ModelCard, top: int) -> dict[str, int]:
     """Request the top classes of every floating-point output."""
-    scores = {spec.name: top for spec in card.outputs if spec.datatype in _FLOATS}
+    scores = {spec.name: top for spec in card.outputs if spec.datatype in FLOATS}
     if not scores:
         outputs = ", ".join(f"{spec.name} {spec.datatype}" for spec in card.outputs)
         raise ConfigError(f"--top: model {card.name!r} has no floating-point output; its outputs are {outputs}")

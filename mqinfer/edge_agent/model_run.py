@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from mqinfer.edge_agent.cascade.cascade import Cascade
 from mqinfer.edge_agent.cascade.control import CascadeControl
 from mqinfer.edge_agent.frames.encoding import AUTO
 from mqinfer.edge_agent.preparing.choices import check_alone, choose_contracts, choose_encoding, choose_output_encoding
+from mqinfer.edge_agent.preparing.points import PointsPreparer
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.previews import Previews
 from mqinfer.edge_agent.replay import Pacer, Replay
@@ -99,6 +101,7 @@ class ModelRun:
             self._spool = self._resources.enter_context(closing(Spool(settings.spool.folder, settings.spool.max_bytes)))
         self._card: ModelCard | None = None
         self._encoding = settings.preparing.encoding or ""
+        self._points: Counter[tuple[str, str]] = Counter()
         self._sinks = SinkSet(())
         self._answers: MqttSink | None = None
         self._replay: Replay | None = None
@@ -183,9 +186,7 @@ class ModelRun:
         if options.output_encoding is None or isinstance(options.output_encoding, str):
             chosen = choose_output_encoding(options.output_encoding, card, options.version)
             options = replace(options, output_encoding=chosen)
-        how = self._encoding, preparing.demosaic, preparing.bit_depths, preparing.framing
-        main, *others = choose_contracts(card, settings.source.join)
-        preparer = Preparer(main, *how, tuple(Preparer(each, *how) for each in others))
+        preparer = self._make_preparer(card)
         if settings.outputs.folder is not None:
             self._open(settings.outputs.folder, options, card)
         site = self._site
@@ -212,6 +213,16 @@ class ModelRun:
             track=settings.outputs.track,
         )
         self._card = card
+
+    def _make_preparer(self, card: ModelCard) -> Preparer:
+        preparing = self.settings.preparing
+        how = self._encoding, preparing.demosaic, preparing.bit_depths, preparing.framing
+        main, others = choose_contracts(card, self.settings.source.join)
+        prepared = [
+            Preparer(each, *how) if isinstance(each, ImageContract) else PointsPreparer.of(each, card, self._points)
+            for each in others
+        ]
+        return Preparer(main, *how, tuple(prepared))
 
     def _publish_to_ros(self, card: ModelCard) -> None:
         if ROS2 in self.settings.outputs.sinks:
@@ -338,7 +349,7 @@ class ModelRun:
             broke_off=why,
             is_stopped=self.settings.source.is_endless and self._site.stop.is_set(),
             clocks={} if self._replay is None else self._replay.clocks.offsets(),
-            reading=self._site.reading(),
+            reading=replace(self._site.reading(), points=self._points),
             previews=None if options.preview_rate is None else self._previews.total,
             answers=None if self._answers is None else self._answers.counts,
         )
@@ -382,5 +393,5 @@ def _recording_preparer(settings: ReplaySettings) -> Preparer:
     preparing, join = settings.preparing, settings.source.join
     encoding = usual if preparing.encoding in {None, AUTO} else preparing.encoding
     how = ImageContract(""), encoding, preparing.demosaic, preparing.bit_depths
-    others = join.pictures - 1 if join else 0
+    others = join.frames - 1 if join else 0
     return Preparer(*how, others=tuple(Preparer(*how) for _ in range(others)))

@@ -281,9 +281,16 @@ def _run_all(runs: Sequence[ModelRun], frames: Iterator[Frame]) -> None:
 
 
 def _open(settings: SourceSettings, stop: threading.Event) -> FrameSource:
-    topics = settings.join.topics if settings.join and settings.join.topics else settings.topics
-    span, waits = TimeRange(settings.start, settings.duration), settings.is_service
-    return open_sources(settings.sources, topics, span, depth=False, is_stopped=stop.is_set, waits=waits)
+    joined = settings.join.topics if settings.join else ()
+    return open_sources(
+        settings.sources,
+        joined or settings.topics,
+        TimeRange(settings.start, settings.duration),
+        depth=False,
+        points=bool(joined),
+        is_stopped=stop.is_set,
+        waits=settings.is_service,
+    )
 
 
 @contextmanager
@@ -304,10 +311,13 @@ def _join(
     Returns:
         The source of the requests, its streams, and what returns the frames that were left out of joined ones, could
         not be redacted, or that a live source lost.
+
+    Raises:
+        ConfigError: A setting does not suit the streams.
     """
     redacting = None if redactor is None else RedactedSource(source, redactor, settings.preparing)
     source = redacting or source
-    streams = [stream for stream in source.streams() if stream.is_image]
+    streams = _pictures(source.streams(), settings)
     sources = [stream.source for stream in streams]
     settings.preparing.bit_depths.check(sources)
     if settings.options.priorities is not None:
@@ -320,6 +330,18 @@ def _join(
         return source, streams, Reading
     counting = CountingSource(source)
     return counting, streams, _reading(counting.missed, redacting)
+
+
+def _pictures(streams: Sequence[StreamInfo], settings: ReplaySettings) -> Sequence[StreamInfo]:
+    """Return the streams of pictures; refuse for others what only pictures can be used for."""
+    topics = [stream.source for stream in streams if not stream.is_image]
+    main = settings.source.join.topics[:1] if settings.source.join else ()
+    if not {*main}.isdisjoint(topics):
+        raise ConfigError(f"--join: {main[0]} has points; name the topic of the main picture first")
+    for option, given in (("--spool", settings.spool), ("--redact", settings.preparing.redact)):
+        if given and topics:
+            raise ConfigError(f"{option} is for pictures alone; leave it out, or join no topics of points: {topics[0]}")
+    return [stream for stream in streams if stream.is_image]
 
 
 def _reading(told: Counter[Miss], redacting: RedactedSource | None) -> Callable[[], Reading]:

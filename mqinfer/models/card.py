@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -10,8 +10,19 @@ from mqinfer.codecs import available_encodings
 from mqinfer.models.backend import Backend
 from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.content_hash import content_hash
-from mqinfer.protocol.card import BAYER, CardParameters, ColourOrder, ImageContract, Layout, ModelCard, Resize
-from mqinfer.protocol.datatypes import Datatype
+from mqinfer.protocol.card import (
+    BAYER,
+    POINTS_WITH_BATCH,
+    CardParameters,
+    ColourOrder,
+    ImageContract,
+    Layout,
+    ModelCard,
+    PointsContract,
+    Resize,
+    check_points,
+)
+from mqinfer.protocol.datatypes import FLOATS, Datatype
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec
 
@@ -33,6 +44,7 @@ def make_card(model: ModelVersion, backend: Backend, versions: Sequence[int] = (
     config = model.config
     images = image_contracts(backend.inputs, config.pictures.image, config.pictures.images)
     image = images[0] if images else image_contract(backend.inputs, config.pictures.image)
+    batch = max_batch_size(backend.inputs, backend.outputs, config.max_batch_size)
     takes_mosaics = image is not None and image.colour is not ColourOrder.DEPTH
     return ModelCard(
         name=model.name,
@@ -42,7 +54,7 @@ def make_card(model: ModelVersion, backend: Backend, versions: Sequence[int] = (
         outputs=backend.outputs,
         parameters=CardParameters(
             version=str(model.version),
-            max_batch_size=max_batch_size(backend.inputs, backend.outputs, config.max_batch_size),
+            max_batch_size=batch,
             encodings=(*available_encodings(), *((BAYER,) if takes_mosaics else ())),
             image=image,
             classes=config.pictures.classes,
@@ -53,6 +65,7 @@ def make_card(model: ModelVersion, backend: Backend, versions: Sequence[int] = (
             labels=model.traffic.labels,
             traffic=model.traffic.shares,
             images=images,
+            points=points_contracts(backend.inputs, config.pictures.points, has_batch=batch > 0),
         ),
     )
 
@@ -160,7 +173,8 @@ def _complete(configured: ImageContract, spec: TensorSpec) -> ImageContract:
             f"the input {spec.name!r} of shape {list(spec.shape)}; "
             + (f"expected {' or '.join(possible)}" if possible else "it takes no pictures")
         )
-    height, width = _side("height", configured.height, axes[0]), _side("width", configured.width, axes[1])
+    height = _side("image.height", configured.height, axes[0])
+    width = _side("image.width", configured.width, axes[1])
     if configured.resize is not Resize.STRETCH and None in (height, width):
         raise ConfigError(
             f"model.toml: image.resize = '{configured.resize}': the input {spec.name!r} takes any size; "
@@ -189,7 +203,7 @@ def _fitting(contract: ImageContract, spec: TensorSpec) -> tuple[int, int, int] 
 
 def _side(key: str, configured: int | None, size: int) -> int | None:
     if configured is not None and size not in {-1, configured}:
-        raise ConfigError(f"model.toml: image.{key} = {configured}: the model takes {size} only")
+        raise ConfigError(f"model.toml: {key} = {configured}: the model takes {size} only")
     return configured if size == -1 else size
 
 
@@ -228,3 +242,56 @@ def _recognise(spec: TensorSpec) -> ImageContract | None:
 
 def _known(size: int) -> int | None:
     return None if size == -1 else size
+
+
+def points_contracts(
+    inputs: Sequence[TensorSpec], configured: Sequence[PointsContract], *, has_batch: bool
+) -> tuple[PointsContract, ...]:
+    """Return how points become the model's inputs.
+
+    Args:
+        inputs: The model's inputs.
+        configured: The `[[points]]` tables, which are completed from the inputs' shapes and checked against them.
+        has_batch: Whether the inputs have a batch axis; one of three axes has one in any case.
+
+    Raises:
+        ConfigError: A table contradicts the model.
+        LimitExceeded: It asks for more points than receivers accept.
+    """
+    by_name = {spec.name: spec for spec in inputs}
+    names = [name for each in configured for name in (each.input, each.mask) if name]
+    if wrong := [name for name in names if name not in by_name or names.count(name) > 1]:
+        raise ConfigError(f"model.toml: [[points]] names {wrong[0]!r}: expected each once of {', '.join(by_name)}")
+    return tuple(_complete_points(each, by_name, has_batch=has_batch) for each in configured)
+
+
+def _complete_points(
+    configured: PointsContract, inputs: Mapping[str, TensorSpec], *, has_batch: bool
+) -> PointsContract:
+    spec, fields = inputs[configured.input], len(configured.fields)
+    if not 0 < fields == len(set(configured.fields)):
+        raise ConfigError(f"model.toml: points.fields = {list(configured.fields)}: expected names, each once")
+    batch = spec.shape[: has_batch or len(spec.shape) == POINTS_WITH_BATCH]
+    axes = _axes_of_points(spec, spec.shape[len(batch) :], fields)
+    is_first = configured.fields_first or axes[1] != fields == axes[0]
+    _side("number of points.fields", fields, axes[not is_first])
+    found = replace(configured, fields_first=is_first, count=_side("points.count", configured.count, axes[is_first]))
+    mask, wanted = inputs.get(found.mask), (*batch, found.count or -1)
+    if mask and mask.shape not in {wanted, (*batch, -1)}:
+        raise ConfigError(
+            f"model.toml: points.mask: input {mask.name!r} has the shape {list(mask.shape)}; expected {list(wanted)}"
+        )
+    check_points(found)
+    return found
+
+
+def _axes_of_points(spec: TensorSpec, axes: tuple[int, ...], fields: int) -> tuple[int, int]:
+    """Return the two axes of an input for points, of which a single field may have none."""
+    if len(axes) == fields == 1:
+        axes = (*axes, 1)
+    if len(axes) != 2 or spec.datatype not in FLOATS or not {fields, -1} & {*axes}:
+        raise ConfigError(
+            f"model.toml: [[points]]: the input {spec.name!r}, {spec.datatype}{list(spec.shape)}, takes no points of "
+            f"{fields} fields; expected floating point and [points, {fields}], behind a batch axis or none"
+        )
+    return axes[0], axes[1]

@@ -22,6 +22,8 @@ from mqinfer.protocol.types import Buffer, Count, Finite, Positive, TensorSpec
 MAX_CARD_BYTES = 1 << 20
 BAYER = "bayer"
 """Among the encodings of a card: the worker demosaics as a picture's parameters `demosaic` and `bit_depth` say."""
+POINTS_WITH_BATCH = 3
+"""Axes of an input for points that has a batch axis, whatever the model's `max_batch_size` is."""
 _Channels = Annotated[tuple[Finite, ...], Meta(min_length=1)]
 _Level = Annotated[int, Meta(ge=0, le=255)]
 
@@ -89,6 +91,42 @@ class ImageContract(Struct, frozen=True):
     def channels(self) -> int:
         """Number of channels."""
         return 1 if self.colour in {ColourOrder.MONO, ColourOrder.DEPTH} else 3
+
+
+class NotFinite(StrEnum):
+    """What becomes of a point with NaN or infinity in one of its fields."""
+
+    DROP = "drop"
+    """It is left out."""
+    PAD = "pad"
+    """Padding stands in its place."""
+    KEEP = "keep"
+    """It stays as it is."""
+
+
+class PointsContract(Struct, frozen=True, omit_defaults=True):
+    """How points, such as those of a laser, or the last samples of an IMU become one of the model's inputs.
+
+    The sender does all of it: of more points it takes number `i * there // count` for each `i` below `count`, of more
+    samples the last ones, and puts padding behind fewer.
+
+    Attributes:
+        input: Name of the input, `[points, fields]` behind a batch axis where the model has one.
+        fields: Names of a point's fields, in the order of the input.
+        count: How many points it takes; None for as many as there are.
+        padding: Value of all fields of a point that is not there.
+        mask: Name of an input, `[points]`, which is 1 for each point and 0 for padding; empty for none.
+        not_finite: What becomes of a point with NaN or infinity in one of these fields.
+        fields_first: Whether the input is `[fields, points]`.
+    """
+
+    input: str
+    fields: Annotated[tuple[str, ...], Meta(min_length=1)]
+    count: Positive | None = None
+    padding: Finite = 0.0
+    mask: str = ""
+    not_finite: NotFinite = NotFinite.DROP
+    fields_first: bool = False
 
 
 class ClassInfo(Struct, frozen=True, omit_defaults=True):
@@ -160,6 +198,7 @@ class CardParameters(Struct, frozen=True, kw_only=True):
         labels: Versions by label: `stable`, `canary`, and any others that the model's folder names.
         traffic: Per cent of the requests that name no version by version; empty where all go to the default one.
         remote_steps: Of an ensemble, the models that it has other workers run, those that these ask for included.
+        points: How points beside a picture become inputs, in the order of a request's.
     """
 
     version: str | None = None
@@ -176,6 +215,7 @@ class CardParameters(Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str] = {}
     traffic: Mapping[str, int] = {}
     remote_steps: tuple[str, ...] = ()
+    points: tuple[PointsContract, ...] = ()
 
 
 class ModelCard(Struct, frozen=True, kw_only=True):
@@ -230,7 +270,7 @@ class ModelCard(Struct, frozen=True, kw_only=True):
         return self.parameters.classes
 
 
-_OPTIONAL = ("image", "images", "classes", "signatures", "labels", "traffic", "remote_steps")
+_OPTIONAL = ("image", "images", "classes", "signatures", "labels", "traffic", "remote_steps", "points")
 """The parameters that a card leaves out where there are none."""
 
 
@@ -268,7 +308,7 @@ def card_from_json(payload: Buffer) -> ModelCard:
     Raises:
         BadEnvelope: A field is missing or has the wrong type.
         BadTensor: A datatype does not exist.
-        LimitExceeded: It is longer than 1 MiB, or asks for larger pictures than receivers accept.
+        LimitExceeded: It is longer than 1 MiB, or asks for larger pictures or more points than receivers accept.
     """
     record = parse_json(payload, "model card", MAX_CARD_BYTES)
     if isinstance(record, dict) and record.get("parameters") is None:
@@ -277,6 +317,8 @@ def card_from_json(payload: Buffer) -> ModelCard:
     for image in (card.image, *card.parameters.images):
         if image is not None:
             _check_size(image)
+    for each in card.parameters.points:
+        check_points(each)
     return card if card.parameters.encodings else with_parameters(card, encodings=("raw",))
 
 
@@ -304,6 +346,17 @@ def _check_size(image: ImageContract) -> None:
             f"model card: pictures of {image.width}x{image.height} pixels; at most {DEFAULT_LIMITS.image_pixels} are"
             " accepted"
         )
+
+
+def check_points(contract: PointsContract) -> None:
+    """Check that a contract asks for no more points than receivers accept, all of 8 bytes a field.
+
+    Raises:
+        LimitExceeded: It does.
+    """
+    most = DEFAULT_LIMITS.tensor_bytes // (8 * len(contract.fields))
+    if (contract.count or 0) > most:
+        raise LimitExceeded(f"model card: {contract.count} points of {len(contract.fields)} fields; at most {most} fit")
 
 
 prepare(ModelCard)

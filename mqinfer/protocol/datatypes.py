@@ -61,6 +61,7 @@ _DATATYPES = {dtype: datatype for datatype, dtype in _DTYPES.items()}
 BY_NAME = {dtype.name: datatype for datatype, dtype in _DTYPES.items() if datatype is not Datatype.BYTES}
 """Datatypes by the name that NumPy, TensorFlow and PyTorch have for them, such as `float32`; all but BYTES."""
 
+FLOATS = (Datatype.FP16, Datatype.FP32, Datatype.FP64)
 ITEM_BYTES = {datatype: dtype.itemsize for datatype, dtype in _DTYPES.items()} | {Datatype.BYTES: 48}
 """Bytes of one element in memory. An empty BYTES element takes 48 in CPython: an object of 40, and its pointer of 8."""
 

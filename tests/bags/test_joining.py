@@ -4,15 +4,17 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mqinfer.bags.frame import Frame, StreamInfo
-from mqinfer.bags.joining import FIRST, MOST_WAITING, NO_PARTNER, STOPPED, Join, JoinedSource, TimeJoin
+from mqinfer.bags.joining import FIRST, MOST_SAMPLES, MOST_WAITING, NO_PARTNER, STOPPED, Join, JoinedSource, TimeJoin
 from mqinfer.images.picture import RawImage
 from mqinfer.protocol.errors import ConfigError, SourceError
+from tests.bags.point_messages import imu
 
 MS = 1_000_000
 NOTHING = RawImage("mono8", 1, 1, 1, is_bigendian=False, data=b"\0")
@@ -110,6 +112,51 @@ def test_a_stamp_that_steps_back_starts_anew() -> None:
     found, joining = join_all(frames, ["/left", "/right"])
     assert stamps(found) == [(10, 10), (20, 20), (3, 3), (13, 13), (23, 23)]
     assert not joining.missed
+
+
+def sample(stamp: int) -> Frame:
+    """Make a frame of an IMU."""
+    return replace(frame("/imu", stamp), points=(imu(stamp % 2**31, stamp),))
+
+
+def windows(found: Sequence[Frame]) -> dict[int, list[int]]:
+    """Return the stamps of the samples, the last topic's, by the stamp of the frame that they go with."""
+    return {one.capture_time_ns: [each.header.stamp.nanosec for each in one.joined[-1].points] for one in found}
+
+
+@given(left=TIMES, right=TIMES, samples=st.lists(st.integers(0, 60), max_size=25).map(sorted), order=st.randoms())
+def test_samples_until_each_frame(left: list[int], right: list[int], samples: list[int], order: random.Random) -> None:
+    """However the topics take turns; a frame before the first sample or behind the last one is left out."""
+    topics = {
+        "/left": [frame("/left", each) for each in left],
+        "/right": [frame("/right", each) for each in right],
+        "/imu": [sample(each) for each in samples],
+    }
+    turns = [name for name, frames in topics.items() for _ in frames]
+    order.shuffle(turns)
+    waiting = {topic: iter(each) for topic, each in topics.items()}
+    found, joining = join_all([next(waiting[name]) for name in turns], list(topics))
+    assert [each.capture_time_ns for each in found] == [
+        each for each in left if each in right and any(one <= each for one in samples) and samples[-1] >= each
+    ]
+    last = {each: [one for one in samples if one <= each] for each in left}
+    got = windows(found)
+    assert {each: (set(window), window[-1]) for each, window in got.items()} == {
+        each: (set(last[each]), last[each][-1]) for each in got
+    }
+    assert joining.missed.total() == len(left) + len(right) - 2 * len(found)
+    assert not [topic for topic, _ in joining.missed if topic == "/imu"]
+
+
+def test_an_imu_costs_bounded_memory() -> None:
+    """Of ten times as many samples the last ones are kept; without new ones pictures wait no longer than others."""
+    joining = TimeJoin(["/left", "/imu"])
+    assert not [each for stamp in range(10 * MOST_SAMPLES) for each in joining.add(sample(stamp))]
+    (found,) = joining.add(frame("/left", 10 * MOST_SAMPLES - 1))
+    assert windows([found]) == {10 * MOST_SAMPLES - 1: list(range(9 * MOST_SAMPLES, 10 * MOST_SAMPLES))}
+    assert (found.joined[0].capture_time_ns, found.joined[0].source) == (10 * MOST_SAMPLES - 1, "/imu")
+    assert not [each for number in range(1, 100) for each in joining.add(frame("/left", 10**6 * number))]
+    assert joining.missed == {("/left", STOPPED): 99 - MOST_WAITING}
 
 
 class Source:

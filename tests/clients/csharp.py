@@ -20,16 +20,19 @@ exec mono --debug "$0.exe" "$@"
 """
 
 
-def built(folder: Path) -> Path:
+def built(folder: Path, mqttnet: Path | None = None) -> Path:
     """Compile the library, its tests and the examples into a folder; a warning is an error.
+
+    With `mqttnet`, an `MQTTnet.dll`, that carries the messages.
 
     What is public needs a comment, or the compiler warns. Each program is a script that runs it in Mono.
     """
     if lacking := [program for program in ("mcs", "mono") if shutil.which(program) is None]:
         pytest.skip(f"the C# client needs {' and '.join(lacking)}: apt-get install mono-mcs")
     source = sorted((CLIENT / "src").rglob("*.cs"))
-    _compile(folder / _LIBRARY, source, "-target:library", f"-doc:{folder / 'documentation.xml'}")
-    _compile(folder / "tests.exe", source + sorted((CLIENT / "tests").glob("*.cs")))
+    chosen = [] if mqttnet is None else ["-d:MQTTNET", f"-r:{shutil.copy(mqttnet, folder)}"]
+    _compile(folder / _LIBRARY, source, "-target:library", f"-doc:{folder / 'documentation.xml'}", *chosen)
+    _compile(folder / "tests.exe", source + sorted((CLIENT / "tests").glob("*.cs")), *chosen)
     for example in sorted((CLIENT / "examples").glob("*.cs")):
         _compile(folder / f"{example.stem.lower()}.exe", [example], f"-r:{folder / _LIBRARY}")
     for program in folder.glob("*.exe"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ from mqinfer.protocol.topics import Topics
 from tests.clients.cpp import counters
 from tests.clients.csharp import CLIENT, built
 from tests.clients.live import (
+    SecuredBroker,
     check_first_program,
     finished,
     forger,
@@ -36,10 +39,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 _LENGTHS = [*range(300), *range(1000, 1100), 2048, 2049, 4095, 65536, 100_001]
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the programs."""
-    return built(tmp_path_factory.mktemp("csharp"))
+@pytest.fixture(scope="module", params=["sockets", pytest.param("mqttnet", marks=pytest.mark.full)])
+def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the programs, whose messages their own MQTT carries, or MQTTnet's."""
+    folder = tmp_path_factory.mktemp("csharp")
+    if request.param == "sockets":
+        return built(folder)
+    if (library := os.environ.get("MQINFER_MQTTNET")) is None:
+        pytest.skip("MQINFER_MQTTNET must name an MQTTnet.dll of 4.3: there is none in Debian")
+    return built(folder, Path(library))
 
 
 def test_golden_and_broken_messages(programs: Path) -> None:
@@ -179,21 +187,58 @@ def test_logins_over_tls(
     """A wrong password ends for good and says what to check; an unknown authority or another host ends it."""
     with secured_broker() as broker:
         serve(broker.address, write_echo("echo"), name="w.0")
-        car, driver, pkcs12 = broker.car, broker.driver, tmp_path / "car-3.p12"
-        url = broker.url.replace("127.0.0.1", "localhost")
-        login = ["login", url, "mqinfer/v1", "car-1", str(car.password), str(car.ca_file)]
-        lines = output(programs / "tests", *login).splitlines()
-        files = ["-in", str(driver.cert_file), "-inkey", str(driver.key_file), "-out", str(pkcs12)]
-        # Mono reads no newer forms of such a file.
-        form = ["-keypbe", "PBE-SHA1-3DES", "-certpbe", "PBE-SHA1-3DES", "-macalg", "sha1", "-passout", "pass:secret"]
-        subprocess.run(["openssl", "pkcs12", "-export", *files, *form], check=True)
-        url = f"mqtts://localhost:{broker.address.port}"
-        certificate = ["certificate", url, "mqinfer/v1", str(driver.ca_file), str(pkcs12), "secret"]
+        said = output(programs / "tests", *_certificate(broker, broker.driver.ca_file, tmp_path))
+        if (programs / "MQTTnet.dll").exists():
+            assert "on Mono MQTTnet can't check against CaFile" in said
+            return
+        assert said == "certificate: car-3 w.0\n"
+        lines = output(programs / "tests", *_login(broker, broker.car.ca_file)).splitlines()
+    _check_logins(lines)
+    assert lines[3].startswith("stranger: broker_unreachable ")
+
+
+@pytest.mark.broker
+def test_the_systems_authorities(
+    programs: Path,
+    write_echo: Callable[..., Path],
+    serve: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without `CaFile` the broker's authority must be one of them: here it is added to those of Mono's user."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    with secured_broker() as broker:
+        serve(broker.address, write_echo("echo"), name="w.0")
+        certificate = _certificate(broker, "", tmp_path)
+        assert output(programs / "tests", *certificate).startswith("certificate: broker_unreachable ")
+        name = ["openssl", "x509", "-noout", "-hash", "-in", str(broker.car.ca_file)]
+        of_subject = subprocess.run(name, capture_output=True, text=True, check=True).stdout.strip()
+        trusted = tmp_path / ".mono" / "new-certs" / "Trust" / f"{of_subject}.0"
+        trusted.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(str(broker.car.ca_file), trusted)
         assert output(programs / "tests", *certificate) == "certificate: car-3 w.0\n"
+        _check_logins(output(programs / "tests", *_login(broker, "")).splitlines())
+
+
+def _certificate(broker: SecuredBroker, ca_file: str | Path | None, folder: Path) -> list[str]:
+    driver, pkcs12 = broker.driver, folder / "car-3.p12"
+    files = ["-in", str(driver.cert_file), "-inkey", str(driver.key_file), "-out", str(pkcs12)]
+    # Mono reads no newer forms of such a file.
+    form = ["-keypbe", "PBE-SHA1-3DES", "-certpbe", "PBE-SHA1-3DES", "-macalg", "sha1", "-passout", "pass:secret"]
+    subprocess.run(["openssl", "pkcs12", "-export", *files, *form], check=True)
+    url = f"mqtts://localhost:{broker.address.port}"
+    return ["certificate", url, "mqinfer/v1", str(ca_file), str(pkcs12), "secret"]
+
+
+def _login(broker: SecuredBroker, ca_file: str | Path | None) -> list[str]:
+    url = broker.url.replace("127.0.0.1", "localhost")
+    return ["login", url, "mqinfer/v1", "car-1", str(broker.car.password), str(ca_file)]
+
+
+def _check_logins(lines: list[str]) -> None:
     assert lines[0] == "right: car-1 w.0"
     assert re.fullmatch("wrong: not_authorized .*; check user and password", lines[1])
     assert re.fullmatch("without: not_authorized .*; it wants a user and a password", lines[2])
-    assert lines[3].startswith("stranger: broker_unreachable ")
     assert lines[4].startswith("host: broker_unreachable ")
     assert lines[5].startswith("another's name: not_authorized ")
 

@@ -181,6 +181,71 @@ def test_answers_in_a_browser(
     assert (counters["malformed"], counters["mismatched"]) == (0, 0)
 
 
+def test_lanes(
+    programs: Path,
+    broker_url: str,
+    unique: Callable[[str], str],
+    write_echo: Callable[..., Path],
+    serve: Callable[..., Any],
+) -> None:
+    """The worker that is 20 times as fast gets nearly all; without lanes the broker deals the requests in turn."""
+    topics, repository = Topics(unique("test")), write_echo("echo", delay_ms=5)
+    serve(broker_url, repository, name="fast", topics=topics, capacity=64)
+    model = repository / "echo" / "1" / "model.echo"
+    model.write_text(model.read_text(encoding="utf-8").replace("delay_ms = 5", "delay_ms = 100"), encoding="utf-8")
+    serve(broker_url, repository, name="slow", topics=topics, capacity=64)
+    chosen, dealt = json.loads(
+        output(*node(programs / "test" / "live" / "by_worker.js", broker_url, topics.root, "100"))
+    )
+    assert chosen["fast"] >= 80
+    assert dealt == {"fast": 50, "slow": 50}
+
+
+def test_labels_and_a_canary(
+    programs: Path, broker_url: str, unique: Callable[[str], str], write_echo: Callable[..., Path], tmp_path: Path
+) -> None:
+    """A label stands for the version that has it; of the requests without a version the canary gets about its share."""
+    root = unique("test")
+    for version in (1, 2):
+        repository = write_echo("echo", version=version)
+    (repository / "echo" / "traffic.toml").write_text("stable = 1\ncanary = 2\nshare = 30\n", encoding="utf-8")
+    with worker(broker_url, root, repository, unique("w"), tmp_path / "log"):
+        found = json.loads(output(*node(programs / "test" / "live" / "labelled.js", broker_url, root)))
+    assert (found["stable"], found["canary"], found["number"], found["streamed"]) == ("1", "2", "1", ["2"])
+    for label in ("next", "toString"):
+        words = f'no version labelled "{label}" (labels: canary, stable); expected a number'
+        assert found["next" if label == "next" else "unlike"].startswith(f'model_not_found: model "echo" has {words}')
+    assert found["wrong"].startswith("bad_topic: version")
+    assert found["others"] == ["1", "2"]
+    assert 5 <= found["ofCanary"] <= 55
+
+
+def test_streams(
+    programs: Path,
+    broker_url: str,
+    unique: Callable[[str], str],
+    write_echo: Callable[..., Path],
+    serve: Callable[..., Any],
+) -> None:
+    """Each frame has one outcome, in order; with `latest` most are superseded, and the last is answered."""
+    topics = Topics(unique("test"))
+    serve(broker_url, write_echo("echo", delay_ms=30), topics=topics)
+    found = json.loads(output(*node(programs / "test" / "live" / "streaming.js", broker_url, topics.root, "100")))
+    latest, everything = found["latest"], found["all"]
+    for each in (latest, everything):
+        assert [sequence for _, sequence, _ in each["found"]] == list(range(100))
+        assert all(back == sequence for outcome, sequence, back in each["found"] if outcome == "ok")
+    answered = latest["outcomes"]["ok"]
+    assert answered + latest["outcomes"]["superseded"] == 100
+    assert 2 <= answered <= 50
+    assert latest["found"][-1][0] == "ok"
+    assert {back for outcome, _, back in latest["found"] if outcome == "superseded"} == {
+        "a newer frame of the stream came first"
+    }
+    assert everything["outcomes"]["ok"] == 100
+    assert found["counters"]["outcomes"]["ok"] == answered + 100
+
+
 def test_the_results_of_others(
     programs: Path,
     broker_url: str,
@@ -240,7 +305,8 @@ def test_the_examples(
     halved = r"Float32Array\(3\) \[ 2\.5, 3, 4\.5 \] \S+\n"
     assert re.fullmatch(halved, output(*node(example(programs, "infer.mjs"), broker_url)))
     shown = [block.replace("mqtt://127.0.0.1:1883", broker_url) for block in in_documents()]
-    watching, asking = ([block for block in shown if ("watch(" in block) is watches] for watches in (True, False))
+    watching, streaming = ([block for block in shown if call in block] for call in ("watch(", "stream("))
+    asking = [block for block in shown if block not in watching + streaming]
     for block in asking:
         assert re.fullmatch(r"Float32Array\(16\) \[[^]]+\] \S+\n", output(*node(program(programs, "shown.mjs", block))))
     fleet = output(*node(example(programs, "fleet.mjs"), broker_url))
@@ -258,4 +324,7 @@ def test_the_examples(
             output(*node(program(programs, "asking.mjs", asking[0])))
             assert process.stdout is not None
             assert process.stdout.readline().endswith(" ok [ [ 1, 16 ] ]\n")
-    assert (len(asking), len(watching)) == (2, 1)
+    for block in streaming:
+        lines = output(*node(program(programs, "shown.mjs", block))).splitlines()
+        assert [line.split()[0] for line in lines if re.match(r"\d+ (ok|superseded) ", line)] == [*map(str, range(30))]
+    assert (len(asking), len(watching), len(streaming)) == (2, 1, 1)

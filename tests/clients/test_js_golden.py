@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 import struct
 import subprocess
 import zlib
@@ -152,3 +153,35 @@ def test_png_pixels_are_those_that_python_decodes(page: Any) -> None:
 def test_pixels_are_those_that_are_stored(page: Any, path: str, payload: bytes, tolerance: int) -> None:
     """The orientation of a JPEG, and gamma and transparency of a PNG, are ignored as in Python."""
     check_pixels(call(page, "pictures", path), decoded(payload), tolerance)
+
+
+def in_node(program: Path, *requests: Path) -> list[dict[str, Any]]:
+    """Return what a compiled `clients/js/test/live/pixels.ts` prints."""
+    command = [find_program("node"), str(program), *map(str, requests)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def test_pixels_in_node_are_those_that_python_decodes(built: Path, tmp_path: Path) -> None:
+    """Bit by bit, of 8 and 16 bits, grey and colour; orientation, gamma and transparency are ignored."""
+    requests = [GOLDEN / "request_png.mqi", GOLDEN / "request_jpeg.mqi"]
+    for name, payload in (("turned", turned_jpeg()), ("profiled", profiled_pngs())):
+        requests.append(tmp_path / f"{name}.mqi")
+        requests[-1].write_bytes(payload)
+    wanted = [each for path in requests for each in decoded(path.read_bytes()).items()]
+    pictures = in_node(built / "test" / "live" / "pixels.js", *requests)
+    assert [picture["name"] for picture in pictures] == [name for name, _ in wanted]
+    for picture, (name, expected) in zip(pictures, wanted, strict=True):
+        pixels = np.frombuffer(base64.b64decode(picture["data"]), expected.dtype)
+        assert pixels.reshape(picture["shape"]).tolist() == expected.tolist(), name
+
+
+def test_without_the_package_for_pictures_its_name_is_said(built: Path, tmp_path: Path) -> None:
+    """In a folder from which node finds no package, the error says which one to install."""
+    for part in ("src", "test/live"):
+        shutil.copytree(built / part, tmp_path / part)
+    (tmp_path / "package.json").write_text('{"type": "module"}', encoding="utf-8")
+    found = in_node(tmp_path / "test" / "live" / "pixels.js", GOLDEN / "request_jpeg.mqi")
+    assert {picture["code"] for picture in found} == {"missing_extra"}
+    assert all("npm install sharp" in picture["message"] for picture in found)

@@ -150,22 +150,22 @@ def test_pictures_in_node(
     serve: Callable[..., Any],
     tmp_path: Path,
 ) -> None:
-    """A path, bytes, a Blob and pixels are answered as Python's client is; what is no picture is refused."""
+    """A path, bytes, a Blob, pixels and a file with transparency are answered as Python's client is."""
     topics = Topics(unique("test"))
     serve(broker_url, blob_detector(tmp_path / "models"), "blobs", topics=topics)
     inputs = ("left", "UINT8", [-1, 4, 4, 3]), ("right", "UINT8", [-1, 4, 4, 3])
     serve(broker_url, write_echo("stereo", *inputs, config=STEREO), "stereo", topics=topics)
     serve(broker_url, write_echo("plain"), "plain", topics=topics)
-    png, jpeg, _ = files(tmp_path)
+    png, jpeg, alpha = files(tmp_path)
     rgba = cv2.cvtColor(frame(), cv2.COLOR_RGB2RGBA)
     (tmp_path / "rgba.json").write_text(
         json.dumps({"width": rgba.shape[1], "height": rgba.shape[0], "data": base64.b64encode(rgba.tobytes()).decode()})
     )
-    arguments = [broker_url, topics.root, str(png), str(jpeg), str(tmp_path / "rgba.json")]
+    arguments = [broker_url, topics.root, str(png), str(jpeg), str(tmp_path / "rgba.json"), str(alpha)]
     requests: list[Message] = []
     with closing(make_link(broker_url, client_id=unique("watcher"))) as link:
         link.open()
-        link.subscribe(topics.infer("blobs", "asker"), requests.append)
+        link.subscribe(topics.lane.filter(model="blobs", client="asker"), requests.append)
         found = json.loads(output(*node(programs / "test" / "live" / "pictures.js", *arguments)))
     assert {decode_request(message.payload).parameters[OUTPUT_ENCODING] for message in requests} == {"lz4"}
     blocks = re.findall(r"^```js\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
@@ -181,7 +181,7 @@ def test_pictures_in_node(
         assert found["jpeg"] == described(client.infer_picture("blobs", jpeg, timeout=60))
         assert found["stereo"] == described(client.infer_picture("stereo", [png, jpeg], timeout=60))
     assert {each["name"] for each in expected["detections"]} == {"red", "green"}
-    for form in ("path", "url", "bytes", "buffer", "blob", "pixels"):
+    for form in ("path", "url", "bytes", "buffer", "blob", "pixels", "alpha"):
         assert found[form] == expected, form
     assert "ENOENT" in found["wrong"].pop("path")
     wrong = {name: f"{each['code']}: {each['message']}" for name, each in found["wrong"].items()}

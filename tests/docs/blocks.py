@@ -56,6 +56,8 @@ _COMMENT = re.compile(r"<!-- (not run|run first):\s*(.*?) *-->", re.DOTALL)
 _INSTALL = re.compile(r"^(python3 -m venv|pip install|scripts/build-page)\b.*$", re.MULTILINE)
 _GATEWAY_PORTS = {"HTTP": "8000", "GRPC": "8001", "METRICS": "8002", "TFS_GRPC": "8500", "TFS_REST": "8501"}
 _PORTS = ("1883", "1884", "8883", "8884", "9443", "8443", "9201", "8080", *_GATEWAY_PORTS.values())
+_GUARDED = """{ read -r; kill -KILL 0; } <&0 & exec bash "$0" </dev/null"""
+"""Runs a script whose processes end with the one that holds the other end of its input, even if that is killed."""
 _PRELUDE = """\
 set -eu
 wait_for() {
@@ -219,16 +221,18 @@ def _of_a_newcomer() -> dict[str, str]:
 
 def _run_to_its_end(folder: Path, place: Path, environment: dict[str, str], most_s: float) -> str:
     log = folder / "log"
-    with log.open("w", encoding="utf-8") as output:
-        shell = subprocess.Popen(
-            ["bash", str(folder / "script.sh")],
+    with (
+        log.open("w", encoding="utf-8") as output,
+        subprocess.Popen(
+            ["bash", "-c", _GUARDED, str(folder / "script.sh")],
             cwd=place,
             env=environment,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-        )
+        ) as shell,
+    ):
         try:
             code = shell.wait(most_s)
         except subprocess.TimeoutExpired:

@@ -37,7 +37,7 @@ COUNTERS = {
 }
 FACTS = {
     "streams",
-    *("clocks", "missed", "answers", "previews", "redacted"),
+    *("clocks", "missed", "answers", "previews", "points", "redacted"),
     "model",
     "version",
     "model_hash",

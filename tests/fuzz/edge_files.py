@@ -6,6 +6,11 @@ import os
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
+
+from mqinfer.bags.points import POINT_TYPES, check_message, fields_of, read_points
+from mqinfer.bags.ros2.messages import store
+from mqinfer.bags.rosbag import foreign_errors
 from mqinfer.bags.rosbag_source import RosbagSource
 from mqinfer.edge_agent.resuming import RUN_FILE, open_earlier
 from mqinfer.edge_agent.sinks.jsonl_sink import RESULTS_FILE, TIMES_FILE
@@ -16,7 +21,7 @@ from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.limits import Limits
 from tests.fuzz.model_files import scratch
 
-__all__ = ["log", "mcap", "ros1", "spooled"]
+__all__ = ["log", "mcap", "points", "ros1", "spooled"]
 
 _LIMITS = Limits(tensor_bytes=4 << 20, image_pixels=1 << 20)
 
@@ -29,6 +34,15 @@ def ros1(data: bytes) -> None:
 def mcap(data: bytes) -> None:
     """Read the frames of a ROS 2 bag."""
     _read(_folder() / "drive.mcap", data)
+
+
+def points(data: bytes) -> None:
+    """Read the points of a message behind a byte, which says of which type it is."""
+    kind, raw = POINT_TYPES[sum(data[:1]) % len(POINT_TYPES)], data[1:]
+    with foreign_errors(Path("drive.mcap"), kind):
+        check_message(kind, raw, is_cdr=True)
+        message = store().deserialize_cdr(raw, kind)
+    read_points([message], fields_of(message), np.dtype(np.float32))
 
 
 def spooled(data: bytes) -> None:

@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from mqinfer.bags.ros2.messages import serialize
 from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.spooling.spool import Spool, SpooledFrame
 from mqinfer.gateway.messages import message_class
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.protocol.types import Capture
+from tests.bags.point_messages import cloud, field, imu, scan
 
-__all__ = ["connects", "grpcs", "logs", "mcap", "ros1", "spooled", "tfs"]
+__all__ = ["connects", "grpcs", "logs", "mcap", "points", "ros1", "spooled", "tfs"]
 
 
 def grpcs() -> Iterator[bytes]:
@@ -68,6 +70,13 @@ def mcap() -> Iterator[bytes]:
             Path(folder, "drive"), ros=2, frames=3, seed=1, width=32, height=32, truth_topic=False, storage="mcap"
         )
         yield next(path.glob("*.mcap")).read_bytes()
+
+
+def points() -> Iterator[bytes]:
+    """A message of each type, behind its number."""
+    fields = [field("x", 0, 7), field("intensity", 4, 4)]
+    made = cloud(fields, (3, 2), (7, 23), bytes(range(46))), scan([1, 2], [3, 4]), imu(5)
+    yield from (bytes([number]) + serialize(each) for number, each in enumerate(made))
 
 
 def spooled() -> Iterator[bytes]:

@@ -69,6 +69,7 @@ TARGETS = {
     "connect": Target(calls.connect, file_seeds.connects, share=1),
     "ros1": Target(edge_files.ros1, file_seeds.ros1, longest=32768, memory=64 * _MIB),
     "mcap": Target(edge_files.mcap, file_seeds.mcap, longest=32768, memory=64 * _MIB),
+    "points": Target(edge_files.points, file_seeds.points),
     "spooled": Target(edge_files.spooled, file_seeds.spooled, share=2),
     "log": Target(edge_files.log, file_seeds.logs, share=2),
 }

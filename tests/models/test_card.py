@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from mqinfer.errors import ConfigError
-from mqinfer.models.card import image_contract, image_contracts, max_batch_size
+from mqinfer.errors import ConfigError, LimitExceeded, MqinferError
+from mqinfer.models.card import image_contract, image_contracts, max_batch_size, points_contracts
 from mqinfer.models.repository.content_hash import model_hash
-from mqinfer.protocol.card import ColourOrder, ImageContract, Layout, Resize
+from mqinfer.protocol.card import ColourOrder, ImageContract, Layout, PointsContract, Resize
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.types import TensorSpec
 
@@ -120,6 +120,54 @@ def test_several_tables_that_contradict_the_model(names: tuple[str, str], messag
     inputs = [spec((-1, 3, 8, 8)), spec((-1, 1, 4, 6), name="y"), spec((-1, 9), name="z")]
     with pytest.raises(ConfigError, match=message):
         image_contracts(inputs, None, [ImageContract(name) for name in names])
+
+
+@pytest.mark.parametrize(
+    ("shape", "fields", "has_batch", "points", "fields_first"),
+    [
+        ((1, 100, 4), 4, True, 100, False),
+        ((-1, 4, 100), 4, True, 100, True),
+        ((1, 100, 4), 4, False, 100, False),
+        ((-1, 4), 4, False, None, False),
+        ((4, 4), 4, False, 4, False),
+        ((-1, -1, -1), 4, True, None, False),
+        ((-1, 4, -1), 4, True, None, True),
+        ((-1, 100), 1, True, 100, False),
+        ((-1, 1, 100), 1, True, 100, True),
+        ((100,), 1, False, 100, False),
+    ],
+)
+def test_points_by_the_shape(
+    shape: Shape, fields: int, points: int | None, *, has_batch: bool, fields_first: bool
+) -> None:
+    """How many there are, and which axis has the fields; a mask has the axes of the points."""
+    mask = shape[:1] if has_batch or len(shape) == 3 else ()
+    inputs = [spec(shape), spec((*mask, points or -1), Datatype.BOOL, "m")]
+    configured = PointsContract("x", tuple("abcd"[:fields]), mask="m")
+    (found,) = points_contracts(inputs, [configured], has_batch=has_batch)
+    assert found == replace(configured, count=points, fields_first=fields_first)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"input": "y"}, ConfigError, r"\[\[points\]\] names 'y': expected each once of x, m, i, wide"),
+        ({"mask": "x"}, ConfigError, "names 'x': expected each once"),
+        ({"fields": ()}, ConfigError, r"points.fields = \[\]: expected names, each once"),
+        ({"fields": ("a", "a", "b", "c")}, ConfigError, "points.fields = .*: expected names, each once"),
+        ({"fields": ("a",)}, ConfigError, r"FP32\[-1, 100, 4\], takes no points of 1 fields; expected floating point"),
+        ({"input": "i"}, ConfigError, "'i', UINT8.*, takes no points of 4 fields"),
+        ({"count": 99}, ConfigError, "points.count = 99: the model takes 100 only"),
+        ({"mask": "i"}, ConfigError, r"points.mask: input 'i' has the shape .*; expected \[-1, 100\]"),
+        ({"input": "wide", "count": 1 << 24}, LimitExceeded, "16777216 points of 4 fields; at most 8388608 fit"),
+    ],
+)
+def test_points_that_contradict_the_model(changes: dict[str, object], error: type[MqinferError], message: str) -> None:
+    """With what the model has."""
+    others = [spec((-1, 100), name="m"), spec((-1, 100, 4), Datatype.UINT8, "i"), spec((-1, -1, 4), name="wide")]
+    configured = replace(PointsContract("x", ("a", "b", "c", "d")), **changes)
+    with pytest.raises(error, match=message):
+        points_contracts([spec((-1, 100, 4)), *others], [configured], has_batch=True)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from mqinfer.models.repository.config import (
     WarmUp,
 )
 from mqinfer.models.repository.config_files import combine, read_layer
-from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Layout
+from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Layout, NotFinite, PointsContract
 from mqinfer.protocol.datatypes import Datatype
 
 EVERYTHING = """
@@ -61,6 +61,15 @@ scale = 0.00392156862745098
 mean = [0.1, 0.2, 0.3]
 std = 0.5
 
+[[points]]
+input = "p"
+fields = ["x", "intensity"]
+count = 2000
+padding = -1
+mask = "m"
+not_finite = "pad"
+fields_first = true
+
 [[classes]]
 name = "road"
 colour = [128, 64, 128]
@@ -89,6 +98,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
         input=(TensorConfig("x", (-1, 3), Datatype.BYTES),),
         pictures=PictureConfig(
             image=ImageContract("x", 968, 608, ColourOrder.BGR, Layout.NCHW, 1 / 255, (0.1, 0.2, 0.3), (0.5,)),
+            points=(PointsContract("p", ("x", "intensity"), 2000, -1.0, "m", NotFinite.PAD, fields_first=True),),
             classes=(ClassInfo("road", (128, 64, 128)),),
         ),
     )
@@ -124,6 +134,10 @@ def test_no_file_means_read_it_from_the_model(tmp_path: Path) -> None:
         ("[image]\nfill = 0", ["image.fill = 0", 'resize = "letterbox"']),
         ('[image]\nresize = "letterboks"', ["image.resize", "one of stretch, letterbox, crop"]),
         ("[image]\nmean = []", ["image.mean = []"]),
+        ("[points]\ninput = 'p'", ["points", "'fields' is missing"]),
+        ("[points]\ninput = 'p'\nfields = 'x'", ["points.fields = 'x'", "a list"]),
+        ("[[points]]\ninput = 'p'\nfields = ['x']\ncount = 0", ["points[0].count = 0", "at least 1"]),
+        ("[points]\ninput = 'p'\nfields = ['x']\nnot_finite = 'nan'", ["points.not_finite", "one of drop, pad, keep"]),
         ("[[classes]]\nname = 'a'\ncolour = [1, 2]", ["classes[0].colour = [1, 2]", "three numbers"]),
         ("[[classes]]\ncolour = [1, 2, 3]", ["classes[0]", "'name' is missing"]),
         ("dynamic_batching = {preserve_ordering = 1}", ["preserve_ordering = 1", "true or false"]),

@@ -101,6 +101,38 @@ def test_where_it_can_not_be_cut(net: Path, at: str, words: str) -> None:
     assert [each.name for each in net.iterdir()] == ["net"]
 
 
+def test_pictures_and_points(repository: Path) -> None:
+    """The pipeline takes both pictures, and points, by the contracts of the whole."""
+    node, inputs = helper.make_node, {"left": [1, 4, 4, 3], "right": [1, 4, 4, 3], "cloud": [1, 16, 3]}
+    save_onnx(
+        repository / "pair" / "1" / "model.onnx",
+        [
+            node("Add", ["left", "right"], ["sum"]),
+            node("Reshape", ["sum", "shape"], ["row"]),
+            node("Sub", ["row", "cloud"], ["out"]),
+        ],
+        {name: (FLOAT, shape) for name, shape in inputs.items()},
+        {"out": (FLOAT, [1, 16, 3])},
+        {"shape": np.array([1, 16, 3])},
+    )
+    (repository / "pair" / "model.toml").write_text(
+        """[[image]]
+input = "left"
+mean = 3
+[[image]]
+input = "right"
+resize = "letterbox"
+[[points]]
+input = "cloud"
+fields = ["x", "y", "z"]
+"""
+    )
+    cut(Repository(repository).find("pair"), ["sum"])
+    whole, parts = (Repository(repository).find(name).config.pictures for name in ("pair", "pair-parts"))
+    assert parts == whole
+    assert [each.input for each in whole.images] == ["left", "right"]
+
+
 @pytest.mark.slow
 def test_the_command(net: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It says what crosses and how large the parts are; a second time it is refused, for the names are taken."""

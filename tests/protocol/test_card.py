@@ -15,13 +15,15 @@ from mqinfer.protocol.card import (
     ImageContract,
     Layout,
     ModelCard,
+    NotFinite,
+    PointsContract,
     Resize,
     card_from_json,
     card_to_json,
     read_card,
 )
 from mqinfer.protocol.datatypes import Datatype
-from mqinfer.protocol.errors import BadEnvelope, BadTensor, BadTopic, LimitExceeded
+from mqinfer.protocol.errors import BadEnvelope, BadTensor, BadTopic, LimitExceeded, MqinferError
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import TensorSpec
 
@@ -44,6 +46,16 @@ images = st.builds(
 )
 letterboxes = st.builds(replace, images, resize=st.just(Resize.LETTERBOX), fill=st.integers(0, 255))
 crops = st.builds(replace, images, resize=st.just(Resize.CROP))
+points = st.builds(
+    PointsContract,
+    texts,
+    st.lists(texts, min_size=1, max_size=3).map(tuple),
+    st.none() | st.integers(1, 10_000),
+    floats,
+    texts,
+    st.sampled_from(NotFinite),
+    st.booleans(),
+)
 cards = st.builds(
     ModelCard,
     name=texts,
@@ -63,6 +75,7 @@ cards = st.builds(
         precision=texts,
         backend=texts,
         device=texts,
+        points=st.lists(points, max_size=2).map(tuple),
     ),
 )
 
@@ -145,6 +158,20 @@ def test_a_card_that_wants_gigantic_pictures_is_refused(size: dict[str, int], se
     parameters = {"images": [{"input": "y"}, image]} if several else {"image": image}
     with pytest.raises(LimitExceeded, match="pixels"):
         card_from_json(json.dumps(BASE | {"parameters": parameters}).encode())
+
+
+@pytest.mark.parametrize(
+    ("contract", "error", "why"),
+    [
+        ({"count": 1 << 24, "fields": ["x", "y", "z"]}, LimitExceeded, "16777216 points of 3 fields; at most"),
+        ({"count": 3, "fields": []}, BadEnvelope, "length >= 1"),
+        ({"count": 0, "fields": ["x"]}, BadEnvelope, ">= 1"),
+    ],
+)
+def test_a_card_that_wants_impossible_points(contract: dict[str, object], error: type[MqinferError], why: str) -> None:
+    """A sender would make them."""
+    with pytest.raises(error, match=why):
+        card_from_json(json.dumps(BASE | {"parameters": {"points": [{"input": "x", **contract}]}}).encode())
 
 
 def test_a_card_belongs_to_the_model_of_its_topic() -> None:

@@ -219,7 +219,10 @@ def test_infer_with_two_pictures(command: Callable[..., Result], tmp_path: Path)
     [
         ([], "model 'stereo' takes 2 pictures in one request (left, right); name their topics: --join left=/TOPIC"),
         (["--join", f"{LEFT},/stereo/middle"], "no image topic /stereo/middle; its image topics are"),
-        (["--join", f"left={LEFT}", "--join", f"depth={RIGHT}"], "has no picture input 'depth'; it has left, right"),
+        (
+            ["--join", f"left={LEFT}", "--join", f"depth={RIGHT}"],
+            "has no input 'depth' for a topic; it has left, ",
+        ),
         (["--join", f"{LEFT},{RIGHT}", "--tolerance", "-1"], "--tolerance -1.0: expected seconds, 0 or more"),
         (["--join", f"{LEFT},{RIGHT}", "--topic", LEFT], "--join names the topics; leave out --topic"),
         (["--tolerance", "0.1"], "name these with --join"),

@@ -5,6 +5,11 @@ using System.Linq;
 using System.Security.Cryptography;
 using System.Threading;
 using System.Threading.Tasks;
+#if MQTTNET
+using Transport = Mqinfer.MqttNetTransport;
+#else
+using Transport = Mqinfer.SocketTransport;
+#endif
 
 namespace Mqinfer
 {
@@ -52,7 +57,7 @@ namespace Mqinfer
                 Tls = new Tls(options.CaFile, options.CertificateFile, options.CertificatePassword),
                 MaximumPacketSize = options.Limits.PayloadBytes + PropertyBytes,
             };
-            link = new Link(broker.Addresses, login, () => new SocketTransport(), Now)
+            link = new Link(broker.Addresses, login, () => new Transport(), Now)
             {
                 OnConnected = OnConnected,
                 OnLost = OnLost,

@@ -206,6 +206,7 @@ internal static class Live
 
     private static async Task Enter(string what, string url, ClientOptions options)
     {
+        if (options.CaFile == "") options.CaFile = null; // the system's authorities
         options.Patience = TimeSpan.FromSeconds(60);
         options.Timeout = TimeSpan.FromSeconds(120);
         try

@@ -2,6 +2,14 @@
 
 import { Cards } from "./cards.js";
 import { CHECKSUM, checksum } from "./checksum.js";
+import {
+  type Counters,
+  DEFAULT_PENDING,
+  Dispatcher,
+  type Ended,
+  outcomeOf,
+  type PendingOptions,
+} from "./dispatcher.js";
 import { decodeReply } from "./envelope.js";
 import {
   Cancelled,
@@ -11,13 +19,13 @@ import {
   MqinferError,
   NotAuthorized,
   NotConnected,
+  Superseded,
 } from "./errors.js";
 import { shown } from "./fields/fields.js";
 import { checkOptions } from "./fields/nearest.js";
 import { DEFAULT_LIMITS } from "./limits.js";
 import type { Link, LinkOptions, LinkStatus, Message } from "./link.js";
 import { openLink } from "./mqtt_link.js";
-import { type Counters, DEFAULT_PENDING, type Ended, outcomeOf, type PendingOptions, PendingTable } from "./pending.js";
 import { type PictureResult, pictureResult } from "./pictures/result.js";
 import { type Picture, pictureInputs } from "./pictures/sending.js";
 import type { Entry } from "./requests/entry.js";
@@ -27,15 +35,17 @@ import {
   hexOf,
   type InferOptions,
   type Inputs,
+  isLabel,
+  labelledVersion,
   newId,
   newRequest,
   publication,
   type Result,
   resultOf,
 } from "./requests/messages.js";
-import { Workers } from "./requests/workers.js";
 import type { ModelCard } from "./states/card.js";
 import { readWorkerState } from "./states/states.js";
+import { NEWER_FRAME, type Sender, Stream, type StreamOptions } from "./stream.js";
 import { checkName, isName, Topics } from "./topics.js";
 import type { Limits, Reply, Request } from "./types.js";
 import { type Watch, Watches, type WatchOptions } from "./watch.js";
@@ -44,7 +54,7 @@ const TIMEOUT_MS = 10_000;
 const CONNECT_TIMEOUT_MS = 10_000;
 const LINK_OPTIONS = ["user", "password", "maxPacketSize", "signal", "tls"] as const;
 const PENDING_OPTIONS = ["window", "maxPending", "patienceMs", "settlingMs", "backoffMs"] as const;
-const OWN_OPTIONS = ["name", "root", "timeoutMs", "connectTimeoutMs", "limits", "onStatus"] as const;
+const OWN_OPTIONS = ["name", "root", "timeoutMs", "connectTimeoutMs", "limits", "onStatus", "lanes"] as const;
 /** Above this a browser's timer fires at once. */
 const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
@@ -58,6 +68,8 @@ export interface ClientOptions extends Omit<LinkOptions, "url" | "timeoutMs">, P
   readonly connectTimeoutMs?: number;
   /** Bounds of what a reply may contain. */
   readonly limits?: Limits;
+  /** Whether the client chooses the worker of each request (true), or the broker deals them to the workers in turn. */
+  readonly lanes?: boolean;
 }
 
 /** What became of all requests, and what came beside their replies. */
@@ -68,12 +80,12 @@ export interface ClientCounters extends Counters {
   readonly retained: number;
 }
 
+/** Receives the one outcome of a request. */
+type Settle = (found: Result | MqinferError) => void;
+
 interface Waiting {
   readonly request: Request;
-  resolve(result: Result): void;
-  reject(error: Error): void;
-  /** Stop to listen to the caller's signal. */
-  forget(): void;
+  readonly settle: Settle;
 }
 
 /** A connection to a broker, for requests to any number of models. Make one for a page or a process and keep it. */
@@ -81,12 +93,12 @@ export class Client {
   /** The client's name in its topics. */
   readonly name: string;
   readonly #topics: Topics;
-  readonly #table: PendingTable;
+  readonly #dispatcher: Dispatcher;
   readonly #limits: Limits;
   readonly #timeoutMs: number;
   readonly #patienceMs: number;
   readonly #waiting = new Map<string, Waiting>();
-  readonly #workers = new Workers();
+  readonly #streams = new Set<Stream>();
   readonly #onStatus: ((status: LinkStatus) => void) | undefined;
   #link: Link | undefined;
   #watches: Watches | undefined;
@@ -101,7 +113,7 @@ export class Client {
   private constructor(options: ClientOptions, name: string) {
     this.name = name;
     this.#topics = new Topics(options.root);
-    this.#table = new PendingTable(given(options, PENDING_OPTIONS), (...asked) => this.#workers.insteadOf(...asked));
+    this.#dispatcher = new Dispatcher(given(options, PENDING_OPTIONS));
     this.#patienceMs = options.patienceMs ?? DEFAULT_PENDING.patienceMs;
     this.#limits = options.limits ?? DEFAULT_LIMITS;
     this.#timeoutMs = checkedTimeout(options.timeoutMs ?? TIMEOUT_MS);
@@ -136,7 +148,7 @@ export class Client {
         `${error.message}; where access rules apply, the client's name must be that of its login`,
       );
     }
-    await client.#followWorkers(link);
+    if (options.lanes ?? true) await client.#followWorkers(link);
     return client;
   }
 
@@ -149,7 +161,8 @@ export class Client {
    * Send arrays to a model, and return its result.
    *
    * Until its deadline a request is sent again where a worker is lost, busy or silent, the connection was lost, or a message
-   * was damaged. So a model may run a request more than once; there is one result.
+   * was damaged. So a model may run a request more than once; there is one result. A version that is a label waits for the model's
+   * card before, as long.
    *
    * @throws MqinferError: The class says what to do: `InvalidRequest` and below, `ModelNotFound`, `ModelFailed`, `NoWorker`,
    *   `Expired`, `Rejected`, `Cancelled`, `MessageTooLarge`, `NotAuthorized`.
@@ -158,18 +171,39 @@ export class Client {
     if (this.#failure) throw this.#failure;
     if (options.signal?.aborted) throw new Cancelled("cancelled by the caller");
     const timeoutMs = checkedTimeout(options.timeoutMs ?? this.#timeoutMs);
-    const id = newId();
-    const responseTopic = this.#topics.result(model, this.name, id);
-    const request = newRequest(model, inputs, options, { id, responseTopic });
-    const { modelVersion: version } = request;
-    this.#table.add({ id, model, version, responseTopic }, performance.now(), timeoutMs);
+    if (isLabel(options.version)) return this.infer(model, inputs, await this.#numbered(model, options));
+    const request = this.#request(model, inputs, options);
     return new Promise((resolve, reject) => {
-      const abort = () => this.#cancel(id);
+      const abort = () => this.#cancel(request.id, new Cancelled("cancelled by the caller"));
+      this.#submit(request, timeoutMs, (found) => {
+        options.signal?.removeEventListener("abort", abort);
+        if (found instanceof MqinferError) reject(found);
+        else resolve(found);
+      });
       options.signal?.addEventListener("abort", abort);
-      const forget = () => options.signal?.removeEventListener("abort", abort);
-      this.#waiting.set(id, { request, resolve, reject, forget });
-      this.#pump();
     });
+  }
+
+  /**
+   * Open a stream of live frames to a model; their results come in the order of the frames.
+   *
+   * @param options A version that is a label stands for the version that has it now.
+   * @throws ConfigError: The policy is unknown, a number is out of range, or there is no such option.
+   */
+  async stream(model: string, options: StreamOptions = {}): Promise<Stream> {
+    if (this.#failure) throw this.#failure;
+    const timeoutMs = checkedTimeout(options.timeoutMs ?? this.#timeoutMs);
+    const sender: Sender = {
+      failure: () => this.#failure,
+      request: (inputs, ofEach) => this.#request(model, inputs, ofEach),
+      send: (...sent) => this.#submit(...sent),
+      cancel: (...ended) => this.#cancel(...ended),
+      supersede: (ids) => this.#supersede(ids),
+    };
+    const numbered = isLabel(options.version) ? await this.#numbered(model, options) : options;
+    const stream = new Stream(sender, numbered, timeoutMs, (ended) => this.#streams.delete(ended));
+    this.#streams.add(stream);
+    return stream;
   }
 
   /**
@@ -220,7 +254,7 @@ export class Client {
   }
 
   counters(): ClientCounters {
-    return { ...this.#table.counters(), malformed: this.#malformed, retained: this.#retained };
+    return { ...this.#dispatcher.counters(), malformed: this.#malformed, retained: this.#retained };
   }
 
   /** End what is pending as `cancelled`, end all watches, and disconnect. */
@@ -232,19 +266,19 @@ export class Client {
 
   /** Return the error of a question for a card that has not come, or undefined where it may wait on. */
   #withoutCard(model: string, waitedMs: number, isOver: boolean): MqinferError | undefined {
-    if (!isOver && !(this.#connected && this.#workers.isMistyped(model))) return undefined;
+    if (!isOver && !(this.#connected && this.#dispatcher.isMistyped(model))) return undefined;
     const where = `in ${Number((waitedMs / 1_000).toFixed(1))} s`;
     if (!this.#connected)
       return new NotConnected(`no connection to the broker ${where}: no card of model ${shown(model)}`);
     return new ModelNotFound(
-      `no worker has published a card of model ${shown(model)} ${where}; check its name${this.#workers.insteadOf(model)}`,
+      `no worker has published a card of model ${shown(model)} ${where}; check its name${this.#dispatcher.insteadOf(model)}`,
     );
   }
 
   #onLink(status: LinkStatus): void {
     this.#connected = status.status === "connected";
-    if (status.status === "connected") this.#table.connected(performance.now());
-    else if (status.status === "lost") this.#table.disconnected();
+    if (status.status === "connected") this.#dispatcher.connected(performance.now());
+    else if (status.status === "lost") this.#dispatcher.disconnected();
     else if (status.status === "refused") this.#fail(refusal(status));
     this.#pump();
     this.#onStatus?.(status);
@@ -253,14 +287,14 @@ export class Client {
   /** Carry out what follows from the events and the time, and set the timer. */
   #pump(): void {
     const now = performance.now();
-    const { send, ended } = this.#table.take(now, this.#connected);
+    const { send, ended } = this.#dispatcher.take(now, this.#connected);
     for (const each of ended) this.#hand(each);
     for (const entry of send) void this.#publish(entry);
     this.#setTimer(now);
   }
 
   #setTimer(now: number): void {
-    const at = this.#table.wakeAt;
+    const at = this.#dispatcher.wakeAt;
     if (at === this.#timerAt) return;
     clearTimeout(this.#timer);
     this.#timerAt = at;
@@ -280,15 +314,15 @@ export class Client {
     if (waiting === undefined || this.#link === undefined) return;
     try {
       const code = await this.#link.publish(publication(waiting.request, entry, this.name, this.#topics));
-      this.#table.acked(entry, attempt, code, performance.now());
+      this.#dispatcher.acked(entry, attempt, code, performance.now());
     } catch (error) {
       const known = error instanceof MqinferError ? error : new MqinferError(`the request can't be sent: ${error}`);
-      this.#table.unsent(entry, attempt, known, performance.now());
+      this.#dispatcher.unsent(entry, attempt, known, performance.now());
     }
     this.#pump();
   }
 
-  /** Subscribe to the workers' states; without the right to read them, losses show by silence. */
+  /** Subscribe to the workers' states; without the right to read them, requests go over the models' channels. */
   async #followWorkers(link: Link): Promise<void> {
     try {
       await link.subscribe(this.#topics.workerStates, 1, (message) => this.#onWorker(message));
@@ -301,9 +335,8 @@ export class Client {
     try {
       const address = this.#topics.parse(topic);
       if (address.kind !== "worker") return;
-      const { lost, crashedOn } = this.#workers.observe(address.worker, readWorkerState(this.#topics, topic, payload));
-      if (crashedOn.length > 0) this.#table.crashedOn(crashedOn);
-      if (lost.length > 0) this.#table.workerLost(lost, performance.now());
+      const state = readWorkerState(this.#topics, topic, payload);
+      this.#dispatcher.update(address.worker, state, performance.now());
     } catch (error) {
       if (!(error instanceof MqinferError)) throw error;
       this.#malformed += 1;
@@ -319,7 +352,7 @@ export class Client {
     const stated = message.userProperties[CHECKSUM];
     if (stated !== undefined && stated !== checksum(message.payload)) {
       this.#malformed += 1;
-      if (message.correlation) this.#table.corrupted(hexOf(message.correlation));
+      if (message.correlation) this.#dispatcher.corrupted(hexOf(message.correlation));
     } else {
       this.#onChecked(message);
     }
@@ -336,48 +369,75 @@ export class Client {
       return;
     }
     const received = performance.now();
-    const entry = this.#table.replied(reply, message.topic, received);
+    const entry = this.#dispatcher.replied(reply, message.topic, received);
     if (entry === undefined) return;
     const waiting = this.#take(entry);
     try {
       if (reply.outcome !== "ok") throw failureOf(reply);
-      waiting?.resolve(resultOf(reply, entry, waiting.request.capture ?? {}, received, this.#limits));
-      this.#table.settled("ok");
+      const result = resultOf(reply, entry, waiting?.request.capture ?? {}, received, this.#limits);
+      this.#dispatcher.settled("ok");
+      waiting?.settle(result);
     } catch (error) {
       const known = error instanceof MqinferError ? error : new MqinferError(`the reply can't be decoded: ${error}`);
-      this.#table.settled(reply.outcome === "ok" ? outcomeOf(known) : reply.outcome);
-      waiting?.reject(known);
+      this.#dispatcher.settled(reply.outcome === "ok" ? outcomeOf(known) : reply.outcome);
+      waiting?.settle(known);
     }
   }
 
-  #cancel(id: string): void {
-    const entry = this.#table.cancel(id);
+  /** Return options with the version that has the label which they name. */
+  async #numbered<Options extends InferOptions>(model: string, options: Options): Promise<Options> {
+    const { version, ...others } = options;
+    return { ...others, version: labelledVersion(await this.card(model, options), String(version)) } as Options;
+  }
+
+  #request(model: string, inputs: Inputs, options: InferOptions): Request {
+    const id = newId();
+    return newRequest(model, inputs, options, { id, responseTopic: this.#topics.result(model, this.name, id) });
+  }
+
+  #submit(request: Request, timeoutMs: number, settle: Settle): void {
+    if (this.#failure) throw this.#failure;
+    const { id, modelName: model, modelVersion: version, responseTopic = "" } = request;
+    this.#dispatcher.add({ id, model, version, responseTopic }, performance.now(), timeoutMs);
+    this.#waiting.set(id, { request, settle });
+    this.#pump();
+  }
+
+  #cancel(id: string, why: Cancelled | Superseded): void {
+    const outcome = why instanceof Superseded ? "superseded" : "cancelled";
+    const entry = this.#dispatcher.cancel(id, outcome);
     if (entry === undefined) return;
-    this.#take(entry)?.reject(new Cancelled("cancelled by the caller"));
+    this.#take(entry)?.settle(why);
     if (entry.attempts > 0) {
       // Without a connection no worker answers it either.
-      this.#link?.publish(cancellation(entry, this.name, this.#topics)).catch(() => undefined);
+      this.#link?.publish(cancellation(entry, outcome, this.name, this.#topics)).catch(() => undefined);
     }
     this.#pump();
   }
 
+  /** Supersede the first of a stream's requests, oldest first, that no worker works on. */
+  #supersede(ids: readonly string[]): void {
+    const found = this.#dispatcher.replaceable(ids, performance.now(), this.#connected);
+    if (found !== undefined) this.#cancel(found, new Superseded(NEWER_FRAME));
+  }
+
   #fail(error: MqinferError): void {
     this.#failure ??= error;
+    for (const stream of this.#streams) stream.close();
     this.#cards?.close(error);
-    for (const each of this.#table.drain(new Cancelled(error.message))) this.#hand(each);
+    for (const each of this.#dispatcher.drain(new Cancelled(error.message))) this.#hand(each);
     clearTimeout(this.#timer);
     this.#timerAt = Number.POSITIVE_INFINITY;
   }
 
   #hand({ entry, error }: Ended): void {
-    this.#take(entry)?.reject(error);
+    this.#take(entry)?.settle(error);
   }
 
   /** Return who waits for a request that has left the table, once. */
   #take(entry: Entry): Waiting | undefined {
     const waiting = this.#waiting.get(entry.id);
     this.#waiting.delete(entry.id);
-    waiting?.forget();
     return waiting;
   }
 }

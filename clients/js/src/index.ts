@@ -20,7 +20,15 @@ export {
   type StreamState,
   type WorkerState,
 } from "./states/states.js";
-export { decodePicture, decodeTensor, type EncodeOptions, encodePicture, encodeTensor } from "./tensors.js";
+export type { FrameResult, Stream, StreamOptions } from "./stream.js";
+export {
+  decodePicture,
+  decodePixels,
+  decodeTensor,
+  type EncodeOptions,
+  encodePicture,
+  encodeTensor,
+} from "./tensors.js";
 export { type Address, checkName, DEFAULT_ROOT, isName, type NameKind, Topics } from "./topics.js";
 export type * from "./types.js";
 export type { Watch, WatchCounters, Watched, WatchOptions } from "./watch.js";

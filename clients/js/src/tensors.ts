@@ -6,6 +6,7 @@ import { compressBlock } from "./codecs/lz4_compress.js";
 import { decodeMask, encodeMask } from "./codecs/mask.js";
 import { checkedPicture, decodeBitmap, pictureInfo } from "./codecs/picture.js";
 import { fromRaw, toRaw } from "./codecs/raw.js";
+import { samples } from "./codecs/sharp.js";
 import { shuffle, unshuffle } from "./codecs/shuffle.js";
 import { BadEncoding, BadTensor, LimitExceeded } from "./errors.js";
 import { shown } from "./fields/fields.js";
@@ -25,7 +26,7 @@ export interface EncodeOptions {
 }
 
 const RAW_SIZE = "raw_size";
-const DECODED_HERE = "raw, lz4, shuffle-lz4 and mask; decodePicture decodes jpeg and png";
+const DECODED_HERE = "raw, lz4, shuffle-lz4 and mask; decodePicture and decodePixels decode jpeg and png";
 const ONE_BYTE: readonly Datatype[] = ["UINT8", "BOOL"];
 
 /**
@@ -101,11 +102,28 @@ export function checkTogether(outputs: readonly EncodedTensor[], limits: Limits 
  * @throws MissingExtra: There is no decoder here, as in node.
  */
 export async function decodePicture(tensor: EncodedTensor, limits: Limits = DEFAULT_LIMITS): Promise<ImageBitmap> {
+  return decodeBitmap(tensor, checkedFile(tensor, limits));
+}
+
+/**
+ * Decode a JPEG or PNG into an array of the declared shape, as Python does: in node, with the package `sharp`.
+ *
+ * @throws BadEncoding: It is not the declared picture, or corrupt.
+ * @throws LimitExceeded: It is larger than `limits`.
+ * @throws MissingExtra: The package is not there.
+ */
+export async function decodePixels(tensor: EncodedTensor, limits: Limits = DEFAULT_LIMITS): Promise<Tensor> {
+  const { name, datatype, shape } = tensor;
+  const file = checkedFile(tensor, limits);
+  return { name, datatype, shape, data: await samples(name, file, pictureInfo(name, file)) };
+}
+
+function checkedFile(tensor: EncodedTensor, limits: Limits): Uint8Array {
   if (!["jpeg", "png"].includes(tensor.encoding)) {
     throw new BadEncoding(`tensor ${shown(tensor.name)}: ${shown(tensor.encoding)} is no picture; use decodeTensor`);
   }
   checkShape(tensor.name, tensor.datatype, tensor.shape, limits);
-  return decodeBitmap(tensor, checkedPicture(tensor, limits));
+  return checkedPicture(tensor, limits);
 }
 
 /** Refuse what only a program without types can pass, such as an array of numbers. */

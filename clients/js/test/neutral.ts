@@ -3,6 +3,7 @@
 import {
   type Capture,
   decodePicture,
+  decodePixels,
   decodeReply,
   decodeRequest,
   decodeTensor,
@@ -49,7 +50,7 @@ export interface BrokenEntry {
   readonly length?: number;
 }
 
-/** Encodings that the browser decodes. */
+/** Encodings that `decodePicture` and `decodePixels` decode. */
 export const PICTURES: readonly string[] = ["jpeg", "png"];
 
 /** Return the bytes of base64. */
@@ -77,8 +78,9 @@ export async function codeOf(kind: "request" | "reply", payload: Uint8Array): Pr
   try {
     const tensors = kind === "request" ? decodeRequest(payload).inputs : decodeReply(payload).outputs;
     for (const tensor of tensors) {
-      if (PICTURES.includes(tensor.encoding)) (await decodePicture(tensor)).close();
-      else decodeTensor(tensor);
+      if (!PICTURES.includes(tensor.encoding)) decodeTensor(tensor);
+      else if (typeof createImageBitmap !== "function") await decodePixels(tensor);
+      else (await decodePicture(tensor)).close();
     }
     return "ok";
   } catch (error) {

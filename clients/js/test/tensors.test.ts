@@ -6,6 +6,7 @@ import {
   BadEncoding,
   BadTensor,
   decodePicture,
+  decodePixels,
   decodeRequest,
   decodeTensor,
   encodePicture,
@@ -173,13 +174,22 @@ test("parameters named like properties of objects stay parameters", () => {
   ]);
 });
 
-test("a picture becomes a tensor by its header, and node has no decoder for it", async () => {
+test("a picture becomes a tensor by its header; bitmaps are for browsers, arrays for node", async () => {
   const [colour, grey] = decodeRequest(golden("request_jpeg.mqi")).inputs;
   assert.ok(colour && grey);
   assert.deepEqual(encodePicture("bars", colour.bytes), { ...colour, parameters: {} });
   assert.deepEqual(encodePicture("grey", grey.bytes).shape, [1, ...grey.shape]);
   await assert.rejects(decodePicture(colour), MissingExtra);
-  await assert.rejects(decodePicture({ ...colour, encoding: "raw" }), BadEncoding);
+  for (const decode of [decodePicture, decodePixels])
+    await assert.rejects(decode({ ...colour, encoding: "raw" }), BadEncoding);
+  const { datatype, shape, data } = await decodePixels(grey);
+  assert.deepEqual(
+    [datatype, shape, data.length],
+    ["UINT8", grey.shape, grey.shape.reduce((one, other) => one * other)],
+  );
+  const scan = colour.bytes.slice();
+  scan.fill(0xaa, scan.length - 60, scan.length - 2);
+  await assert.rejects(decodePixels({ ...colour, bytes: scan }), BadEncoding);
   assert.throws(() => encodePicture("x", new Uint8Array(40)), BadEncoding);
 });
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from mqinfer.bags.joining import Join
@@ -10,11 +10,12 @@ from mqinfer.codecs import LOSSY, available_encodings, parse_encoding, traits_of
 from mqinfer.edge_agent.frames.encoding import AUTO, FrameEncoding
 from mqinfer.edge_agent.preparing.encoding import LOSSLESS, listed_encodings
 from mqinfer.images.sending import offer_contract
-from mqinfer.protocol.card import ColourOrder, ImageContract, ModelCard
+from mqinfer.protocol.card import ColourOrder, ImageContract, ModelCard, PointsContract
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadEncoding, ConfigError, MissingExtra
 
 T = TypeVar("T")
+Contract = ImageContract | PointsContract
 _MOSAICS = ("bayer:lz4", "bayer")
 _MASKS = (Datatype.UINT8, Datatype.BOOL)
 
@@ -102,8 +103,8 @@ def _check(wish: str, card: ModelCard, *, alone: bool) -> None:
         check_alone(wish)
 
 
-def choose_contracts(card: ModelCard, join: Join | None) -> tuple[ImageContract, ...]:
-    """Return the contracts of a request's pictures, the main one's first.
+def choose_contracts(card: ModelCard, join: Join | None) -> tuple[ImageContract, Sequence[Contract]]:
+    """Return the contracts of a request's main picture, and of the pictures and points that go with it.
 
     Args:
         card: The model's.
@@ -112,34 +113,42 @@ def choose_contracts(card: ModelCard, join: Join | None) -> tuple[ImageContract,
     Raises:
         ConfigError: The model takes no pictures, another number of them, or has no input of a name.
     """
-    pictures = card.pictures
-    if not pictures:
-        raise ConfigError(offer_contract(card))
-    if join is not None:
-        return _joined(card, join)
-    if len(pictures) == 1:
-        return pictures
-    names = ", ".join(each.input for each in pictures)
-    topics = " ".join(f"--join {each.input}=/TOPIC" for each in pictures)
+    takes: Sequence[Contract] = (*card.pictures, *card.parameters.points)
+    if not card.pictures:
+        raise ConfigError(_NO_PICTURE.format(card.name) if takes else offer_contract(card))
+    main, *others = takes if join is None else _joined(card, takes, join)
+    if isinstance(main, PointsContract):
+        raise ConfigError(
+            f"--join: name the input of a picture first, since the first is the main picture: {main.input}"
+        )
+    if join is not None or not others:
+        return main, others
+    topics = " ".join(f"--join {each.input}=/TOPIC" for each in takes)
+    is_pair = len(card.pictures) == len(takes) == 2
     raise ConfigError(
-        f"model {card.name!r} takes {len(pictures)} pictures in one request ({names}); name their topics: {topics}"
-        + (", or send each frame with the one before: --join previous" if len(pictures) == 2 else "")
+        f"model {card.name!r} takes {_listed(card, takes)}; name their topics: {topics}"
+        + (", or send each frame with the one before: --join previous" if is_pair else "")
     )
 
 
-def _joined(card: ModelCard, join: Join) -> tuple[ImageContract, ...]:
-    """Return the contracts of joined pictures, in their order."""
-    pictures = card.pictures
-    by_name = {each.input: each for each in pictures}
-    names = ", ".join(by_name)
+_NO_PICTURE = "model {!r} takes points without a picture, which replays send only beside one; Client.infer sends them"
+
+
+def _listed(card: ModelCard, takes: Sequence[Contract]) -> str:
+    kinds = "pictures and points" if card.parameters.points else "pictures"
+    return f"{len(takes)} {kinds} in one request ({', '.join(each.input for each in takes)})"
+
+
+def _joined(card: ModelCard, takes: Sequence[Contract], join: Join) -> Sequence[Contract]:
+    """Return the contracts of joined pictures and points, in their order."""
+    by_name = {each.input: each for each in takes}
     if unknown := [name for name in join.inputs if name and name not in by_name]:
-        raise ConfigError(f"--join: model {card.name!r} has no picture input {unknown[0]!r}; it has {names}")
-    if len(pictures) != join.pictures:
-        raise ConfigError(
-            f"--join: model {card.name!r} takes {len(pictures)} pictures in one request ({names}), not {join.pictures}"
-        )
-    rest = iter([each for each in pictures if each.input not in join.inputs])
-    return tuple(by_name[name] if name else next(rest) for name in join.inputs) or pictures
+        known = ", ".join(by_name)
+        raise ConfigError(f"--join: model {card.name!r} has no input {unknown[0]!r} for a topic; it has {known}")
+    if len(takes) != join.frames:
+        raise ConfigError(f"--join: model {card.name!r} takes {_listed(card, takes)}, not {join.frames}")
+    rest = iter([each for each in takes if each.input not in join.inputs])
+    return [by_name[name] if name else next(rest) for name in join.inputs] or takes
 
 
 def choose_output_encoding(wish: str | None, card: ModelCard, version: str | None = None) -> str | Mapping[str, str]:

@@ -19,6 +19,7 @@ from mqinfer.edge_agent.frames.table import PreparedFrame
 from mqinfer.edge_agent.frames.times import EdgeStage
 from mqinfer.edge_agent.preparing.encoding import COLOURS, FrameEncoder
 from mqinfer.edge_agent.preparing.framing import BitDepths, Framing
+from mqinfer.edge_agent.preparing.points import PointsPreparer
 from mqinfer.edge_agent.preparing.quality_ladder import FULL_QUALITY, QualityStep
 from mqinfer.images.decode import as_image, depth_name, is_depth, is_mosaic, to_depth, to_mosaic, to_rgb
 from mqinfer.images.picture import CompressedImage
@@ -53,7 +54,7 @@ class Preparer:
     demosaic: Demosaic = Demosaic.BILINEAR
     bit_depths: BitDepths = field(default_factory=BitDepths)
     framing: Framing = field(default_factory=Framing)
-    others: tuple[Preparer, ...] = ()
+    others: tuple[Preparer | PointsPreparer, ...] = ()
     encoder: FrameEncoder = field(init=False)
     """Made of `encoding`; it keeps what it needs of each stream."""
 
@@ -97,10 +98,13 @@ class Preparer:
     ) -> PreparedFrame:
         """Prepare the frames that go with one, for the same request."""
         if len(frame.joined) != len(self.others):
-            raise BadImage(f"{frame.source}: {1 + len(frame.joined)} pictures; the model takes {1 + len(self.others)}")
+            raise BadImage(f"{frame.source}: {1 + len(frame.joined)} frames; the model takes {1 + len(self.others)}")
         parts: list[PreparedFrame] = []
         for preparer, each in zip(self.others, frame.joined, strict=True):
             try:
+                if isinstance(preparer, PointsPreparer):
+                    parts.append(preparer.prepare(each, main, record))
+                    continue
                 part = preparer.prepare(each, record, step, whole=whole)
                 if part.worker != main.worker:  # the other picture needs another worker
                     part = preparer.prepare(each, record, step, whole=True)
@@ -144,7 +148,7 @@ class Preparer:
             return
         parts = zip((self, *self.others), (frame, *frame.joined), (prepared, *prepared.joined), strict=False)
         for preparer, each, part in parts:
-            if part.encoding:
+            if part.encoding and isinstance(preparer, Preparer):
                 preparer.encoder.on_result(each.source, part.encoding, part.tensors[:1], result)
 
     def placement(self, width: int, height: int) -> Placement:

@@ -65,10 +65,12 @@ class Reading:
         missed: Frames of joined topics that were left out, those that live sources lost and those that could not be
             redacted, by topic and reason; None for recordings that are neither joined nor redacted.
         redacted: What was made unreadable; None where that was not asked for.
+        points: How many points beside pictures were read, not finite and left out, by topic and these words.
     """
 
     missed: Mapping[tuple[str, str], int] | None = None
     redacted: Redacted | None = None
+    points: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +137,10 @@ def summary(run: SessionReport) -> dict[str, object]:
         "encoding": run.encoding,
         "files": [str(path) for path in run.files],
         "spool_damaged": run.spool_damaged,
-        "missed": _missed(run),
+        "missed": None if run.reading.missed is None else _by_topic(run.reading.missed),
         "previews": run.previews and {"published": run.previews.published, "dropped": dict(run.previews.dropped)},
         "answers": run.answers and asdict(run.answers),
+        "points": _by_topic(run.reading.points) or None,
         "redacted": run.reading.redacted and asdict(run.reading.redacted),
         "clocks": {worker: _clock(offset) for worker, offset in run.clocks.items()},
     }
@@ -247,12 +250,10 @@ def _counters(snapshot: Snapshot) -> dict[str, object]:
     }
 
 
-def _missed(run: SessionReport) -> dict[str, dict[str, int]] | None:
-    if run.reading.missed is None:
-        return None
+def _by_topic(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
-    for (topic, why), count in sorted(run.reading.missed.items()):
-        found.setdefault(topic, {})[why] = count
+    for (topic, what), count in sorted(counts.items()):
+        found.setdefault(topic, {})[what] = count
     return found
 
 
@@ -263,9 +264,11 @@ def missed_lines(run: SessionReport) -> list[str]:
 
 
 def published_words(run: SessionReport) -> dict[str, str]:
-    """Return what was published and redacted, and why other things were not; of what was asked for."""
+    """Return what was published and redacted, what became of points, and why other things were not published."""
     asked = {"previews": run.previews, "answers": run.answers}
     words = {what: _published(counts) for what, counts in asked.items() if counts is not None}
+    for topic, counts in _by_topic(run.reading.points).items():
+        words[f"points of {printable(topic)}"] = ", ".join(f"{count} {what}" for what, count in counts.items())
     if redacted := run.reading.redacted:
         words["redacted"] = f"{redacted.boxes} boxes in {redacted.frames} frames"
     return words

@@ -271,8 +271,8 @@ def _write_pipeline(
         },
     }
     pictures = to_builtins(original.config.pictures)
-    if pictures["images"]:
-        del pictures["image"]  # is the first of them
+    if images := pictures.pop("images"):
+        pictures["image"] = images  # of which it was the first
     tables |= {key: _stated(value) for key, value in pictures.items() if value}
     lines = [f"{toml_key(key)} = {as_toml(value)}\n" for key, value in tables.items()]
     (folder / "1").mkdir(parents=True)
@@ -289,7 +289,7 @@ def _stated(value: Any) -> Any:
     """Return a table without what is left open."""
     if isinstance(value, Mapping):
         return {key: _stated(each) for key, each in value.items() if each is not None}
-    return [_stated(each) for each in value] if isinstance(value, list) else value
+    return [_stated(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def _difference(original: ModelVersion, pipeline: ModelVersion, samples: Sequence[Sample]) -> float:

@@ -9,11 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mqinfer.models.repository.output_tables import Activation, Classification
-from mqinfer.protocol.datatypes import Array, Datatype
+from mqinfer.protocol.datatypes import FLOATS, Array
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec
-
-FLOATS = (Datatype.FP16, Datatype.FP32, Datatype.FP64)
 
 
 def probabilities(numbers: npt.NDArray[Any], activation: Activation) -> npt.NDArray[Any]:

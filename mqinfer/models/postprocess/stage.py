@@ -13,11 +13,11 @@ import numpy as np
 from mqinfer.answers.keypoints import COCO_NAMES
 from mqinfer.models.backend import Backend
 from mqinfer.models.postprocess.boxes import KeptBoxes
-from mqinfer.models.postprocess.probabilities import FLOATS, Probabilities, floats_named
+from mqinfer.models.postprocess.probabilities import Probabilities, floats_named
 from mqinfer.models.repository.config import ModelConfig, PictureConfig
 from mqinfer.models.repository.output_tables import Segmentation
 from mqinfer.protocol.card import ImageContract, Layout
-from mqinfer.protocol.datatypes import Array, Datatype
+from mqinfer.protocol.datatypes import FLOATS, Array, Datatype
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec
 

@@ -17,7 +17,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from mqinfer.models.repository.output_tables import Classification, Detection, Segmentation
-from mqinfer.protocol.card import ClassInfo, ImageContract, Layout
+from mqinfer.protocol.card import ClassInfo, ImageContract, Layout, PointsContract
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.types import Count, Positive, Scalar
 
@@ -244,11 +244,12 @@ class Accelerators:
 
 @dataclass(frozen=True, slots=True)
 class PictureConfig:
-    """mqinfer's own keys: how pictures become inputs, and what outputs mean.
+    """mqinfer's own keys: how pictures and points become inputs, and what outputs mean.
 
     Attributes:
         image: How a picture becomes an input; None: discovered.
         images: Contracts of each of several inputs, the first among them.
+        points: Contracts of the inputs that take points.
         classes: Classes of the mask or the classifier, in the order of their numbers.
         segmentation: How logits become a mask in the worker; None: outputs stay as they are.
         classification: How logits become probabilities in the worker; None: outputs stay as they are.
@@ -257,6 +258,7 @@ class PictureConfig:
 
     image: ImageContract | None = None
     images: tuple[ImageContract, ...] = ()
+    points: tuple[PointsContract, ...] = ()
     classes: tuple[ClassInfo, ...] = ()
     segmentation: Segmentation | None = None
     classification: Classification | None = None
@@ -281,7 +283,7 @@ class ModelConfig:
         output: The outputs of a frozen graph; of other models shapes that the file leaves open.
         optimization: Accelerators of the engine.
         ensemble_scheduling: The steps of an ensemble; empty: the model is none.
-        pictures: Tables of mqinfer's own: how pictures become inputs, and what outputs mean.
+        pictures: Tables of mqinfer's own: how pictures and points become inputs, and what outputs mean.
     """
 
     name: str | None = None

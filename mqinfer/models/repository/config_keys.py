@@ -1,8 +1,8 @@
 """Every key of a model's configuration with the check of its value, for both kinds of files.
 
 The keys and their meanings are Triton's (`model_config.proto`); mqinfer's own are `latency_target_microseconds`,
-`highest_priority`, `image`, `classes`, `segmentation`, `classification` and `detection`. Triton's keys without effect
-here are listed as ignored.
+`highest_priority`, `image`, `points`, `classes`, `segmentation`, `classification` and `detection`. Triton's keys
+without effect here are listed as ignored.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from mqinfer.models.repository.tables import (
     table_of,
     text,
 )
-from mqinfer.protocol.card import ClassInfo, ImageContract, Layout
+from mqinfer.protocol.card import ClassInfo, ImageContract, Layout, PointsContract
 from mqinfer.protocol.datatypes import Datatype
 
 Layer = Mapping[str, object]
@@ -203,6 +203,7 @@ _MODEL: dict[str, Check] = {
     "optimization": OPTIMIZATION,
     "ensemble_scheduling": table({"step": array(_STEP)}, lambda step: step, required=("step",)),
     "image": one_or_more(table_of(ImageContract, _image, required=())),
+    "points": one_or_more(table_of(PointsContract, fields=array(text))),
     "classes": _classes,
     "segmentation": table_of(Segmentation),
     "classification": table_of(Classification),

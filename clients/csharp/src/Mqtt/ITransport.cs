@@ -5,14 +5,15 @@ namespace Mqinfer
 {
     /// <summary>
     /// One connection to a broker, from CONNECT until it is lost; never a second one. <see cref="Open"/> and
-    /// <see cref="Run"/> are called by one thread; all else may be called by any, and never waits for the network.
+    /// <see cref="Run"/> are called by one thread; all else may be called by any, and never waits for the network. Callbacks come one
+    /// at a time, and none after <see cref="Run"/> returned.
     /// </summary>
     internal interface ITransport
     {
         /// <summary>Connect, and wait for the broker's answer.</summary>
         /// <param name="address">Of the broker.</param>
         /// <param name="options">How to log in.</param>
-        /// <param name="onMessage">Is called by <see cref="Run"/>.</param>
+        /// <param name="onMessage">Is called with each message.</param>
         /// <returns>The largest packet that the broker takes, in bytes.</returns>
         /// <exception cref="RefusedException">The broker refused the connection.</exception>
         /// <exception cref="BrokerUnreachableException">It does not answer.</exception>

@@ -75,6 +75,17 @@ namespace Mqinfer
             return Framed(PacketKind.Publish | 0x02, body, message.Payload.Length);
         }
 
+        /// <summary>Check that the broker takes a message.</summary>
+        /// <exception cref="MessageTooLargeException">It does not.</exception>
+        public static void Check(Outgoing message, long largest)
+        {
+            long length = PublishHead(message, 1).Length + (long)message.Payload.Length;
+            if (length > largest)
+                throw new MessageTooLargeException(
+                    "a message of " + length + " bytes to " + message.Topic + ", and the broker takes " + largest +
+                    "; encode it smaller, or raise max_packet_size in mosquitto.conf");
+        }
+
         public static byte[] Puback(int packetId)
         {
             var body = new PacketWriter();

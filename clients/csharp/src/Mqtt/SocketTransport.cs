@@ -84,11 +84,7 @@ namespace Mqinfer
         /// <inheritdoc/>
         public void Publish(Outgoing message, Action<int> onAck)
         {
-            byte[] head = PacketWriter.PublishHead(message, MostPacketIds);
-            if (head.Length + (long)message.Payload.Length > largest)
-                throw new MessageTooLargeException(
-                    "a message of " + (head.Length + (long)message.Payload.Length) + " bytes to " + message.Topic + ", and the broker takes " +
-                    largest + "; encode it smaller, or raise max_packet_size in mosquitto.conf");
+            PacketWriter.Check(message, largest);
             lock (gate)
             {
                 if (!isOpen) return;

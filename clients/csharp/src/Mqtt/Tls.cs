@@ -18,7 +18,6 @@ namespace Mqinfer
     {
         private static readonly Regex Pem = new Regex("-----BEGIN CERTIFICATE-----([^-]+)-----END CERTIFICATE-----");
         private readonly X509Certificate2[] authorities;
-        private readonly X509CertificateCollection own = new X509CertificateCollection();
 
         /// <summary>Read the files.</summary>
         /// <param name="caFile">PEM; null for the system's authorities.</param>
@@ -30,7 +29,7 @@ namespace Mqinfer
             try
             {
                 if (caFile != null) authorities = ReadPem(caFile);
-                if (certificateFile != null) own.Add(new X509Certificate2(certificateFile, password));
+                if (certificateFile != null) Own.Add(new X509Certificate2(certificateFile, password));
             }
             catch (Exception error) when (error is IOException || error is CryptographicException || error is FormatException ||
                                           error is UnauthorizedAccessException)
@@ -39,6 +38,9 @@ namespace Mqinfer
             }
         }
 
+        /// <summary>What it shows.</summary>
+        public X509CertificateCollection Own { get; } = new X509CertificateCollection();
+
         /// <summary>Agree with a broker on a key, and check its certificate.</summary>
         /// <exception cref="AuthenticationException">It is of another host, or of an authority that does not count.</exception>
         public SslStream Secured(Stream plain, string host)
@@ -46,7 +48,7 @@ namespace Mqinfer
             SslStream stream = Over(plain);
             try
             {
-                stream.AuthenticateAsClient(host, own, SslProtocols.None, false);
+                stream.AuthenticateAsClient(host, Own, SslProtocols.None, false);
                 return stream;
             }
             catch (AuthenticationException error)
@@ -66,11 +68,17 @@ namespace Mqinfer
             settings.RemoteCertificateValidationCallback = (host, certificate, chain, errors) => errors == MonoSslPolicyErrors.None;
             return MonoTlsProviderFactory.GetProvider().CreateSslStream(plain, false, settings).SslStream;
         }
+
+        /// <summary>Return whether a certificate counts that another library was shown: by the system's authorities only.</summary>
+        public bool IsTrusted(X509Certificate certificate, SslPolicyErrors errors) =>
+            authorities == null ? errors == SslPolicyErrors.None : throw new AuthenticationException(
+                "on Mono MQTTnet can't check against CaFile: add the authority to the system's, or build the client without MQTTnet");
 #else
-        private SslStream Over(Stream plain) => new SslStream(plain, false, IsTrusted);
+        private SslStream Over(Stream plain) =>
+            new SslStream(plain, false, (sender, certificate, chain, errors) => IsTrusted(certificate, errors));
 
         /// <summary>Return whether a certificate is of the name asked for, and signed by an authority that counts.</summary>
-        private bool IsTrusted(object sender, X509Certificate certificate, X509Chain system, SslPolicyErrors errors)
+        public bool IsTrusted(X509Certificate certificate, SslPolicyErrors errors)
         {
             if (certificate == null || authorities == null) return errors == SslPolicyErrors.None;
             if ((errors & ~SslPolicyErrors.RemoteCertificateChainErrors) != SslPolicyErrors.None) return false;

@@ -20,12 +20,21 @@ export interface PictureInfo {
 }
 
 /**
+ * Return format and size of a JPEG or PNG; undefined for other files.
+ *
+ * @throws BadEncoding: Its header is corrupt.
+ */
+export function probePicture(file: Uint8Array): PictureInfo | undefined {
+  return jpegInfo(file) ?? pngInfo(file);
+}
+
+/**
  * Return format and size of a JPEG or PNG of a kind that receivers take.
  *
  * @throws BadEncoding: It is neither, its header is corrupt, or it has alpha, four colours or 12 bits.
  */
 export function pictureInfo(name: string, file: Uint8Array): PictureInfo {
-  const info = jpegInfo(file) ?? pngInfo(file);
+  const info = probePicture(file);
   if (info === undefined) throw new BadEncoding(`tensor ${shown(name)}: ${file.length} bytes are neither JPEG nor PNG`);
   if (![1, 3].includes(info.channels) || ![8, 16].includes(info.bits)) {
     throw new BadEncoding(
@@ -62,7 +71,7 @@ export function checkedPicture(tensor: EncodedTensor, limits: Limits): Uint8Arra
  */
 export async function decodeBitmap(tensor: EncodedTensor, file: Uint8Array): Promise<ImageBitmap> {
   if (typeof createImageBitmap !== "function") {
-    throw new MissingExtra("pictures are decoded by the browser; in node, decode the tensor's bytes with a library");
+    throw new MissingExtra("decodePicture makes bitmaps, in browsers; decodePixels makes arrays, in node");
   }
   const blob = new Blob([file as Uint8Array<ArrayBuffer>], { type: `image/${tensor.encoding}` });
   const bitmap = await createImageBitmap(blob, { colorSpaceConversion: "none", premultiplyAlpha: "none" }).catch(

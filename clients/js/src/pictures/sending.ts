@@ -1,7 +1,10 @@
 /** A picture as a program has it, file, pixels or canvas, as the tensor that travels. */
 
+import { probePicture } from "../codecs/picture.js";
+import { samples } from "../codecs/sharp.js";
 import { BadEncoding, BadTensor } from "../errors.js";
 import { shown } from "../fields/fields.js";
+import { DEFAULT_LIMITS } from "../limits.js";
 import type { ImageContract, ModelCard } from "../states/card.js";
 import { encodePicture, encodeTensor } from "../tensors.js";
 import type { EncodedTensor } from "../types.js";
@@ -45,9 +48,9 @@ export async function pictureInputs(
 
 async function pictureTensor(picture: Picture, contract: ImageContract) {
   const file = await fileOf(picture);
-  const drawable = file ? await decoded(file, contract.input) : (picture as Pixels | Drawable);
-  const plain = file && !drawable;
-  const tensor = plain ? encodePicture(contract.input, file) : rgbTensor(pixelsOf(drawable), contract.input);
+  const tensor = file
+    ? await fileTensor(file, contract.input)
+    : rgbTensor(pixelsOf(picture as Pixels | Drawable), contract.input);
   const [, height = 0, width = 0, channels] = tensor.shape;
   const kind = (channels ? "rgb" : "mono") + (tensor.datatype === "UINT16" ? 16 : 8);
   return {
@@ -68,23 +71,34 @@ async function fileOf(picture: Picture): Promise<Uint8Array | undefined> {
   return ((await import(/* @vite-ignore */ files)) as typeof import("node:fs/promises")).readFile(picture);
 }
 
-/** Decode a picture of a kind that does not travel, such as one with transparency; undefined where it travels as it is. */
-async function decoded(file: Uint8Array, name: string): Promise<ImageBitmap | undefined> {
+/** Return a file as it is or, of a kind that does not travel, such as one with transparency, its pixels. */
+async function fileTensor(file: Uint8Array, name: string): Promise<EncodedTensor> {
   try {
-    encodePicture(name, file);
-    return undefined;
+    return encodePicture(name, file);
   } catch (error) {
-    if (!(error instanceof BadEncoding) || typeof createImageBitmap !== "function") throw error;
-    return createImageBitmap(new Blob([file as Uint8Array<ArrayBuffer>]), { colorSpaceConversion: "none" }).catch(
-      () => {
-        throw error;
-      },
-    );
+    if (!(error instanceof BadEncoding)) throw error;
+    return decodedTensor(file, name).catch(() => {
+      throw error;
+    });
   }
 }
 
+async function decodedTensor(file: Uint8Array, name: string): Promise<EncodedTensor> {
+  if (typeof createImageBitmap === "function") {
+    const blob = new Blob([file as Uint8Array<ArrayBuffer>]);
+    return rgbTensor(pixelsOf(await createImageBitmap(blob, { colorSpaceConversion: "none" })), name);
+  }
+  const info = probePicture(file);
+  if (!info || info.height * info.width > DEFAULT_LIMITS.imagePixels)
+    throw new BadEncoding("no picture to decode here");
+  const { height, width, channels } = info;
+  return encodeTensor(name, await samples(name, file, info), {
+    shape: [1, height, width, ...(channels < 3 ? [] : [3])],
+  });
+}
+
 /** Return the pixels of what can be drawn; what is transparent becomes black. */
-function pixelsOf(picture: Pixels | Drawable | undefined): Pixels {
+function pixelsOf(picture: Pixels | Drawable): Pixels {
   const { width, height } = picture ?? {};
   if (picture && width && height && !("data" in picture) && typeof OffscreenCanvas === "function") {
     const context = new OffscreenCanvas(width, height).getContext("2d") as OffscreenCanvasRenderingContext2D;

@@ -1,22 +1,12 @@
 /**
- * The models' shared channels: what waits for each, which of them nobody serves, and how long replies usually take.
- *
- * Pure: times are readings of the owner's clock, in milliseconds. What waits for one channel never holds up another.
+ * The models' own channels, which a request takes where no worker is known: which of them nobody serves, and how long replies
+ * usually take. Pure: times are readings of the owner's clock, in milliseconds.
  */
 
-import type { Entry } from "./entry.js";
+import { type Lane, LONGEST_PAUSE_MS, SILENCE, WEIGHT } from "./lane.js";
 
-/** Least silence after which a request is sent again, and the same as a multiple of the usual time of a reply. */
-const SILENCE_MS = 3_000;
-const SILENCE_FACTOR = 3;
-/** The silence where nothing is known of the model. */
-const SILENCE_UNKNOWN_MS = 10_000;
-/** A channel without subscribers is tried again after this at the latest. */
-const LONGEST_PAUSE_MS = 1_000;
-/** Weight of the newest reading in the usual time of a reply. */
-const WEIGHT = 0.2;
-/** Models of which the usual time is kept; the oldest go first. */
-const MOST_MODELS = 1_024;
+/** Models and channels of which something is kept; the oldest go first. */
+const MOST = 1_024;
 
 interface Unserved {
   readonly since: number;
@@ -24,54 +14,29 @@ interface Unserved {
   pause: number;
 }
 
-export class Channels {
-  /** How many requests wait. */
-  queued = 0;
-  readonly #queues = new Map<string, Map<string, Entry>>();
+export class SharedChannels {
   readonly #unserved = new Map<string, Unserved>();
   readonly #usual = new Map<string, number>();
 
-  /** Queue a request behind the others of its channel, or before them. */
-  add(entry: Entry, first = false): void {
-    const queue = this.#queues.get(entry.channel);
-    this.queued += 1;
-    if (queue === undefined || first) this.#queues.set(entry.channel, new Map([[entry.id, entry], ...(queue ?? [])]));
-    else queue.set(entry.id, entry);
+  /** Return whether nothing is sent there now, since nobody subscribed. */
+  isClosed(channel: string, now: number): boolean {
+    return now < (this.#unserved.get(channel)?.closedUntil ?? Number.NEGATIVE_INFINITY);
   }
 
-  /** Remove a request that waits. */
-  remove(entry: Entry): void {
-    const queue = this.#queues.get(entry.channel);
-    if (!queue?.delete(entry.id)) return;
-    this.queued -= 1;
-    if (queue.size === 0) this.#queues.delete(entry.channel);
+  /** Record a request that is being sent; return when it counts as unanswered. */
+  sent(channel: string, model: string, now: number): number {
+    const unserved = this.#unserved.get(channel);
+    if (unserved) unserved.closedUntil = now + unserved.pause; // one at a time while nobody is known to subscribe
+    const usual = this.#usual.get(model);
+    if (usual === undefined) return now + SILENCE.attemptUnknownMs;
+    return now + Math.max(SILENCE.attemptSharedMs, SILENCE.attemptFactor * usual);
   }
 
-  /** Remove and return the next request to send; channels take turns. Undefined where every one is empty or closed. */
-  next(now: number): Entry | undefined {
-    for (const [channel, queue] of this.#queues) {
-      const unserved = this.#unserved.get(channel);
-      if (unserved !== undefined && now < unserved.closedUntil) continue;
-      const [entry] = queue.values();
-      if (entry === undefined) continue;
-      this.remove(entry);
-      if (queue.size > 0) {
-        this.#queues.delete(channel);
-        this.#queues.set(channel, queue);
-      }
-      if (unserved !== undefined) unserved.closedUntil = now + unserved.pause; // one at a time, until one is answered
-      return entry;
-    }
-    return undefined;
-  }
-
-  /** Return when a channel with requests opens again; infinite where none is closed. */
-  opensAt(): number {
-    let at = Number.POSITIVE_INFINITY;
-    for (const [channel, { closedUntil }] of this.#unserved) {
-      if (this.#queues.has(channel)) at = Math.min(at, closedUntil);
-    }
-    return at;
+  /** Record how long a reply took that came over a model's channel: somebody subscribes. */
+  replied(model: string, ms: number): void {
+    for (const channel of this.#unserved.keys()) if (channel.startsWith(`${model}/`)) this.#unserved.delete(channel);
+    const usual = this.#usual.get(model) ?? ms;
+    put(this.#usual, model, usual + WEIGHT * (ms - usual));
   }
 
   /** Close a channel that nobody subscribes to; return since when that is so. Each further pause is twice as long. */
@@ -79,44 +44,35 @@ export class Channels {
     const unserved = this.#unserved.get(channel) ?? { since: now, closedUntil: now, pause };
     unserved.closedUntil = now + unserved.pause;
     unserved.pause = Math.min(2 * unserved.pause, LONGEST_PAUSE_MS);
-    this.#unserved.set(channel, unserved);
+    put(this.#unserved, channel, unserved);
     return unserved.since;
   }
 
-  /** Open a channel at a time, if it would not open sooner. */
-  openAt(channel: string, at: number): void {
+  /** Allow the next attempt at a time, if it would not be sooner. */
+  reopen(channel: string, at: number): void {
     const unserved = this.#unserved.get(channel);
-    if (unserved !== undefined) unserved.closedUntil = Math.min(unserved.closedUntil, at);
+    if (unserved) unserved.closedUntil = Math.min(unserved.closedUntil, at);
   }
 
-  /** Open a channel: somebody has answered. */
-  open(channel: string): void {
-    this.#unserved.delete(channel);
+  /** Open the channels that a worker serves, if it takes requests. */
+  openFor(lane: Lane): void {
+    if (!lane.open) return;
+    for (const channel of this.#unserved.keys()) if (lane.serves(channel)) this.#unserved.delete(channel);
   }
 
-  /** Open all channels: nothing is known of them on a new connection. */
-  openAll(): void {
+  /** Return when the channels open again that were closed at a time. */
+  openings(since: number): number[] {
+    return [...this.#unserved.values()].map(({ closedUntil }) => closedUntil).filter((at) => at > since);
+  }
+
+  /** Open all of them: on a new connection nothing is known of their subscribers. */
+  clear(): void {
     this.#unserved.clear();
   }
+}
 
-  /** Forget the closed channels that nothing waits for, since when the next request comes much may have changed. */
-  forget(now: number): void {
-    for (const [channel, { closedUntil }] of this.#unserved) {
-      if (!this.#queues.has(channel) && now > closedUntil + LONGEST_PAUSE_MS) this.#unserved.delete(channel);
-    }
-  }
-
-  /** Record how long a model took to reply. */
-  measure(model: string, ms: number): void {
-    const usual = this.#usual.get(model) ?? ms;
-    this.#usual.delete(model);
-    this.#usual.set(model, usual + WEIGHT * (ms - usual));
-    if (this.#usual.size > MOST_MODELS) this.#usual.delete(this.#usual.keys().next().value as string);
-  }
-
-  /** Return after how long a request counts as unanswered. */
-  silence(model: string): number {
-    const usual = this.#usual.get(model);
-    return usual === undefined ? SILENCE_UNKNOWN_MS : Math.max(SILENCE_MS, SILENCE_FACTOR * usual);
-  }
+function put<Value>(known: Map<string, Value>, key: string, value: Value): void {
+  known.delete(key);
+  known.set(key, value);
+  if (known.size > MOST) known.delete(known.keys().next().value as string);
 }

@@ -1,5 +1,7 @@
 /** One request until its outcome. */
 
+import type { Lane } from "./lane.js";
+
 /** Queued; in flight: published and unanswered; or it backs off until it is queued again. */
 export type Place = "queued" | "in_flight" | "backing_off" | "ended";
 
@@ -11,7 +13,7 @@ export interface Entry {
   readonly version: string | undefined;
   /** Where its reply has to come. */
   readonly responseTopic: string;
-  /** Model and version: requests of one channel wait for the same workers. */
+  /** Model and version, or the canary: requests of one channel wait for the same workers. */
   readonly channel: string;
   readonly submitted: number;
   readonly deadline: number;
@@ -20,16 +22,22 @@ export interface Entry {
   sent: number;
   /** How often it was published. */
   attempts: number;
-  /** When its last publication counts as unanswered. */
-  retryAt: number;
-  /** When it is queued again, while it backs off. */
-  resumeAt: number;
+  /** The worker that it was sent to; undefined on its model's channel. */
+  lane: Lane | undefined;
+  /** When its last publication counts as unanswered or, while it backs off, when it is queued again. */
+  dueAt: number;
+  /** The last attempt that the broker acknowledged. */
+  acknowledged: number;
+  /** The workers of the attempts before; empty for the model's channel. */
+  readonly earlier: Set<string>;
   /** When it was turned away first on this connection. */
   refusedSince: number | undefined;
-  /** How often a worker of its model was lost while it was in flight. */
-  losses: number;
-  /** How many workers crashed while they worked on it. */
-  crashes: number;
+  /** Starts of workers that were lost while they had it, and have not come back. */
+  lostOn: Set<string>;
+  /** Those of them whose processes have crashed. */
+  readonly crashedOn: Set<string>;
+  /** Workers that let an attempt time out, and when: they may still work on it. */
+  readonly silent: Map<Lane, number>;
 }
 
 export interface Asked {
@@ -40,22 +48,30 @@ export interface Asked {
 }
 
 /** Return a new request, which is queued. */
-export function newEntry({ id, model, version, responseTopic }: Asked, now: number, timeoutMs: number): Entry {
+export function newEntry(
+  { id, model, version, responseTopic }: Asked,
+  channel: string,
+  now: number,
+  timeoutMs: number,
+): Entry {
   return {
     id,
     model,
     version,
     responseTopic,
-    channel: `${model}/${version ?? ""}`,
+    channel,
     submitted: now,
     deadline: now + timeoutMs,
     place: "queued",
     sent: now,
     attempts: 0,
-    retryAt: Number.POSITIVE_INFINITY,
-    resumeAt: Number.POSITIVE_INFINITY,
+    lane: undefined,
+    dueAt: Number.POSITIVE_INFINITY,
+    acknowledged: 0,
+    earlier: new Set(),
     refusedSince: undefined,
-    losses: 0,
-    crashes: 0,
+    lostOn: new Set(),
+    crashedOn: new Set(),
+    silent: new Map(),
   };
 }

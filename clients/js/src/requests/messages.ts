@@ -3,8 +3,10 @@
 import { CHECKSUM, checksum } from "../checksum.js";
 import type { Outgoing } from "../connection/packets.js";
 import { CONTENT_TYPE, encodeRequest } from "../envelope.js";
-import { BadEncoding, BadTensor, ConfigError, MqinferError } from "../errors.js";
+import { BadEncoding, BadTensor, ConfigError, ModelNotFound, MqinferError } from "../errors.js";
+import { shown } from "../fields/fields.js";
 import { checkOptions } from "../fields/nearest.js";
+import type { ModelCard } from "../states/card.js";
 import { checkTogether, decodeTensor, type EncodeOptions, encodeTensor } from "../tensors.js";
 import { checkName, type Topics } from "../topics.js";
 import type {
@@ -21,6 +23,7 @@ import type {
   Timings,
 } from "../types.js";
 import type { Entry } from "./entry.js";
+import { serverTime } from "./timings.js";
 
 type Elements = TensorData | readonly string[];
 
@@ -34,7 +37,7 @@ export interface InferOptions extends Capture {
   readonly timeoutMs?: number;
   /** Cancels the request, also at the worker that has it. */
   readonly signal?: AbortSignal;
-  /** A number; without it the default version. */
+  /** A number, or a label such as `stable`; without it the default version, or the canary for its share of the requests. */
   readonly version?: string | number;
   /** The outputs wanted; without it all. */
   readonly outputs?: readonly (string | RequestedOutput)[];
@@ -53,7 +56,7 @@ export interface Result {
   readonly modelHash: string;
   /** Arrays by name, without the pictures. */
   readonly outputs: Readonly<Record<string, Tensor>>;
-  /** Pictures by name (encoding `jpeg` or `png`); `decodePicture` decodes them. */
+  /** Pictures by name (encoding `jpeg` or `png`); `decodePicture` or, in node, `decodePixels` decodes them. */
   readonly pictures: Readonly<Record<string, EncodedTensor>>;
   readonly worker: string;
   readonly stage: Stage;
@@ -69,6 +72,9 @@ const MOST_TIMEOUT_MS = 1e9;
 const CAPTURE = ["source", "sequence", "captureTimeNs", "frameId"] as const;
 const SENDING = ["timeoutMs", "signal", "version", "outputs", "outputEncoding", "priority", "parameters"] as const;
 const OPTIONS = [...SENDING, ...CAPTURE];
+/** Of a stream: those of each request, but for the signal, and its own. */
+export const STREAM_OPTIONS = [...OPTIONS.filter((option) => option !== "signal"), "policy", "window"];
+const LABEL = /^[\p{L}_][\p{L}\p{N}_]*$/u;
 const PICTURES = new Set(["jpeg", "png"]);
 
 /** Return a timeout if it is possible. */
@@ -104,6 +110,26 @@ export function newRequest(
   };
 }
 
+/** Return whether a version is a label, such as `stable`. */
+export function isLabel(version: InferOptions["version"]): version is string {
+  return typeof version === "string" && LABEL.test(version);
+}
+
+/**
+ * Return the version of a model that has a label now.
+ *
+ * @throws ModelNotFound: None has it.
+ */
+export function labelledVersion({ name, labels }: ModelCard, label: string): string {
+  const version = Object.hasOwn(labels, label) ? labels[label] : undefined;
+  if (version !== undefined) return version;
+  const known = Object.keys(labels).sort().join(", ") || "none";
+  throw new ModelNotFound(
+    `model ${shown(name)} has no version labelled ${shown(label)} (labels: ${known}); expected a number, or set a label ` +
+      "with mqinfer models traffic",
+  );
+}
+
 function encoded(name: string, input: Input): EncodedTensor {
   if (ArrayBuffer.isView(input) || Array.isArray(input)) return encodeTensor(name, input);
   if (typeof input !== "object" || input === null) return encodeTensor(name, input);
@@ -117,7 +143,9 @@ export function publication(request: Request, entry: Entry, client: string, topi
   const leftMs = Math.max(0, entry.deadline - entry.sent);
   const payload = encodeRequest({ ...request, timeoutUs: Math.floor(leftMs * 1_000), attempt: entry.attempts });
   return {
-    topic: topics.infer(entry.model, client, entry.version),
+    topic: entry.lane
+      ? topics.lane(entry.lane.worker, entry.model, client)
+      : topics.infer(entry.model, client, entry.version),
     payload,
     contentType: CONTENT_TYPE,
     responseTopic: entry.responseTopic,
@@ -128,8 +156,13 @@ export function publication(request: Request, entry: Entry, client: string, topi
 }
 
 /** Return the message that makes workers skip a request. */
-export function cancellation(entry: Entry, client: string, topics: Topics): Outgoing {
-  const body = JSON.stringify({ ids: [entry.id], outcome: "cancelled" });
+export function cancellation(
+  entry: Entry,
+  outcome: "cancelled" | "superseded",
+  client: string,
+  topics: Topics,
+): Outgoing {
+  const body = JSON.stringify({ ids: [entry.id], outcome });
   return { topic: topics.cancel(entry.model, client), payload: new TextEncoder().encode(body) };
 }
 
@@ -172,12 +205,10 @@ export function resultOf(reply: Reply, entry: Entry, capture: Capture, received:
 }
 
 function withClientPart(timings: Timings, entry: Entry, received: number): Timings {
-  const { serverQueue, decode, preprocess, inference, postprocess, encode } = timings;
-  const server = serverQueue + decode + preprocess + inference + postprocess + encode;
   return {
     ...timings,
     clientQueue: Math.round((entry.sent - entry.submitted) * 1e6),
-    transmission: Math.max(0, Math.round((received - entry.sent) * 1e6) - server),
+    transmission: Math.max(0, Math.round((received - entry.sent) * 1e6) - serverTime(timings)),
   };
 }
 

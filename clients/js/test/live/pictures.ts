@@ -5,7 +5,7 @@ import { pathToFileURL } from "node:url";
 import { Client, MqinferError, type Picture } from "../../src/index.js";
 import { described } from "./described.js";
 
-const [url = "", root = "", file = "", jpeg = "", rgba = ""] = process.argv.slice(2);
+const [url = "", root = "", file = "", jpeg = "", rgba = "", alpha = ""] = process.argv.slice(2);
 const client = await Client.connect(url, { name: "asker", root, timeoutMs: 60_000 });
 
 async function found(model: string, picture: Picture | readonly Picture[], timeoutMs = 60_000): Promise<unknown> {
@@ -28,6 +28,7 @@ const answers = {
   blob: await found("blobs", new Blob([bytes])),
   pixels: await found("blobs", pixels),
   jpeg: await found("blobs", jpeg),
+  alpha: await found("blobs", alpha),
   stereo: await found("stereo", [file, jpeg]),
   wrong: {
     text: await found("blobs", new TextEncoder().encode("text")),
