@@ -36,7 +36,7 @@ _GROUPS = {
     },
     "Recordings": {
         "bag": ("bag", "Inspect, repair and create recordings."),
-        "collect": ("collect", "Upload the frames that edges keep, and ask them for more."),
+        "collect": ("edge.collect", "Upload the frames that edges keep, and ask them for more."),
     },
     "Models": {
         "models": ("models", "Load, roll out, build, optimise and profile models."),

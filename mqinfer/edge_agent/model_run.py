@@ -186,31 +186,22 @@ class ModelRun:
         return not waits and Absence(self._site.requester).is_mistyped(settings.options.model)
 
     def _begin(self, card: ModelCard) -> None:
-        settings, options, preparing = self.settings, self.settings.options, self.settings.preparing
-        self._encoding = choose_encoding(preparing.encoding, card, alone=self._spool is not None)
+        settings, options = self.settings, self.settings.options
+        self._encoding = choose_encoding(settings.preparing.encoding, card, alone=self._spool is not None)
         if options.output_encoding is None or isinstance(options.output_encoding, str):
             chosen = choose_output_encoding(options.output_encoding, card, options.version)
             options = replace(options, output_encoding=chosen)
         preparer = self._make_preparer(card)
         if settings.outputs.folder is not None:
             self._open(settings.outputs.folder, options, card)
-        site = self._site
-        if site.observe is not None:
-            self._sinks.add(site.observe(settings, card))
-        if site.collector is not None:
-            self._sinks.add(site.collector.sink(settings.cascade))
-        if set(ON_LINK) & set(settings.outputs.sinks):
-            self._answers = self._make_answers(card)
-            self._sinks.add(self._answers)
-        self._publish_to_ros(card)
-        is_published = not set(WITHOUT_FILES).isdisjoint(settings.outputs.sinks)
-        has_sink = bool(settings.outputs.folder or site.observe or site.collector) or is_published
+        self._add_sinks(card)
+        site, published = self._site, set(WITHOUT_FILES) & set(settings.outputs.sinks)
         self._replay = Replay(
             site.requester,
             preparer,
             options,
             self.statistics,
-            self._sinks if has_sink else None,
+            self._sinks if settings.outputs.folder or site.observe or site.collector or published else None,
             spool=self._spool,
             streams=site.streams,
             pacer=site.pacer,
@@ -231,8 +222,17 @@ class ModelRun:
         ]
         return Preparer(main, *how, tuple(prepared))
 
-    def _publish_to_ros(self, card: ModelCard) -> None:
-        if ROS2 in self.settings.outputs.sinks:
+    def _add_sinks(self, card: ModelCard) -> None:
+        """Add those that need no folder of results."""
+        site, settings = self._site, self.settings
+        if site.observe is not None:
+            self._sinks.add(site.observe(settings, card))
+        if site.collector is not None:
+            self._sinks.add(site.collector.sink(settings.cascade))
+        if set(ON_LINK) & set(settings.outputs.sinks):
+            self._answers = self._make_answers(card)
+            self._sinks.add(self._answers)
+        if ROS2 in settings.outputs.sinks:
             self._sinks.add(Ros2Sink(card))
 
     def _make_answers(self, card: ModelCard) -> MqttSink:
@@ -344,24 +344,24 @@ class ModelRun:
         snapshot = self.statistics.snapshot()
         snapshot.check()
         ended, why = self._ending(snapshot)
-        card, options = self._card, self.settings.options
+        card, options, site = self._card, self.settings.options, self._site
+        collected = None if site.collector is None else site.collector.counts
         return SessionReport(
             snapshot,
             options.model,
             options.version or (card.version if card else ""),
             card.parameters.model_hash if card else "",
-            self._site.broker,
+            site.broker,
             self._encoding,
             files,
             spool_damaged=0 if self._spool is None else self._spool.damaged,
             ended=ended,
             broke_off=why,
-            is_stopped=self.settings.source.is_endless and self._site.stop.is_set(),
+            is_stopped=self.settings.source.is_endless and site.stop.is_set(),
             clocks={} if self._replay is None else self._replay.clocks.offsets(),
-            reading=replace(self._site.reading(), points=self._points),
+            reading=replace(site.reading(), points=self._points, collected=collected),
             previews=None if options.preview_rate is None else self._previews.total,
             answers=None if self._answers is None else self._answers.counts,
-            collected=None if self._site.collector is None else self._site.collector.counts,
         )
 
     def _ending(self, snapshot: Snapshot) -> tuple[Ending, MqinferError | None]:

@@ -248,7 +248,7 @@ def test_several_models_of_a_run(
         stop=threading.Event(),
         console=Console(quiet=True),
     )
-    assert [each.collected for each in reports] == [Collected({Why.RATE: 1}, {}, 1)] * 2
+    assert [each.reading.collected for each in reports] == [Collected({Why.RATE: 1}, {}, 1)] * 2
     assert [dict(each) for each in map(published_words, reports)] == [{"collected": "1 frames, 1 rate"}] * 2
     (path,) = (tmp_path / "kept").glob("*.mcap")
     assert {each["model_name"] for each in answers(path)["results"]} == {"one", "two"}

@@ -203,8 +203,8 @@ def test_a_collected_frame_is_redacted(broker_url: str, topics: Topics, detector
     for seed in (1, 2):
         collect = CollectSettings(tmp_path / f"kept-{seed}", rates={"": 1})
         report = run(broker_url, topics, recording(tmp_path / f"in-{seed}", seed), redact=detector, collect=collect)
-        assert report.collected is not None
-        assert report.collected.frames == 1
+        assert report.reading.collected is not None
+        assert report.reading.collected.frames == 1
         with closing(open_source(str(collect.folder))) as source:
             (frame,) = source.frames()
         kept.append(bytes(frame.image.data))

@@ -251,13 +251,17 @@ def _differ(one: _Answer, other: _Answer) -> bool:
     """Return whether two models found different numbers of objects, another best class, or another mask."""
     if one.result.outcome is not Outcome.OK or other.result.outcome is not Outcome.OK:
         return False
-    (first, mask), (second, other_mask) = ((each.view.words, each.view.mask) for each in (one, other))
-    best = [[each["class"] for each in words.get("top", ())[:1]] for words in (first, second)]
-    if first.get("counts") != second.get("counts") or best[0] != best[1]:
+    if _in_words(one) != _in_words(other):
         return True
+    mask, other_mask = one.view.mask, other.view.mask
     if mask is None or other_mask is None:
         return False
     return mask.shape != other_mask.shape or float(np.mean(mask != other_mask)) > _DISAGREEMENT
+
+
+def _in_words(answer: _Answer) -> tuple[object, ...]:
+    words = answer.view.words
+    return words.get("counts"), *(each["class"] for each in words.get("top", ())[:1])
 
 
 def _describe(answers: Sequence[_Answer], reasons: Sequence[Why]) -> str:

@@ -60,18 +60,20 @@ class Redacted:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What became of frames before they were sent.
+    """What became of frames beside their requests.
 
     Attributes:
         missed: Frames of joined topics that were left out, those that live sources lost and those that could not be
             redacted, by topic and reason; None for recordings that are neither joined nor redacted.
         redacted: What was made unreadable; None where that was not asked for.
         points: How many points beside pictures were read, not finite and left out, by topic and these words.
+        collected: Frames of all models of the run that were kept since they matter; None where none are.
     """
 
     missed: Mapping[tuple[str, str], int] | None = None
     redacted: Redacted | None = None
     points: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    collected: Collected | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +94,9 @@ class SessionReport:
             file can't be written, or there was no connection or it failed for good; None if all is well.
         is_stopped: Whether a signal ended a source without end, which is its regular end.
         clocks: How far each worker's clock is ahead of this one.
-        reading: What became of frames before they were sent.
+        reading: What became of frames beside their requests.
         previews: Previews that were published and dropped; None where none were asked for.
         answers: The same of answers in words, of the sink `mqtt`.
-        collected: Frames of all models of the run that were kept since they matter; None where none are.
     """
 
     snapshot: Snapshot
@@ -113,7 +114,6 @@ class SessionReport:
     reading: Reading = Reading()
     previews: PublishedCounts | None = None
     answers: PublishedCounts | None = None
-    collected: Collected | None = None
 
     @property
     def reason(self) -> str:
@@ -140,12 +140,9 @@ def summary(run: SessionReport) -> dict[str, object]:
         "encoding": run.encoding,
         "files": [str(path) for path in run.files],
         "spool_damaged": run.spool_damaged,
-        "missed": None if run.reading.missed is None else _by_topic(run.reading.missed),
+        **_reading(run.reading),
         "previews": run.previews and {"published": run.previews.published, "dropped": dict(run.previews.dropped)},
         "answers": run.answers and asdict(run.answers),
-        "points": _by_topic(run.reading.points) or None,
-        "redacted": run.reading.redacted and asdict(run.reading.redacted),
-        "collected": run.collected and asdict(run.collected),
         "clocks": {worker: _clock(offset) for worker, offset in run.clocks.items()},
     }
 
@@ -254,6 +251,15 @@ def _counters(snapshot: Snapshot) -> dict[str, object]:
     }
 
 
+def _reading(reading: Reading) -> dict[str, object]:
+    return {
+        "missed": None if reading.missed is None else _by_topic(reading.missed),
+        "points": _by_topic(reading.points) or None,
+        "redacted": reading.redacted and asdict(reading.redacted),
+        "collected": reading.collected and asdict(reading.collected),
+    }
+
+
 def _by_topic(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for (topic, what), count in sorted(counts.items()):
@@ -275,7 +281,7 @@ def published_words(run: SessionReport) -> dict[str, str]:
         words[f"points of {printable(topic)}"] = ", ".join(f"{count} {what}" for what, count in counts.items())
     if redacted := run.reading.redacted:
         words["redacted"] = f"{redacted.boxes} boxes in {redacted.frames} frames"
-    if collected := run.collected:
+    if collected := run.reading.collected:
         kept = [f"{count} {why}" for why, count in collected.kept.items()]
         dropped = [f"{count} not kept ({why})" for why, count in collected.dropped.items()]
         words["collected"] = ", ".join([f"{collected.frames} frames", *kept, *dropped])
