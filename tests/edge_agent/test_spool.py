@@ -425,7 +425,7 @@ def test_with_latest_the_oldest_frame_makes_room(requester: Requester, tmp_path:
     dropped = [said for said in notes.said if "the spool was full" in said]
     assert len(kept) == snapshot.outcomes[Outcome.OK] > 1
     assert len(dropped) == snapshot.outcomes[Outcome.SUPERSEDED] == 60 - len(kept) > 10
-    assert min(kept) > 50
+    assert sum(number <= 50 for number in kept) <= 1  # one that was taken to be sent is not dropped
 
 
 def test_a_frame_that_is_damaged_while_it_waits_has_its_outcome(requester: Requester, tmp_path: Path) -> None:
