@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mqinfer.bags.calibration import CAMERA_INFO, info_topic
 from mqinfer.bags.frame import StreamInfo
-from mqinfer.bags.points import POINT_TYPES, fields_of, size_of
+from mqinfer.bags.points import POINT_CLOUD, fields_of, size_of
 from mqinfer.bags.rosbag import PICTURE_TYPES, Rosbag, foreign_errors, growing_spans, message_type
 from mqinfer.bags.videos.packets import CODECS
 from mqinfer.bags.videos.topic import video_size
@@ -113,7 +113,7 @@ def _shape(bag: Rosbag, connection: Connection, raw: bytes) -> tuple[str, int, i
     if kind in PICTURE_TYPES:
         return picture_shape(bag.image(connection, raw).image)
     with suppress(SourceError):  # what else the bag has can be read all the same
-        if kind in POINT_TYPES:
+        if kind == POINT_CLOUD:
             (message,) = bag.image(connection, raw).points
             return " ".join(fields_of(message))[:_LONGEST], *size_of(message)
     return "", 0, 0

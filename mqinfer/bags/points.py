@@ -39,10 +39,10 @@ def is_sample(messages: Sequence[Any]) -> bool:
 
 
 def fields_of(message: Any) -> tuple[str, ...]:
-    """Return the names of the fields that each point of a message has; of an Imu by vector, as `orientation.xyzw`."""
+    """Return the names of the fields that each point of a message has."""
     if message.__msgtype__ == POINT_CLOUD:
         return tuple(each.name for each in message.fields)
-    return tuple(map(".".join, _AXES.items())) if message.__msgtype__ == _IMU else _OF_SCAN
+    return _OF_IMU if message.__msgtype__ == _IMU else _OF_SCAN
 
 
 def size_of(message: Any) -> tuple[int, int]:

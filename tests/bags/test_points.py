@@ -153,7 +153,7 @@ def test_a_message_of_many_fields(*, is_cdr: bool) -> None:
 
 @pytest.mark.parametrize("storage", ["bag", "mcap", "sqlite3"])
 def test_a_bag_of_each_kind(tmp_path: Path, storage: Any) -> None:
-    """`bag info` lists fields and sizes; frames have the messages, where topics of points are asked for by name."""
+    """`bag info` lists fields and size of a cloud; frames have the messages, where such topics are named."""
     points = np.array([(number, 0.5, -number, 1000 + number) for number in range(6)], XYZI)
     path = tmp_path / ("drive.bag" if storage == "bag" else "drive")
     with BagWriter(path, storage) as bag:
@@ -169,8 +169,8 @@ def test_a_bag_of_each_kind(tmp_path: Path, storage: Any) -> None:
         bag.write("/camera", RawImage("mono8", 1, 1, 1, is_bigendian=False, data=b"\0"), 8, 9)
     shown = {each.source: (each.encoding, each.width, each.height) for each in describe(str(path)).streams}
     assert shown["/lidar"] == ("x y z intensity", 3, 2)
-    assert shown["/scan"] == ("ranges intensities angles", 2, 1)
-    assert shown["/imu"] == ("orientation.xyzw angular_velocity.xyz linear_acceleration.xyz", 1, 1)
+    assert shown["/scan"] == ("", 0, 0)
+    assert shown["/imu"] == ("", 0, 0)
     with closing(open_source(str(path))) as source:
         assert [each.source for each in source.frames()] == ["/camera"]
     with pytest.raises(SourceError, match=r"no image topic /lidar; its image topics are /camera$"):
