@@ -167,7 +167,7 @@ class TimeJoin:
         """Return a main frame with its partners, one a topic; nothing where one lacks, and count what is left out."""
         for name, partner in zip(self._others, partners, strict=True):
             self._forget(name, partner, frame)
-        joined = tuple(partner for partner in partners if partner is not None)
+        joined = tuple(self._with_earlier(partner) for partner in partners if partner is not None)
         if len(joined) == len(self._others):
             return [replace(frame, joined=joined)]
         self._miss(frame, NO_PARTNER if len(self._others) == 1 or not joined else INCOMPLETE)
@@ -178,7 +178,7 @@ class TimeJoin:
     def _partner(self, topic: _Topic, main: _Topic, *, is_ended: bool) -> tuple[Frame | None, bool]:
         """Return which frame goes with the oldest of the main topic, and whether that is known by now."""
         if topic.has_samples:
-            last, is_known = _last_samples(topic.frames, main.frames[0].capture_time_ns)
+            last, is_known = _last_sample(topic.frames, main.frames[0].capture_time_ns)
             return last, is_known or is_ended
         return self._nearest(topic, main, is_ended=is_ended)
 
@@ -211,6 +211,13 @@ class TimeJoin:
                 return
             self._miss(topic.pop(), NO_PARTNER)
 
+    def _with_earlier(self, frame: Frame) -> Frame:
+        """Return a sample with all those before it, and other frames as they are."""
+        if not is_sample(frame.points):
+            return frame
+        until = (each for each in self._topics[frame.source].frames if each.capture_time_ns <= frame.capture_time_ns)
+        return replace(frame, points=tuple(each.points[0] for each in until))
+
     def _miss(self, frame: Frame, why: str) -> None:
         if not is_sample(frame.points):
             self.missed[frame.source, why] += 1
@@ -226,12 +233,11 @@ def _around(frames: Iterable[Frame], stamp: int) -> tuple[Frame | None, Frame | 
     return before, None
 
 
-def _last_samples(frames: Sequence[Frame], stamp: int) -> tuple[Frame | None, bool]:
-    """Return the samples until a stamp as one frame, None where there is none, and whether a later one has come."""
-    found = [each for each in frames if each.capture_time_ns <= stamp]
-    if not found or frames[-1].capture_time_ns < stamp:
-        return None, not found
-    return replace(found[-1], points=tuple(each.points[0] for each in found)), True
+def _last_sample(frames: Sequence[Frame], stamp: int) -> tuple[Frame | None, bool]:
+    """Return the last sample until a stamp, None where there is none, and whether it is known that no more come."""
+    if frames[-1].capture_time_ns < stamp:
+        return None, False
+    return next((each for each in reversed(frames) if each.capture_time_ns <= stamp), None), True
 
 
 def _stamp_of(frame: Frame | None) -> int | None:
