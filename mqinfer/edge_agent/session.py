@@ -316,9 +316,10 @@ def _collector(settings: ReplaySettings, models: int, requester: Requester) -> I
     if settings.collect is None:
         yield None
         return
-    with ExitStack() as stack:
-        made = stack.enter_context(closing(Collector(settings.collect, models)))
-        stack.enter_context(closing(EdgeControl(requester, Operation.COLLECT, made.answer)))
+    with (
+        closing(Collector(settings.collect, models)) as made,
+        closing(EdgeControl(requester, Operation.COLLECT, made.answer)),
+    ):
         yield made
 
 
