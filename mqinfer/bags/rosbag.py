@@ -243,7 +243,8 @@ class Rosbag:
         """
         kind = message_type(connection)
         with foreign_errors(self._place(connection), connection.topic):
-            check_message(kind, raw, is_cdr=self._reader.is2)
+            if kind in POINT_TYPES:
+                check_message(kind, raw, is_cdr=self._reader.is2)
             message: Any = (
                 read_foxglove(raw, _encoding(connection)) if kind == FOXGLOVE else self._reader.deserialize(raw, kind)
             )
