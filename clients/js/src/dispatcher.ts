@@ -11,6 +11,7 @@
 
 import { checksum } from "./checksum.js";
 import { Expired, type MqinferError, NotAuthorized, NotConnected, NoWorker, Poison, Rejected } from "./errors.js";
+import { OUTCOMES } from "./header.js";
 import { Blame } from "./requests/blame.js";
 import { RetryBudget } from "./requests/budget.js";
 import { type Asked, type Entry, newEntry } from "./requests/entry.js";
@@ -87,14 +88,7 @@ export class Dispatcher {
   readonly #fleet = new Fleet();
   readonly #blame = new Blame(this.#table, this.#fleet);
   readonly #budget = new RetryBudget();
-  readonly #outcomes: Record<Outcome, number> = {
-    ok: 0,
-    error: 0,
-    expired: 0,
-    superseded: 0,
-    rejected: 0,
-    cancelled: 0,
-  };
+  readonly #outcomes = noOutcomes();
   #ended: Ended[] = [];
   #checkAt = Number.POSITIVE_INFINITY;
   #submitted = 0;
@@ -420,6 +414,11 @@ export class Dispatcher {
     this.#outcomes[outcomeOf(error)] += 1;
     this.#ended.push({ entry, error });
   }
+}
+
+/** Return 0 for each outcome, to count from. */
+export function noOutcomes(): Record<Outcome, number> {
+  return Object.fromEntries(OUTCOMES.map((each) => [each, 0])) as Record<Outcome, number>;
 }
 
 /** Return the outcome that an error stands for. */

@@ -1,6 +1,6 @@
 /** Live frames to one model: each one that is put in has exactly one outcome, and they come out in the order of putting. */
 
-import { outcomeOf } from "./dispatcher.js";
+import { noOutcomes, outcomeOf } from "./dispatcher.js";
 import { Cancelled, ConfigError, Expired, MqinferError, Rejected, Superseded } from "./errors.js";
 import { checkOptions } from "./fields/nearest.js";
 import { type InferOptions, type Inputs, type Result, STREAM_OPTIONS } from "./requests/messages.js";
@@ -65,14 +65,7 @@ export class Stream implements AsyncIterable<FrameResult> {
   readonly #most: number;
   readonly #window: StreamWindow<Frame>;
   readonly #onEnd: (stream: Stream) => void;
-  readonly #outcomes: Record<Outcome, number> = {
-    ok: 0,
-    error: 0,
-    expired: 0,
-    superseded: 0,
-    rejected: 0,
-    cancelled: 0,
-  };
+  readonly #outcomes = noOutcomes();
   readonly #frames: Frame[] = [];
   readonly #callers = new Set<() => void>();
   #number = 0;

@@ -6,7 +6,7 @@ import type { Entry } from "../src/requests/entry.js";
 import type { WorkerState } from "../src/states/states.js";
 import type { Reply } from "../src/types.js";
 
-const NO_TIME = {
+export const NO_TIMINGS = {
   clientQueue: 0,
   transmission: 0,
   serverQueue: 0,
@@ -16,6 +16,7 @@ const NO_TIME = {
   postprocess: 0,
   encode: 0,
 };
+
 function asked(id: string, model = "seg", version?: string) {
   return { id, model, version, responseTopic: `r/results/${model}/js/${id}` };
 }
@@ -30,7 +31,7 @@ function replyTo(entry: Entry, changes: Partial<Reply> = {}): Reply {
     modelHash: "",
     worker: entry.lane?.worker ?? "w",
     stage: "worker",
-    timings: NO_TIME,
+    timings: NO_TIMINGS,
     attempt: entry.attempts,
     capture: {},
     parameters: {},

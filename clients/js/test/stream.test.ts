@@ -6,18 +6,9 @@ import { BadTensor, Cancelled, type MqinferError, NotAuthorized, Superseded } fr
 import { newRequest, type Result } from "../src/requests/messages.js";
 import { NEWER_FRAME, type Sender, Stream, type StreamOptions } from "../src/stream.js";
 import type { Request } from "../src/types.js";
+import { NO_TIMINGS } from "./bench.js";
 
 const X = { x: new Float32Array(4) };
-const TIMINGS = {
-  clientQueue: 0,
-  transmission: 0,
-  serverQueue: 0,
-  decode: 0,
-  preprocess: 0,
-  inference: 0,
-  postprocess: 0,
-  encode: 0,
-};
 
 /** What a client does for a stream. */
 class Hand implements Sender {
@@ -55,7 +46,10 @@ class Hand implements Sender {
   }
 
   /** End a request; without a result that of the oldest one. */
-  settle(id = [...this.#settles.keys()][0] ?? "", found: Result | MqinferError = { timings: TIMINGS } as Result): void {
+  settle(
+    id = [...this.#settles.keys()][0] ?? "",
+    found: Result | MqinferError = { timings: NO_TIMINGS } as Result,
+  ): void {
     const settle = this.#settles.get(id);
     this.#settles.delete(id);
     settle?.(found);
