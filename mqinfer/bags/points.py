@@ -87,9 +87,9 @@ def read_points(messages: Sequence[Any], names: Sequence[str], dtype: np.dtype[A
     points = width * height * len(messages)
     if (size := points * len(names) * dtype.itemsize) > DEFAULT_LIMITS.tensor_bytes:
         raise BadImage(f"{points} points take {size} bytes; at most {DEFAULT_LIMITS.tensor_bytes} are accepted")
-    columns = [read(messages, name) for name in names]
-    found = np.empty((len(names), points), dtype)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
+        columns = [read(messages, name) for name in names]
+        found = np.empty((len(names), points), dtype)
         for place, column in zip(found, columns, strict=True):
             place[:] = column.reshape(-1)
     return found.T

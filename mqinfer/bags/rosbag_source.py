@@ -249,6 +249,9 @@ def _choose(bag: Rosbag, wanted: Collection[str], others: Collection[str]) -> li
     _check_count(bag, len(wanted), "image topics", _MOST_TOPICS)
     chosen = [each for each in bag.connections if each.topic in wanted and message_type(each) in kinds]
     _check_count(bag, len(_topics(chosen, VIDEO_TYPES)), "topics of videos", _MOST_VIDEOS)
+    kinds_of = Counter(topic for topic, _ in {(each.topic, message_type(each)) for each in chosen})
+    if mixed := [topic for topic in _topics(chosen, others) if kinds_of[topic] > 1]:
+        raise SourceError(f"{bag.name}: several types of messages on {_some(mixed)}; topics of points have one")
     return chosen
 
 

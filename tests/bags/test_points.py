@@ -127,10 +127,15 @@ def test_a_scan_and_samples() -> None:
         read_points([imu(2)], ["header"], DOUBLE)
 
 
+@pytest.mark.filterwarnings("error")
 def test_what_a_type_can_not_hold() -> None:
-    """It is infinite, as any other number that a model could not use."""
-    message = cloud([field("t", 0, 8)], (2, 1), (8, 16), struct.pack("<2d", 1e300, 0.5))
-    assert read_points([message], ["t"], np.dtype(np.float32)).tolist() == [[math.inf], [0.5]]
+    """It is infinite, as any other number that a model could not use; NaN of any bits and endless angles are NaN."""
+    message = cloud([field("t", 0, 8)], (3, 1), (8, 24), struct.pack("<2dQ", 1e300, 0.5, 0x7FF0 << 48 | 1))
+    found = read_points([message], ["t"], np.dtype(np.float32))
+    np.testing.assert_array_equal(found, [[math.inf], [0.5], [math.nan]])
+    beams = scan([1, 2], [])
+    beams.angle_increment = math.inf
+    np.testing.assert_array_equal(read_points([beams], ["angles"], DOUBLE), [[math.nan], [math.inf]])
 
 
 @pytest.mark.parametrize("is_cdr", [True, False])
@@ -201,6 +206,21 @@ def test_a_message_that_is_cut_off(tmp_path: Path) -> None:
         pytest.raises(SourceError, match="/lidar"),
     ):
         list(source.frames())
+
+
+def test_a_topic_of_several_types(tmp_path: Path) -> None:
+    """It is refused by name: samples would be gathered from what is none. For its pictures alone it can be read."""
+    with BagWriter(tmp_path / "drive", "mcap") as bag:
+        image = RawImage("mono8", 1, 1, 1, is_bigendian=False, data=b"\0")
+        bag.write("/imu", image, 8, 8)
+        del bag._connections["/imu"]  # what no writer of ours does
+        bag.add("/imu", imu(1, 9, bag.message), 9)
+        del bag._connections["/imu"]
+        bag.add("/imu", scan([1], [], 10, bag.message), 10)
+    with pytest.raises(SourceError, match="several types of messages on /imu; topics of points have one"):
+        open_sources([str(tmp_path / "drive")], ["/imu"], points=True)
+    with closing(open_source(str(tmp_path / "drive"), topics=["/imu"])) as source:
+        assert [each.capture_time_ns for each in source.frames()] == [8]
 
 
 def test_no_points() -> None:
