@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -431,7 +432,11 @@ def test_a_clock_that_is_set_gives_no_further_bytes(tmp_path: Path, *, restarts:
         assert keep(store, 100) == [None]
 
 
-@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b'{"now": NaN, "used": 0}', b'{"now": 1, "used": -1}'])
+DEEP = b'{"now": 1, "used": 0, "x":' + b"[" * 10**5
+WRONG = b"", b"{", b"[]", b'{"now": NaN, "used": 0}', b'{"now": 1, "used": -1}', DEEP, bytes(2 << 20)
+
+
+@pytest.mark.parametrize("content", [None, *WRONG], ids=lambda each: str(each)[:30])
 def test_a_budget_that_is_not_known(tmp_path: Path, content: bytes | None) -> None:
     """All that is there counts as of today."""
     with Clocks().open(tmp_path, day_bytes=2 * ROOM) as store:
@@ -513,6 +518,72 @@ def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
         Store(tmp_path / "file", 1, 1)
     with closing(Store(tmp_path, 1, 1)), pytest.raises(ConfigError, match="locked by another process"):
         Store(tmp_path, 1, 1)
+
+
+def test_what_others_have_in_the_folder(tmp_path: Path) -> None:
+    """What is no plain file of the store is neither counted, read, uploaded nor removed, whatever its name is."""
+    here, secret, target = tmp_path / "kept", tmp_path / "secret", tmp_path / "target"
+    (here / "photos.new").mkdir(parents=True)
+    (here / "drive.mcap.new").write_text("of others")
+    secret.write_text("secret")
+    for number, make in enumerate((Path.mkdir, os.mkfifo, lambda path: path.symlink_to(secret), Path.touch)):
+        make(here / f"{number:020d}-camera-{'0' * 16}.mcap")  # the last one is a file
+    os.mkfifo(here / "budget.json")
+    before = {path.name for path in here.iterdir()}
+    with Clocks().open(here) as store:
+        assert (store.bytes, store.used_today) == (0, 0)
+        assert keep(store, 1) == [None]
+    assert {path.name for path in here.iterdir()} > before
+    assert list(upload(here, str(target))) == [True, True]
+    assert {path.stat().st_size for path in target.iterdir()} == {0, store.bytes}
+    assert (len(list(here.iterdir())), secret.read_text()) == (len(before) - 1, "secret")
+
+
+def test_names_that_are_longer_than_pixels(tmp_path: Path) -> None:
+    """They count like pixels do: neither bound is passed for them."""
+    noise = np.random.default_rng(1).bytes(1 << 20).hex()
+    long = replace(frame(1), frame_id=noise)
+    fields = [field(noise[at : at + 1000], 0, 7) for at in range(0, 900_000, 1000)]
+    points = replace(frame(2, "/lidar"), image=NO_IMAGE, points=(cloud(fields, (1, 1), (4, 4), bytes(4)),))
+    with Clocks().open(tmp_path, 3 * ROOM, 3 * ROOM) as store:
+        for given in (long, replace(frame(2), joined=(points,))):
+            assert store.keep(given, lambda: "{}") is Drop.FAILED
+        assert keep(store, 3) == [None]
+        assert entries(tmp_path) == store.bytes == store.used_today
+
+
+def test_uploads_of_one_frame_from_two_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each writes a file of its own before it takes the name, so what has the name is whole."""
+    for name in "ab":
+        with Clocks().open(tmp_path / name) as store:
+            assert store.keep(frame(1), lambda name=name: json.dumps(name * 5000)) is None
+    target, real = tmp_path / "target", shutil.copyfileobj
+    written: list[bytes] = []
+
+    def slowly(source: Any, file: Any) -> None:
+        monkeypatch.setattr(shutil, "copyfileobj", real)
+        content = source.read()
+        file.write(content[: len(content) // 2])
+        file.flush()
+        written.extend([content, *(path.read_bytes() for path in (tmp_path / "b").glob("*.mcap"))])
+        assert list(upload(tmp_path / "b", str(target))) == [True]
+        file.write(content[len(content) // 2 :])
+
+    monkeypatch.setattr(shutil, "copyfileobj", slowly)
+    assert list(upload(tmp_path / "a", str(target))) == [True]
+    assert [path.read_bytes() for path in target.iterdir()] == written[:1]
+    assert written[0] != written[1]
+
+
+def test_a_folder_of_a_frames_name(tmp_path: Path) -> None:
+    """Where it is to be uploaded is no frame that is there: the frame stays."""
+    with Clocks().open(tmp_path / "kept") as store:
+        keep(store, 1)
+    (name,) = (path.name for path in (tmp_path / "kept").glob("*.mcap"))
+    (tmp_path / "target" / name).mkdir(parents=True)
+    with pytest.raises(ConfigError, match="Is a directory"):
+        list(upload(tmp_path / "kept", str(tmp_path / "target")))
+    assert numbers(tmp_path / "kept") == [1]
 
 
 def test_an_upload_brings_each_frame_once(tmp_path: Path) -> None:

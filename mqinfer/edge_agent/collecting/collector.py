@@ -198,7 +198,7 @@ class Collector:
             with self._lock:
                 if drop in {None, Drop.THERE}:
                     self._asked = max(0, self._asked - (Why.ASKED in reasons))
-                    self._sampled.update(dict.fromkeys(found, frame.log_time_ns))
+                    self._sampled.update(dict.fromkeys(found & self._every_ns.keys(), frame.log_time_ns))
                 if drop is not None:
                     self._dropped[drop] += 1
                     return

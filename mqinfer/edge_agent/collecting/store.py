@@ -13,7 +13,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -31,11 +31,11 @@ from mqinfer.extras import check_packages
 from mqinfer.logs import log_dropped
 from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.types import Count, Finite
+from mqinfer.toml_files import MAX_FILE_BYTES, read_bytes
 
 log = logging.getLogger("mqinfer.edge_agent")
 ENTRY, UNFINISHED = ".mcap", ".new"
-ENTRIES = f"{'?' * 20}-*-{'[0-9a-f]' * 16}{ENTRY}"
-"""Other files of the folder are not the store's."""
+_ENTRIES = f"{'?' * 20}-*-{'[0-9a-f]' * 16}{ENTRY}"
 _BUDGET = "budget.json"
 _DAY_S = 86400
 _LONGEST = 100
@@ -58,7 +58,7 @@ class Drop(StrEnum):
     NO_PIXELS = "no_pixels"  # it has come from the spool, which keeps what travels, and not the frame as it was read
 
 
-class _Budget(msgspec.Struct, frozen=True):
+class _Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What `budget.json` has: when it was written, by the store's clock, and the bytes that were kept on its day."""
 
     now: Finite
@@ -97,13 +97,10 @@ class Store:
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._handle = lock(folder)
-            for path in folder.glob("*" + UNFINISHED):  # of a process that was killed while it wrote
-                shutil.rmtree(path)
+            for path in folder.glob(_ENTRIES + UNFINISHED):  # of a process that was killed while it wrote
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
             self.bytes = self._count()
-        try:
-            budget = msgspec.json.decode((folder / _BUDGET).read_bytes(), type=_Budget)
-        except (OSError, msgspec.MsgspecError):  # as if all that is here were of today
-            budget = _Budget(now, self.bytes)
+        budget = _read_budget(folder / _BUDGET) or _Budget(now, self.bytes)  # as if all that is here were of today
         self._ahead = max(now, budget.now) - monotonic()
         self._day, self.used_today = budget.now // _DAY_S, budget.used
 
@@ -124,9 +121,11 @@ class Store:
             if path.exists():
                 return Drop.THERE
             text = describe()
-            drop = self._lack(sum(map(_size_of, (frame, *frame.joined))) + len(text))
+            size = sum(map(_size_of, (frame, *frame.joined))) + len(text)
+            most = size + size // 128 + _OVERHEAD  # however badly it compresses
+            drop = self._lack(most)
             if drop is None:
-                self._write(path, frame, text)
+                self._write(path, frame, text, most)
         except Exception as error:  # noqa: BLE001 - a disk's errors, and whatever rosbags raises for what ROS can't state
             self._failures += 1
             log_dropped(log, f"{frame.source}, frame {frame.sequence}: {error!r}", "collect", self._failures)
@@ -137,18 +136,17 @@ class Store:
         """Unlock the folder."""
         os.close(self._handle)
 
-    def _lack(self, size: int) -> Drop | None:
-        """Return which bound leaves no room for so many bytes, however badly they compress."""
+    def _lack(self, most: int) -> Drop | None:
+        """Return which bound leaves no room for so many bytes."""
         if (day := (self._ahead + self._monotonic()) // _DAY_S) > self._day:
             self._day, self.used_today = day, 0
-        most = size + size // 128 + _OVERHEAD
         if self.used_today + most > self._day_bytes:
             return Drop.DAY
         if self.bytes + most > self._max_bytes and self._monotonic() - self._counted >= _COUNT_S:
             self.bytes, self._counted = self._count(), self._monotonic()
         return Drop.FOLDER if self.bytes + most > self._max_bytes else None
 
-    def _write(self, path: Path, frame: Frame, text: str) -> None:
+    def _write(self, path: Path, frame: Frame, text: str, most: int) -> None:
         unfinished = path.with_name(path.name + UNFINISHED)
         try:
             with BagWriter(unfinished, "mcap", compression="zstd") as bag:
@@ -164,7 +162,8 @@ class Store:
                 bag.add(f"{_topic(frame).rstrip('/')}/mqinfer/result", message, frame.log_time_ns)
             (made,) = unfinished.glob("*" + ENTRY)
             sync(made)
-            size = made.stat().st_size
+            if (size := made.stat().st_size) > most:
+                raise OSError(f"its file has {size} bytes; expected at most {most}: names in it are too long")
             budget = unfinished / _BUDGET
             budget.write_bytes(msgspec.json.encode(_Budget(self._ahead + self._monotonic(), self.used_today + size)))
             sync(budget)
@@ -179,10 +178,27 @@ class Store:
     def _count(self) -> int:
         """Return the bytes of all entries; an upload may remove some meanwhile."""
         found = 0
-        for path in self._folder.glob(ENTRIES):
+        for path in entries(self._folder):
             with suppress(FileNotFoundError):
                 found += path.stat().st_size
         return found
+
+
+def entries(folder: Path) -> Iterator[Path]:
+    """Yield the entries of a folder; whatever else is there, links and pipes included, is not the store's."""
+    return filter(_is_plain, folder.glob(_ENTRIES))
+
+
+def _is_plain(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
+def _read_budget(path: Path) -> _Budget | None:
+    """Return what a budget has; None where there is none, or it is damaged."""
+    try:
+        return msgspec.json.decode(read_bytes(path, MAX_FILE_BYTES), type=_Budget) if _is_plain(path) else None
+    except (OSError, msgspec.MsgspecError):
+        return None
 
 
 def _size_of(frame: Frame) -> int:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from mqinfer.edge_agent.collecting.store import ENTRIES, UNFINISHED, sync
+from mqinfer.edge_agent.collecting.store import UNFINISHED, entries, sync
 from mqinfer.edge_agent.output_files import lock, writing
 from mqinfer.models.repository.remote import Remote
+from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.errors import ConfigError
 
 _FILE = "file://"
@@ -39,7 +41,7 @@ def upload(folder: Path, url: str) -> Iterator[bool]:
         raise ConfigError(f"{folder} is no folder; name that of --collect")
     is_folder = url.startswith(_FILE) or "://" not in url
     target = _Folder(Path(url.removeprefix(_FILE)), folder) if is_folder else Remote(url)
-    for path in sorted(folder.glob(ENTRIES)):
+    for path in sorted(entries(folder)):
         with writing(path), os.fdopen(lock(path), "rb") as source:
             if is_new := not target.has(path.name):
                 target.upload(path.name, source)
@@ -56,15 +58,17 @@ class _Folder:
             folder.mkdir(parents=True, exist_ok=True)
             if folder.samefile(source):
                 raise ConfigError(f"{folder} is the folder of --collect itself; name another one")
+        _, digits = checksum((platform.node().encode(), os.fsencode(source.absolute())))
+        self._suffix = f".{digits}{UNFINISHED}"  # uploads from other folders may be at the same frame
 
     def has(self, name: str) -> bool:
         """Return whether it is there."""
-        return (self._folder / name).exists()
+        return (self._folder / name).is_file()
 
     def upload(self, name: str, source: BinaryIO) -> None:
         """Write it under another name first, so that its own name stands for a whole one, also after a power cut."""
         path = self._folder / name
-        unfinished = path.with_name(name + UNFINISHED)
+        unfinished = path.with_name(name + self._suffix)
         with writing(path):
             try:
                 with unfinished.open("wb") as file:
