@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -526,8 +527,11 @@ def test_what_others_have_in_the_folder(tmp_path: Path) -> None:
     (here / "photos.new").mkdir(parents=True)
     (here / "drive.mcap.new").write_text("of others")
     secret.write_text("secret")
-    for number, make in enumerate((Path.mkdir, os.mkfifo, lambda path: path.symlink_to(secret), Path.touch)):
-        make(here / f"{number:020d}-camera-{'0' * 16}.mcap")  # the last one is a file
+    names = [here / f"{number:020d}-camera-{'0' * 16}.mcap" for number in range(4)]
+    names[0].mkdir()
+    os.mkfifo(names[1])
+    names[2].symlink_to(secret)
+    names[3].touch()
     os.mkfifo(here / "budget.json")
     before = {path.name for path in here.iterdir()}
     with Clocks().open(here) as store:
@@ -554,9 +558,9 @@ def test_names_that_are_longer_than_pixels(tmp_path: Path) -> None:
 
 def test_uploads_of_one_frame_from_two_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each writes a file of its own before it takes the name, so what has the name is whole."""
-    for name in "ab":
+    for name, text in (("a", "[1]"), ("b", json.dumps([*range(1000)]))):
         with Clocks().open(tmp_path / name) as store:
-            assert store.keep(frame(1), lambda name=name: json.dumps(name * 5000)) is None
+            assert store.keep(frame(1), partial(str, text)) is None
     target, real = tmp_path / "target", shutil.copyfileobj
     written: list[bytes] = []
 
