@@ -103,7 +103,9 @@ class ModelRun:
         self._spool: Spool | None = None
         if settings.spool is not None:
             check_alone(settings.preparing.encoding or AUTO)
-            self._spool = self._resources.enter_context(closing(Spool(settings.spool.folder, settings.spool.max_bytes)))
+            redacts = settings.preparing.redact is not None
+            spool = Spool(settings.spool.folder, settings.spool.max_bytes, redacts=redacts)
+            self._spool = self._resources.enter_context(closing(spool))
         self._card: ModelCard | None = None
         self._encoding = settings.preparing.encoding or ""
         self._points: Counter[tuple[str, str]] = Counter()

@@ -24,7 +24,7 @@ from mqinfer.images.decode import as_image, is_depth, to_rgb
 from mqinfer.images.placement import Placement, to_model_input
 from mqinfer.logs import is_logged
 from mqinfer.models.loading import LoadedModel, load_model
-from mqinfer.models.postprocess.stage import Postprocessed, network_of
+from mqinfer.models.postprocess.stage import Postprocessed, network_of, with_postprocessing
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.card import ColourOrder, ImageContract, Resize
 from mqinfer.protocol.datatypes import Array
@@ -60,6 +60,8 @@ class Redactor:
         self._loaded = load_model(Repository(folder.absolute().parent).find(folder.name, version))
         try:
             self._contract = _contract_of(self._loaded)
+            network = network_of(self._loaded.backend)
+            self._backend = with_postprocessing(network, self._loaded.config, self._contract, strict=True)
             sides = self._contract.height or _ANY_SIDE, self._contract.width or _ANY_SIDE
             self.redact(np.zeros((*sides, 3), np.uint8))
         except MqinferError as error:
@@ -87,7 +89,7 @@ class Redactor:
 
     def _run(self, pixels: Picture) -> Mapping[str, Array]:
         """Return the detector's outputs; NaN is a failure, since post-processing drops such rows."""
-        spec, backend = self._loaded.card.inputs[0], self._loaded.backend
+        spec, backend = self._loaded.card.inputs[0], self._backend
         array = to_model_input(pixels, "rgb8", self._contract, spec.datatype)
         outputs = network_of(backend).infer({spec.name: array})
         for name, output in outputs.items():
@@ -102,6 +104,8 @@ class Redactor:
 
 def _contract_of(loaded: LoadedModel) -> ImageContract:
     card, detection = loaded.card, loaded.config.pictures.detection
+    if loaded.config.ensemble_scheduling:
+        raise ConfigError("expected one model: an ensemble's steps may drop boxes, of which its outputs tell nothing")
     if card.image is None or len(card.inputs) != 1 or card.image.colour is ColourOrder.DEPTH:
         raise ConfigError("expected a detector that takes one picture in colours or grey")
     if card.image.resize is Resize.CROP:

@@ -172,6 +172,31 @@ def test_a_full_answer_may_lack_a_box(tmp_path: Path) -> None:
         Redactor(detector(tmp_path / "full", rows, points, config.format(3), "rows points"))
 
 
+@pytest.mark.parametrize(("box", "count"), [((60, 40, np.inf, 10), 2), ((60, 40, -10, 10), 2), ((60, 40, 9, 9), 4097)])
+def test_no_likely_candidate_is_lost(tmp_path: Path, box: tuple[float, ...], count: int) -> None:
+    """Post-processing drops what it can't read, and those behind 4096 better ones; elsewhere that is no matter."""
+    rows, scores = np.full((1, count, 4), 9, np.float32), np.ones((1, count, 1), np.float32)
+    rows[0, -1], scores[0, -1] = box, 0.5
+    config = '[detection]\nboxes = "rows"\nscores = "points"\nbox_format = "cxcywh"\nscore_threshold = {}\n'
+    with pytest.raises(ConfigError, match=f"{count - 1} of {count} candidates can be read"):
+        Redactor(detector(tmp_path / "all", rows, scores, config.format(0.5), "rows points"))
+    with closing(Redactor(detector(tmp_path / "best", rows, scores, config.format(0.6), "rows points"))) as redactor:
+        assert redactor.redact(picture())[1] == 1
+
+
+def test_an_ensemble_is_refused(tmp_path: Path) -> None:
+    """What its steps drop can't be seen."""
+    detector(tmp_path, [BOX])
+    ways = "input_map = {image = 'image'}\noutput_map = {boxes = 'boxes', scores = 'scores'}\n"
+    (tmp_path / "two/1").mkdir(parents=True)
+    (tmp_path / "two/model.toml").write_text(
+        "platform = 'ensemble'\ninput = [{name = 'image'}]\noutput = [{name = 'boxes'}, {name = 'scores'}]\n"
+        f"[[ensemble_scheduling.step]]\nmodel_name = 'fixed'\n{ways}"
+    )
+    with pytest.raises(ConfigError, match="expected one model: an ensemble's steps may drop boxes"):
+        Redactor(tmp_path / "two")
+
+
 def test_a_model_that_is_not_there_and_one_without_a_picture(tmp_path: Path, write_echo: Callable[..., Path]) -> None:
     """The errors name the folder."""
     with pytest.raises(ModelNotLoadable, match="nowhere"):

@@ -136,6 +136,31 @@ def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
         Spool(tmp_path / "taken")
 
 
+def test_frames_that_may_not_be_redacted_are_not_sent_by_a_run_that_redacts(tmp_path: Path) -> None:
+    """It says so before it sends one; what a run that redacts has left is sent by the next one, and by others."""
+    with closing(Spool(tmp_path)) as spool:
+        number = store(spool, 1) or 0
+    with pytest.raises(ConfigError, match="1 frames in it were kept without --redact; give another folder"):
+        Spool(tmp_path, redacts=True)
+    with closing(Spool(tmp_path)) as spool:
+        spool.remove(number)
+    for _ in range(2):
+        with closing(Spool(tmp_path, redacts=True)) as spool:
+            store(spool, 2)
+    Spool(tmp_path).close()  # and may have got others
+    with pytest.raises(ConfigError, match="2 frames in it were kept without --redact"):
+        Spool(tmp_path, redacts=True)
+
+
+def test_files_of_others_stay(tmp_path: Path) -> None:
+    """Also those that look unfinished."""
+    (tmp_path / "photos.new").mkdir()
+    (tmp_path / "notes.new").write_text("")
+    (tmp_path / "000000000003.new").write_text("")
+    Spool(tmp_path).close()
+    assert {path.name for path in tmp_path.iterdir()} == {"photos.new", "notes.new"}
+
+
 def test_use_in_a_forked_child_is_an_error(tmp_path: Path) -> None:
     """Each method refuses in the child, and the parent's spool and its lock are as before."""
     with closing(Spool(tmp_path)) as spool:

@@ -44,6 +44,8 @@ log = logging.getLogger("mqinfer.edge_agent")
 FULL_CHECK_S = 1.0
 """While the disk takes none, a frame that waits is offered to it again this often."""
 _FRAME, _UNFINISHED, _DAMAGED = ".frame", ".new", ".damaged"
+_REDACTED = "redacted"
+"""A file that is there while all frames are."""
 _DAMAGED_KEPT = 16
 """Damaged files that are kept for the operator; the oldest are deleted."""
 _NO_FILE = frozenset({errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
@@ -122,15 +124,16 @@ class SpoolBusy(Exception):
 class Spool:
     """The store in one folder. Thread-safe; one process at a time."""
 
-    def __init__(self, folder: Path, max_bytes: int = 4 << 30) -> None:
+    def __init__(self, folder: Path, max_bytes: int = 4 << 30, *, redacts: bool = False) -> None:
         """Open or create the store.
 
         Args:
             folder: Created if it does not exist.
             max_bytes: Bound of the stored files; a single frame is always stored.
+            redacts: Whether all frames that it gets are redacted, and those that it has have to be.
 
         Raises:
-            ConfigError: The folder cannot be used, or another process uses it.
+            ConfigError: The folder cannot be used, another process uses it, or its frames may not be redacted.
         """
         self.refusal = ""
         """Why the last frame was not stored; empty if it was."""
@@ -153,6 +156,7 @@ class Spool:
             self._handle = lock(folder)
             try:
                 self._open()
+                self._mark(redacts=redacts)
             except BaseException:
                 os.close(self._handle)
                 raise
@@ -166,12 +170,27 @@ class Spool:
         if not os.access(self._folder, os.W_OK | os.X_OK):
             raise OSError("no permission to write there")
         for path in self._folder.iterdir():  # unlike glob() it raises where it can't read
-            if path.suffix == _UNFINISHED:
+            number = int(path.stem) if path.stem.isdecimal() else 0  # other files are not the spool's
+            if path.name == self._path(number, _UNFINISHED).name:
                 path.unlink()  # of a process that was killed while it wrote
-            elif path.stem.isdecimal() and path.name == self._path(int(path.stem)).name:  # others are not the spool's
-                self._last = max(self._last, int(path.stem))
+            elif path.name == self._path(number).name:
+                self._last = max(self._last, number)
                 if path.is_file():
-                    self._add(int(path.stem), path.stat().st_size)
+                    self._add(number, path.stat().st_size)
+
+    def _mark(self, *, redacts: bool) -> None:
+        """Have it on the disk whether all frames are redacted, before there is a first one.
+
+        Raises:
+            OSError: There are frames already that are not.
+        """
+        mark = self._folder / _REDACTED
+        if not redacts:
+            mark.unlink(missing_ok=True)
+        elif self._numbers and not mark.exists():
+            raise OSError(f"{len(self._numbers)} frames in it were kept without --redact")
+        else:
+            mark.touch()
 
     def __len__(self) -> int:
         """Return the number of frames."""

@@ -15,7 +15,7 @@ from mqinfer.models.postprocess.candidates import CandidateReader, Floats
 from mqinfer.models.postprocess.instances import Cover, InstanceMasks
 from mqinfer.models.repository.output_tables import BoxFormat, Column, Detection
 from mqinfer.protocol.datatypes import Array, Datatype
-from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.errors import ConfigError, ModelFailed
 from mqinfer.protocol.types import TensorSpec
 
 _MOST_CANDIDATES = 4096
@@ -35,21 +35,24 @@ class KeptBoxes:
         labels: How many classes the model's card names; 0 for none.
         picture: Width and height of the model's input, None where it takes any.
         points: How many key points an object has, where rows hold them.
+        strict: Whether it is a failure that not every likely candidate can be read and compared.
 
     Raises:
         ConfigError: The model has no such output, or its shape does not fit.
         MissingExtra: OpenCV is not installed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its table, what the model's file and card have, and who asks
         self,
         settings: Detection,
         outputs: Sequence[TensorSpec],
         labels: int = 0,
         picture: tuple[int | None, int | None] = (None, None),
         points: int = 17,
+        *,
+        strict: bool = False,
     ) -> None:
-        self._settings = settings
+        self._settings, self._is_strict = settings, strict
         self._dnn = opencv().dnn
         named = (settings.boxes, settings.scores, settings.classes, settings.masks, settings.keypoints)
         self.needs = tuple(name for name in named if name)
@@ -84,13 +87,18 @@ class KeptBoxes:
 
         Raises:
             BadTensor: There is more than one picture.
-            ModelFailed: The outputs do not have the shapes of `[detection]`.
+            ModelFailed: The outputs do not have the shapes of `[detection]`, or it is strict and a candidate is lost.
         """
         found = self._candidates.read(outputs)
         likely = np.flatnonzero(found.scores >= self._settings.score_threshold)  # drops NaN too
         best = likely[np.argsort(-found.scores[likely], kind="stable")[:_MOST_CANDIDATES]]
         corners = self._corners(found.boxes[best])
         whole = np.less_equal(corners[:, :2], corners[:, 2:]).all(axis=1)  # drops NaN, and what ends before it begins
+        if self._is_strict and np.count_nonzero(whole) < len(likely):
+            raise ModelFailed(
+                f"{np.count_nonzero(whole)} of {len(likely)} candidates can be read; others are more than "
+                f"{_MOST_CANDIDATES}, not finite, or end before they begin; look at score_threshold"
+            )
         corners, best = corners[whole], best[whole]
         scores, classes = found.scores[best], found.classes[best]
         most = self._settings.max_detections
@@ -107,7 +115,8 @@ class KeptBoxes:
 
     def _corners(self, boxes: Floats) -> Floats:
         """Return left, top, right, bottom in pixels."""
-        return _corners(boxes, self._settings.box_format) * np.array(2 * self._pixels, np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is dropped
+            return _corners(boxes, self._settings.box_format) * np.array(2 * self._pixels, np.float32)
 
     def _points(self, points: Floats) -> Floats:
         """Return x and y in pixels, and the score, of key points in the order of the box's sides."""

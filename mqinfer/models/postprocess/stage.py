@@ -195,13 +195,16 @@ class Postprocessed:
         self.network.close()
 
 
-def with_postprocessing(network: Backend, config: ModelConfig, image: ImageContract | None = None) -> Backend:
+def with_postprocessing(
+    network: Backend, config: ModelConfig, image: ImageContract | None = None, *, strict: bool = False
+) -> Backend:
     """Return a back end with the configured post-processing; `network` if there is none, or if its graph does it.
 
     Args:
         network: The back end without it.
         config: The model's configuration.
         image: How a picture becomes the model's input; None if it takes none.
+        strict: Whether a likely candidate of a detector that is lost is a failure.
 
     Raises:
         ConfigError: The configuration does not fit the model's outputs, or has several tables.
@@ -211,17 +214,19 @@ def with_postprocessing(network: Backend, config: ModelConfig, image: ImageContr
     tables = {"segmentation": own.segmentation, "classification": own.classification, "detection": own.detection}
     if len(given := [f"[{name}]" for name, table in tables.items() if table]) > 1:
         raise ConfigError(f"model.toml: expected only one of {' and '.join(given)}")
-    step = _step(network, own, (image.width, image.height) if image else (None, None))
+    step = _step(network, own, (image.width, image.height) if image else (None, None), strict=strict)
     return Postprocessed(network, step) if step else network
 
 
-def _step(network: Backend, own: PictureConfig, picture: tuple[int | None, int | None]) -> Step | None:
+def _step(network: Backend, own: PictureConfig, picture: tuple[int | None, int | None], *, strict: bool) -> Step | None:
     if own.segmentation and not is_mask(own.segmentation, network.outputs):
         return ClassMask(own.segmentation, network.outputs)
     if own.classification:
         return Probabilities(own.classification, network.outputs)
     points = max((len(each.keypoints) for each in own.classes), default=0) or len(COCO_NAMES)
-    return KeptBoxes(own.detection, network.outputs, len(own.classes), picture, points) if own.detection else None
+    if own.detection is None:
+        return None
+    return KeptBoxes(own.detection, network.outputs, len(own.classes), picture, points, strict=strict)
 
 
 def network_of(backend: Backend) -> Backend:
