@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _MCAP_MAGIC = b"\x89MCAP0\r\n"
 _ROS1_MAGIC = b"#ROSBAG V2.0\n"
 _SQLITE_MAGIC = b"SQLite format"
+_NAME_END = bytes.fromhex("d9d505f920a163d7")
+"""A journal that ends so has the name of a further file."""
 _MESSAGE, _CHUNK, _CONNECTION = 2, 5, 7
 _LARGEST_STEP = 1 << 32
 """Numbers of messages that are passed over for one that can be read, at most."""
@@ -155,6 +157,7 @@ def _repair_sqlite(source: Path, target: Path, found: Repaired) -> None:
     for part in (source, *journals):
         shutil.copyfile(part, target.with_name(target.name + part.name.removeprefix(source.name)))
     try:
+        _cut_name(target.with_name(f"{target.name}-journal"))
         try:
             found.messages = _roll_back(target)
         except sqlite3.Error:
@@ -170,12 +173,28 @@ def _repair_sqlite(source: Path, target: Path, found: Repaired) -> None:
         ) from error
 
 
+def _cut_name(journal: Path) -> None:
+    """Cut the name of a further file off the end of a journal: SQLite deletes that file, whatever it is.
+
+    No recorder writes one, which is for transactions in several databases. Source:
+    https://www.sqlite.org/fileformat.html, section 3
+    """
+    with suppress(FileNotFoundError), journal.open("r+b") as file:
+        end = file.seek(0, 2)
+        while end >= len(_NAME_END):
+            end = file.seek(end - len(_NAME_END))
+            if file.read() != _NAME_END:
+                break
+            file.truncate(end)
+
+
 def _roll_back(file: Path) -> int:
     """Return the number of messages of a file as of its last commit; raise sqlite3.Error if it is damaged."""
     with closing(sqlite3.connect(file)) as database:
         (state,) = database.execute("PRAGMA integrity_check(1)").fetchone()
         if state != "ok":
             raise sqlite3.DatabaseError(state)
+        _check_messages(database)
         (messages,) = database.execute("SELECT count(*) FROM messages").fetchone()
         database.execute("PRAGMA journal_mode = DELETE")
     return int(messages)
@@ -189,11 +208,19 @@ def _read_around(file: Path, found: Repaired) -> None:
             with damaged.open("ab") as opened:  # SQLite reads nothing of a file that is shorter than it states
                 opened.truncate(opened.tell() + missing)
         with closing(sqlite3.connect(damaged)) as old, closing(sqlite3.connect(file)) as new:
+            _check_messages(old)
             _copy_tables(old, new)
             _copy_messages(old, new, found)
             new.commit()
     finally:
         damaged.unlink()
+
+
+def _check_messages(database: sqlite3.Connection) -> None:
+    """Raise sqlite3.Error for messages that are no table: a view may have rows without end."""
+    found = database.execute("SELECT type FROM sqlite_master WHERE name = 'messages' COLLATE NOCASE").fetchone()
+    if found != ("table",):
+        raise sqlite3.DatabaseError("it has no table of messages")
 
 
 def _copy_tables(old: sqlite3.Connection, new: sqlite3.Connection) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import struct
 import subprocess
@@ -384,6 +385,34 @@ while True:
     print("recording", flush=True)
     database.execute("COMMIT")
 """
+
+
+def test_a_journal_that_names_another_file(tmp_path: Path, write_ros2: Write, noisy: Any) -> None:
+    """SQLite would delete that file; the recording comes back as of its last commit all the same."""
+    (bag,) = write_ros2(tmp_path / "drive", noisy, "sqlite3").glob("*.db3")
+    frames, cut, other = read(bag), tmp_path / "cut.db3", tmp_path / "other"
+    with closing(sqlite3.connect(bag, isolation_level=None)) as database:
+        database.executescript("PRAGMA cache_spill = 5; BEGIN; UPDATE messages SET data = zeroblob(40000)")
+        for suffix in ("", "-journal"):
+            shutil.copy(f"{bag}{suffix}", f"{cut}{suffix}")
+    other.write_text("of others")
+    name = str(other).encode()
+    with Path(f"{cut}-journal").open("ab") as journal:
+        journal.write(struct.pack(">I", (1 << 30) // 4096 + 1) + name)
+        journal.write(struct.pack(">II", len(name), sum(name)) + bytes.fromhex("d9d505f920a163d7"))
+    assert repair(cut, tmp_path / "new.db3").messages == len(frames)
+    assert all(same(one, each) for one, each in zip(read(tmp_path / "new.db3"), frames, strict=True))
+    assert other.read_text() == "of others"
+
+
+def test_messages_that_are_no_table(tmp_path: Path) -> None:
+    """A view may have rows without end; it is refused before one is counted."""
+    endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS id, x'00' AS data FROM n"
+    for name in ("messages", "Messages"):
+        with closing(sqlite3.connect(tmp_path / f"{name}.db3")) as database:
+            database.execute(f"CREATE VIEW {name} AS {endless}")
+        with pytest.raises(SourceError, match="it has no table of messages"):
+            repair(tmp_path / f"{name}.db3", tmp_path / "new.db3")
 
 
 @pytest.mark.parametrize("journal", ["DELETE", "WAL", "MEMORY"])
