@@ -15,7 +15,7 @@ from io import BytesIO
 from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mqinfer.bags.calibration import calibration
 from mqinfer.bags.extent.advice import ZSTD_MAGIC, advise
@@ -37,6 +37,9 @@ _COMPRESSED = "sensor_msgs/msg/CompressedImage"
 IMAGE_TYPES = (_RAW, _COMPRESSED)
 PICTURE_TYPES = (*IMAGE_TYPES, *VIDEO_TYPES)
 """Types of the topics that frames are made of."""
+T = TypeVar("T", int, str)
+_FOREVER = 1_000_000_000 << 31
+"""Nanoseconds that a time in ROS can't have, whose seconds have 32 bits."""
 _SQLITE_HEAD = 100  # bytes
 _LONGEST = 256
 """Characters of an encoding that are kept, of which errors name it."""
@@ -250,15 +253,18 @@ class Rosbag:
             )
             header = getattr(message, "header", message)
             stamp = header.timestamp if header is message else header.stamp
-            capture_time_ns = stamp.sec * 1_000_000_000 + stamp.nanosec
+            capture_time_ns = _of(int, stamp.sec) * 1_000_000_000 + _of(int, stamp.nanosec)
+            if not -_FOREVER <= capture_time_ns < _FOREVER:
+                raise ValueError(f"its stamp is {capture_time_ns} ns; expected less than {_FOREVER}")
+            frame_id = _of(str, header.frame_id)
             if kind in IMAGE_TYPES:
-                return StampedImage(capture_time_ns, header.frame_id, image_of(message))
+                return StampedImage(capture_time_ns, frame_id, image_of(message))
             if kind in POINT_TYPES:
                 no_image = RawImage(kind, 0, 0, 0, is_bigendian=False, data=b"")
-                return StampedImage(capture_time_ns, header.frame_id, no_image, (message,))
-            name = message.format if header is message else message.encoding
+                return StampedImage(capture_time_ns, frame_id, no_image, (message,))
+            name, data = _of(str, message.format if header is message else message.encoding), message.data.data
         try:
-            return StampedImage(capture_time_ns, header.frame_id, CompressedImage(codec_of(name), message.data.data))
+            return StampedImage(capture_time_ns, frame_id, CompressedImage(codec_of(name), data))
         except SourceError as error:
             raise SourceError(f"{self._place(connection)}: {connection.topic}: {error}") from None
 
@@ -289,15 +295,26 @@ def image_of(message: Any) -> RawImage | CompressedImage:
     """Return the picture of a message of one of `IMAGE_TYPES`."""
     # `.data.data` is a view of the reader's bytes, not a copy.
     if message.__msgtype__ == _COMPRESSED:
-        return CompressedImage(message.format[:_LONGEST], message.data.data)
+        return CompressedImage(_of(str, message.format)[:_LONGEST], message.data.data)
     return RawImage(
-        encoding=message.encoding[:_LONGEST],
-        height=message.height,
-        width=message.width,
-        step=message.step,
+        encoding=_of(str, message.encoding)[:_LONGEST],
+        height=_of(int, message.height),
+        width=_of(int, message.width),
+        step=_of(int, message.step),
         is_bigendian=bool(message.is_bigendian),
         data=message.data.data,
     )
+
+
+def _of(kind: type[T], value: Any) -> T:
+    """Return a field of a message; its type is what the recording itself defines.
+
+    Raises:
+        TypeError: It is not that of ROS.
+    """
+    if type(value) is not kind:
+        raise TypeError(f"a field of it is {type(value).__name__}; expected {kind.__name__}")
+    return value
 
 
 def _open(path: Path, files: Sequence[Path], resources: ExitStack) -> AnyReader:

@@ -21,6 +21,9 @@ import lz4.frame
 import numpy as np
 import pytest
 from mcap.writer import Writer
+from rosbags.rosbag2 import StoragePlugin
+from rosbags.rosbag2 import Writer as Bag2
+from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from mqinfer.bags.extent import unpacking
 from mqinfer.bags.repair import repair
@@ -158,6 +161,45 @@ def test_a_definition_of_a_megabyte(tmp_path: Path) -> None:
     repair(path, mended)
     with pytest.raises(SourceError, match="so no repair changes that"):
         read(mended)
+
+
+FIELDS = {
+    "my_msgs/msg/Stamp": {"sec": "int32", "nanosec": "uint32"},
+    "std_msgs/msg/Header": {"stamp": "my_msgs/Stamp", "frame_id": "string"},
+    "sensor_msgs/msg/Image": {
+        "header": "std_msgs/Header",
+        "height": "uint32",
+        "width": "uint32",
+        "encoding": "string",
+        "is_bigendian": "uint8",
+        "step": "uint32",
+        "data": "uint8[]",
+    },
+}
+GOOD: dict[str, Any] = {"sec": 1, "nanosec": 2, "frame_id": "front", "height": 1, "width": 1, "encoding": "mono8"}
+
+
+@pytest.mark.parametrize("field", [*GOOD, "step"])
+@pytest.mark.parametrize("kind", ["string", "string[]", "float64[]", "int64"])
+def test_a_definition_of_a_known_type_with_other_fields(tmp_path: Path, field: str, kind: str) -> None:
+    """A bag defines its types itself: what is no number or text where ROS has one is refused; seconds stay small."""
+    store, path = get_typestore(Stores.EMPTY), tmp_path / "drive"
+    for name, fields in FIELDS.items():
+        lines = (f"{kind if each == field else given} {each}" for each, given in fields.items())
+        store.register(get_types_from_msg("\n".join(lines), name))
+    other = {"string": "9" * 9, "string[]": ["9"], "float64[]": np.ones(3), "int64": 1 << 62}
+    values = GOOD | {"is_bigendian": 0, "step": 1, "data": np.zeros(1, np.uint8), field: other[kind]}
+    for outer, name in zip(("stamp", "header", ""), FIELDS, strict=True):
+        values[outer] = store.types[name](**{each: values[each] for each in FIELDS[name]})
+    with Bag2(path, version=9, storage_plugin=StoragePlugin.MCAP) as bag:
+        connection = bag.add_connection("/front", "sensor_msgs/msg/Image", typestore=store)
+        bag.write(connection, 1, store.serialize_cdr(values[""], "sensor_msgs/msg/Image"))
+    is_number, is_text = field in {"height", "width", "step"}, field in {"frame_id", "encoding"}
+    if (kind == "int64" and is_number) or (kind == "string" and is_text):  # the picture is damaged at worst
+        assert len(read(path)) == 1
+        return
+    with pytest.raises(SourceError, match="/front: "):
+        read(path)
 
 
 def test_pipes_and_devices_are_no_recordings(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import tracemalloc
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from fractions import Fraction
@@ -296,8 +297,27 @@ def test_a_codec_that_is_not_known(tmp_path: Path) -> None:
         read(path)
 
 
+WRONG = [
+    {"timestamp": {"sec": "9" * 9, "nsec": 0}},
+    {"timestamp": {"sec": [1], "nsec": 0}},
+    {"timestamp": {"sec": 1 << 31, "nsec": 0}},
+    {"timestamp": {"sec": 1.5, "nsec": 0}},
+    {"timestamp": []},
+    {"frame_id": {"a": 1}},
+    {"frame_id": "\ud800"},
+    {"format": 5},
+    {"format": None},
+    {"data": [1]},
+]
+"""Each would be a multiple of gigabytes, end the process, or be none of what it is taken for."""
+
+
 @pytest.mark.parametrize("encoding", ["protobuf", "json"])
-@pytest.mark.parametrize("content", [b"", b"\xff" * 9, b"{}", b"\x0a\x02\x08"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff" * 9, b"{}", b"\x0a\x02\x08", b"[" * 10**5]
+    + [json.dumps(json.loads(in_json(0, b"x", "h264")) | each).encode() for each in WRONG],
+)
 def test_what_is_no_message(tmp_path: Path, encoding: str, content: bytes) -> None:
     """The error names the topic."""
     path = tmp_path / "drive.mcap"
@@ -307,5 +327,10 @@ def test_what_is_no_message(tmp_path: Path, encoding: str, content: bytes) -> No
         schema = writer.register_schema("foxglove.CompressedVideo", encoding, b"")
         writer.add_message(writer.register_channel("/video", encoding, schema), 0, content, 0)
         writer.finish()
-    with pytest.raises(SourceError, match="/video: "):
-        read(path)
+    tracemalloc.start()
+    try:
+        with pytest.raises(SourceError, match="/video: "):
+            read(path)
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()

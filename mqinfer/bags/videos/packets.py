@@ -7,13 +7,13 @@ table 7-1; AV1, sections 5.3.2 and 5.9.2; VP9, section 6.2.
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.json import Decoder
 
 from mqinfer.protobuf_wire import DELIMITED, VARINT, fields, read_varint
 from mqinfer.protocol.errors import InvalidRequest, SourceError
@@ -42,6 +42,21 @@ _SEQUENCE_HEADER, _FRAME_HEADER, _FRAME = 1, 3, 6
 """Types of AV1's units."""
 
 
+class _Stamp(Struct):
+    sec: int = 0
+    nsec: int = 0
+
+
+class _InJson(Struct):
+    data: bytes  # in base64
+    format: str
+    timestamp: _Stamp = field(default_factory=_Stamp)
+    frame_id: str = ""
+
+
+_JSON = Decoder(_InJson)
+
+
 def codec_of(name: str) -> str:
     """Return one of `CODECS` by a message's name of its encoding, such as `h265` or `hevc;yuv420p;bgr8;bgr8`.
 
@@ -60,9 +75,8 @@ def codec_of(name: str) -> str:
 def read_foxglove(raw: bytes, encoding: str) -> Any:
     """Return a `foxglove.CompressedVideo` with the fields of its type in ROS; raise what parsers raise on damage."""
     if encoding == "json":
-        found = json.loads(raw)
-        stamp, data = found.get("timestamp", {}), base64.b64decode(found["data"], validate=True)
-        return _message(stamp.get("sec", 0), stamp.get("nsec", 0), found.get("frame_id", ""), data, found["format"])
+        found = _JSON.decode(raw)
+        return _message(found.timestamp.sec, found.timestamp.nsec, found.frame_id, found.data, found.format)
     view, values = memoryview(raw), dict.fromkeys(range(1, 5), memoryview(b""))
     try:
         values |= {number: view[begin:end] for number, kind, _, begin, end in fields(view) if kind == DELIMITED}
