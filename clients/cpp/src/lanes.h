@@ -59,7 +59,7 @@ struct Lane {
 
     double opens_at() const { return std::max(closed_until, quarantined_until); }
     bool serves(const Channel& channel) const;
-    double expected() const { return static_cast<double>(static_cast<std::int64_t>(in_flight.size()) + others + 1) * service; }
+    double expected() const { return (static_cast<double>(in_flight.size()) + static_cast<double>(others) + 1) * service; }
     double finish(double now) const { return now + 1.25 * expected() + transit; }
     bool is_usable(double now) const;
     bool has_room() const;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "files.h"
+#include "lanes.h"
 #include "mqinfer/message.h"
 #include "sha256.h"
 
@@ -228,6 +229,21 @@ std::string code_of(const json& entry) {
     return "ok";
 }
 
+/// Sums of what a worker states stay within their type, which the sanitizers of this test watch.
+void check_largest_numbers() {
+    constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+    Reply reply;
+    reply.id = reply.model_name = "x";
+    reply.timings.decode = reply.timings.inference = reply.load.depth = reply.load.service_time_us = reply.load.window = most;
+    const Reply found = decode_reply(encode_reply(reply));
+    check(found.timings.server() == most, "the sum of the largest times");
+    Lane lane;
+    lane.update_load(found.load, 1);
+    lane.measure(1, found.timings);
+    lane.in_flight.push_back({"x", 1, 1});
+    check(lane.expected() > 1e30 && lane.transit == 0, "the expected time of the busiest worker");
+}
+
 }  // namespace
 
 int main(int, char** arguments) {
@@ -243,6 +259,7 @@ int main(int, char** arguments) {
         check(code == entry["code"], entry["name"].get<std::string>() + ": " + code + " for " + entry["code"].get<std::string>());
         ++refused;
     }
+    check_largest_numbers();
     std::cout << messages << " golden messages, " << refused << " broken ones\n";
     return failures == 0 && messages > 0 && refused > 0 ? 0 : 1;
 }

@@ -1,6 +1,8 @@
 /// Requests and replies, and their bytes: `application/vnd.mqinfer.v1` (docs/reference/protocol.md, section 4).
 #pragma once
 
+#include <algorithm>
+#include <limits>
 #include <optional>
 
 #include "mqinfer/tensor.h"
@@ -44,7 +46,12 @@ struct Timings {
     std::int64_t client_queue = 0, transmission = 0, server_queue = 0, decode = 0, preprocess = 0, inference = 0,
                  postprocess = 0, encode = 0;
 
-    std::int64_t server() const { return server_queue + decode + preprocess + inference + postprocess + encode; }
+    /// Return the sum of the worker's parts, at most 2^63 - 1: they are what a worker states.
+    std::int64_t server() const {
+        std::int64_t left = std::numeric_limits<std::int64_t>::max();
+        for (const std::int64_t each : {server_queue, decode, preprocess, inference, postprocess, encode}) left -= std::min(each, left);
+        return std::numeric_limits<std::int64_t>::max() - left;
+    }
 };
 
 /// How busy a worker is.
