@@ -11,6 +11,7 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from mqinfer.metrics.nvml import GpuUse, gpu_use
+from mqinfer.protocol.types import Count, Finite
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -30,10 +31,10 @@ class ProcessUsage(Struct, frozen=True):
     """
 
     pid: int = 0
-    cpu_s: float = 0.0
-    memory_bytes: int = 0
-    gpu_memory_bytes: int = 0
-    gpu_ratio: float = 0.0
+    cpu_s: Finite = 0.0
+    memory_bytes: Count = 0
+    gpu_memory_bytes: Count = 0
+    gpu_ratio: Finite = 0.0
 
 
 def usage(pids: Mapping[str, int]) -> dict[str, ProcessUsage]:

@@ -179,8 +179,8 @@ class Summed(Struct, frozen=True):
 class Duration(Summed, frozen=True):
     """How often something happened, and its total time in nanoseconds."""
 
-    count: int = 0
-    ns: int = 0
+    count: Count = 0
+    ns: Count = 0
 
 
 class BatchStatistics(Summed, frozen=True):

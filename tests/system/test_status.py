@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import pty
 import re
@@ -21,14 +22,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec import convert
+from msgspec import ValidationError, convert
 from rich.console import Console
 
 from mqinfer import Client, __version__
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
-from mqinfer.cli.watching.overview import ServerReplies, _Server, _usage
+from mqinfer.cli.watching.overview import ServerReplies, _Server, _statistics, _usage
 from mqinfer.cli.watching.status import _picture, _tables
+from mqinfer.client.control.question import ControlReply
+from mqinfer.protocol.control import ModelStatistics
 from mqinfer.protocol.states import (
     ClientState,
     ClientStatus,
@@ -211,6 +214,28 @@ def test_cores() -> None:
         replies.servers["s"] = convert({"processes": used}, _Server)
     cores = [_usage(name, before, now)["cpu_cores"] for name in ("s.0", "s.1", "s.2")]
     assert cores == [1.5, None, None]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"inference_stats": {"success": {"count": math.inf}}},
+        {"inference_stats": {"queue": {"count": 3, "ns": 10**400}}},
+        {"response_time": {"count": 3, "p50_ns": 10**400}},
+        {"memory_usage": [{"byte_size": math.inf}]},
+        {"execution_count": "5"},
+        {"inference_count": [1]},
+    ],
+)
+def test_statistics_that_nobody_counts(wrong: dict[str, Any]) -> None:
+    """A server that means something else by them has none, and the others are shown."""
+    good = ModelStatistics(execution_count=4).to_record("m", "1")
+    for entry, runs in ((good, 4), (good | wrong, None)):
+        found = _statistics(ControlReply("s", {"model_stats": [entry]}))["s", "m", "1"]
+        assert found.get("runs") == runs
+    huge = {"processes": {"s.0": {"memory_bytes": 10**400}}}
+    with pytest.raises(ValidationError):
+        convert(huge, _Server)
 
 
 def overview(workers: int) -> dict[str, Any]:

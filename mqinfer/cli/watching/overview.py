@@ -17,8 +17,8 @@ from mqinfer.client.aio import AsyncClient
 from mqinfer.client.control import AsyncControl, ControlReply
 from mqinfer.metrics.lag import add_site, follow_site, lag, to_record
 from mqinfer.metrics.process_usage import ProcessUsage
-from mqinfer.protocol.control import Call, ModelState, Operation
-from mqinfer.protocol.errors import MqinferError, NotAuthorized, NoWorker
+from mqinfer.protocol.control import Call, Duration, ModelState, ModelStatistics, Operation
+from mqinfer.protocol.errors import BadEnvelope, MqinferError, NotAuthorized, NoWorker
 from mqinfer.protocol.states import AT_WORK, PendingRequests, ServedModel, ServerStatus, WorkerStatus
 from mqinfer.protocol.topics import instead_of
 
@@ -32,22 +32,23 @@ _FIGURES = ("rate", "p50_ms", *(f"{stage}_ms" for stage in _STAGES), "rows", "ru
 def _read(entry: dict[str, Any]) -> dict[str, Any]:
     """Read the statistics of a model; what another server leaves out, or means otherwise, counts as nothing."""
     try:
-        stages, response = entry["inference_stats"], entry.get("response_time") or {"count": 0}
-        return {
-            "p50_ms": round(response["p50_ns"] / 1e6, 3) if response["count"] else None,
-            "ok": int(stages["success"]["count"]),
-            "failed": int(stages["fail"]["count"]),
-            "rows": entry.get("inference_count"),
-            "runs": entry.get("execution_count"),
-            "memory_bytes": sum(int(part["byte_size"]) for part in entry.get("memory_usage", ())),
-            **{f"{stage}_ms": _mean_ms(stages[stage]) for stage in _STAGES if stage in stages},
-        }
-    except (KeyError, TypeError, ValueError):
+        _, found = ModelStatistics.from_record(entry)
+    except BadEnvelope:
         return {}
+    stated = {
+        "p50_ms": round(found.recent_ns[0] / 1e6, 3) if found.recent_ns else None,
+        "ok": found.stages.success.count,
+        "failed": found.stages.fail.count,
+        "rows": found.inference_count,
+        "runs": found.execution_count,
+        "memory_bytes": found.memory_bytes,
+        **{f"{stage}_ms": _mean_ms(getattr(found.stages, stage)) for stage in _STAGES},
+    }
+    return stated if "inference_stats" in entry else {}
 
 
-def _mean_ms(duration: dict[str, int]) -> float | None:
-    return round(duration["ns"] / duration["count"] / 1e6, 3) if duration["count"] else None
+def _mean_ms(duration: Duration) -> float | None:
+    return round(duration.ns / duration.count / 1e6, 3) if duration.count else None
 
 
 _OF_INDEX = ("name", "version", "state", "server", "reason")
