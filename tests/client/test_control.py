@@ -5,6 +5,7 @@ import json
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -16,7 +17,7 @@ from mqinfer.client import AsyncClient
 from mqinfer.client.control import AsyncControl, ControlClient, ControlReply, check_replies
 from mqinfer.client.control.question import Question
 from mqinfer.protocol.control import Call, Operation
-from mqinfer.protocol.errors import Expired, ModelNotFound, ModelNotLoadable, NoWorker
+from mqinfer.protocol.errors import BadEnvelope, Expired, ModelNotFound, ModelNotLoadable, NoWorker
 from mqinfer.protocol.states import ServerState, ServerStatus
 from mqinfer.protocol.topics import Topics
 from tests.asynchronous import in_loop
@@ -277,6 +278,17 @@ def test_replies_that_are_no_text_are_dropped(site: Callable[..., Any]) -> None:
         one.answer(order, None, raw=bad)
     one.answer(order, [])
     assert result() == [ControlReply("one", [])]
+
+
+@pytest.mark.parametrize("content", [None, [], {}, {"workers": 3}, {"workers": [3]}, {"workers": {}}])
+def test_a_reply_of_another_form(site: Callable[..., Any], content: Any) -> None:
+    """It is an error that names the server, whatever stands where the answer should be."""
+    control, (one,) = site("one")
+    with ThreadPoolExecutor(1) as pool:
+        drained = pool.submit(control.drain, "one", timeout=20)
+        one.answer(one.order(), content)
+        with pytest.raises(BadEnvelope, match="reply of server one"):
+            drained.result(20)
 
 
 def test_what_counts_as_done() -> None:

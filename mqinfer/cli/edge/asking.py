@@ -9,6 +9,7 @@ import typer
 
 from mqinfer.cli.options import ConnectionOptions
 from mqinfer.client.control import ControlClient, check_replies
+from mqinfer.client.control.merging import without_server
 from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.errors import NoWorker
 
@@ -34,4 +35,4 @@ def ask_edge(
                 f"no edge named {edge!r} runs with --{operation} on this broker; start one: "
                 f"mqinfer replay SOURCE --{operation} … --name {edge}"
             ) from None
-    return {key: value for key, value in reply.content.items() if key != "server"}
+    return without_server(reply.content)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec import Struct
 
 from mqinfer.cli.models.optimize import optimize
 from mqinfer.cli.models.profile import profile
@@ -27,6 +28,25 @@ Model = Annotated[str, typer.Argument(help="Name of the model.")]
 Worker = Annotated[str, typer.Argument(help="A server (its `mqinfer worker --name`), or one process, such as gpu-1.0.")]
 Address = Annotated[str, typer.Argument(help="Shared repository: s3://, gs://, az://, https:// or file://.")]
 Timeout = Annotated[float, typer.Option(help="Seconds to wait for the replies.", min=0.001, max=1e6)]
+
+
+class _Loaded(Struct):
+    versions: list[str]
+
+
+class _Ready(Struct):
+    ready: bool
+
+
+class _Shadow(Struct):
+    share: int
+
+
+class _Directed(Struct):
+    labels: dict[str, str]
+    traffic: dict[str, int]
+    watch: bool = False
+    shadow: _Shadow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +89,7 @@ def load(
     """Load a model, or reload a changed one. New processes serve before the old ones stop."""
     with _control(connection) as control:
         replies = control.load(model, server=asked.server, timeout=asked.timeout)
-    asked.print(replies, lambda reply: f"loaded {model} version {', '.join(reply.content['versions'])}")
+    asked.print(replies, lambda reply: f"loaded {model} version {', '.join(reply.read(_Loaded).versions)}")
 
 
 @app.command()
@@ -147,10 +167,10 @@ def rollback(
 
 
 def _traffic_of(model: str, reply: ControlReply) -> str:
-    watched = ", watched" if reply.content.get("watch") else ""
-    shadow = reply.content.get("shadow")
-    copied = f"; the shadow gets copies of {shadow['share']} %" if shadow else ""
-    return _traffic(model, reply.content["labels"], reply.content["traffic"]) + watched + copied
+    found = reply.read(_Directed)
+    watched = ", watched" if found.watch else ""
+    copied = f"; the shadow gets copies of {found.shadow.share} %" if found.shadow else ""
+    return _traffic(model, found.labels, found.traffic) + watched + copied
 
 
 def _traffic(model: str, labels: Mapping[str, str], shares: Mapping[str, int]) -> str:
@@ -197,8 +217,8 @@ def ready(
 ) -> None:
     """Print whether a model is ready on each server. Exit code 1 if it is ready on none."""
     replies = asked.ask(connection, Call(Operation.MODEL_READY, model, version))
-    asked.print(replies, lambda reply: "ready" if reply.content["ready"] else "not ready")
-    if not any(reply.content["ready"] for reply in replies):
+    asked.print(replies, lambda reply: "ready" if reply.read(_Ready).ready else "not ready")
+    if not any(reply.read(_Ready).ready for reply in replies):
         known = {entry.name for entry in merge_index(asked.ask(connection, Call(Operation.INDEX)))}
         if model not in known:
             typer.echo(f"no repository has a model {model!r}; models there: {instead_of(model, known)}", err=True)

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Self, TypedDict, Unpack
 
+from msgspec import Struct
+
 from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.broker.connect import make_link, resolve
 from mqinfer.broker.link import Message
@@ -45,6 +47,10 @@ class TrafficOrder(TypedDict, total=False):
     shadow: int
     shadow_share: int
     tolerance: float
+
+
+class _Drained(Struct, frozen=True):
+    workers: list[str]
 
 
 class ControlClient(WithBlock):
@@ -232,7 +238,7 @@ class ControlClient(WithBlock):
                 raise
             replies = self.ask(call, server=server, timeout=timeout)
         (reply,) = check_replies(replies)
-        return list(reply.content["workers"])
+        return reply.read(_Drained).workers
 
     def traffic(
         self,

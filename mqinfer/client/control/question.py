@@ -6,12 +6,14 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
+
+from msgspec import Struct
 
 from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.client.options import NAME_HINT
 from mqinfer.protocol.control import BEHALF, CHANGES, OF_EDGES, Call, Operation
-from mqinfer.protocol.decoding import parse_json, write_json
+from mqinfer.protocol.decoding import check, parse_json, write_json
 from mqinfer.protocol.errors import (
     BadEnvelope,
     Expired,
@@ -23,6 +25,8 @@ from mqinfer.protocol.errors import (
 )
 from mqinfer.protocol.states import ServerState, ServerStatus
 from mqinfer.protocol.topics import EVERY_SERVER, Topics, check_name, check_same, instead_of
+
+_Shape = TypeVar("_Shape", bound=Struct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,10 @@ class ControlReply:
     server: str
     content: Any = None
     error: MqinferError | None = None
+
+    def read(self, shape: type[_Shape]) -> _Shape:
+        """Return the content as this struct; raise BadEnvelope where it is none."""
+        return check(self.content, shape, f"reply of server {self.server}")
 
 
 class Question:
