@@ -21,7 +21,8 @@ from mqinfer.images.picture import CameraInfo
 from mqinfer.images.rectification import rectification
 from mqinfer.protocol.card import ColourOrder, ImageContract, Layout, Resize
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
-from mqinfer.protocol.errors import BadTensor
+from mqinfer.protocol.errors import BadTensor, LimitExceeded
+from mqinfer.protocol.limits import DEFAULT_LIMITS
 
 __all__ = ["UNKNOWN", "Placement", "Region", "Resize", "is_scaled"]
 
@@ -74,7 +75,12 @@ class Placement:
             resize: How it fits in.
             region: The part of the rectified frame to place; None for all of it.
             camera: By which it is rectified.
+
+        Raises:
+            LimitExceeded: The picture has more pixels than receivers accept, as of a model with one fixed side.
         """
+        if picture[0] * picture[1] > (most := DEFAULT_LIMITS.image_pixels):
+            raise LimitExceeded(f"the model's picture of {picture[0]}x{picture[1]} pixels; at most {most} are sent")
         whole = 0, 0, *frame
         left, top, *size = region or whole
         placed = picture

@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqinfer.images.placement import UNKNOWN, Placement, Resize
+from mqinfer.images.placement import UNKNOWN, Placement, Resize, to_model_input
+from mqinfer.protocol.card import ImageContract
+from mqinfer.protocol.datatypes import Datatype
+from mqinfer.protocol.errors import LimitExceeded
 
 SIDES = st.tuples(st.integers(1, 4000), st.integers(1, 4000))
 
@@ -17,6 +20,17 @@ def test_letterbox() -> None:
     assert Placement.of((1280, 720), (640, 640), Resize.LETTERBOX) == Placement(
         (1280, 720), (640, 640), 0, 140, 640, 360
     )
+
+
+@pytest.mark.parametrize("resize", Resize)
+@pytest.mark.parametrize(("width", "height"), [(1 << 26, None), (None, 1 << 24)])
+def test_a_card_with_one_huge_side(width: int | None, height: int | None, resize: Resize) -> None:
+    """The other side is the frame's: no memory is taken for what no receiver accepts."""
+    contract = ImageContract("x", width, height, resize=resize)
+    with pytest.raises(LimitExceeded, match="pixels; at most 67108864 are sent"):
+        Placement.in_model(contract, 96, 64)
+    with pytest.raises(LimitExceeded, match="pixels; at most 67108864 are sent"):
+        to_model_input(np.zeros((64, 96, 3), np.uint8), "rgb8", contract, Datatype.UINT8)
 
 
 @pytest.mark.parametrize("resize", Resize)
