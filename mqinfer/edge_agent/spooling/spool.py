@@ -332,7 +332,7 @@ class Spool:
         log.error("spool %s: frame %d is damaged and set aside as %s: %s", self._folder, number, aside.name, error)
         with suppress(OSError):
             self._path(number).replace(aside)
-            for old in sorted(self._folder.glob("*" + _DAMAGED))[:-_DAMAGED_KEPT]:
+            for old in sorted(self._folder.glob("[0-9]" * 12 + _DAMAGED))[:-_DAMAGED_KEPT]:
                 old.unlink()
 
     def _sweep(self) -> None:
