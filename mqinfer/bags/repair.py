@@ -25,6 +25,8 @@ _ROS1_MAGIC = b"#ROSBAG V2.0\n"
 _SQLITE_MAGIC = b"SQLite format"
 _NAME_END = bytes.fromhex("d9d505f920a163d7")
 """A journal that ends so has the name of a further file."""
+_DAMAGE = sqlite3.Error, UnicodeDecodeError
+"""What SQLite raises; the latter where its message has bytes of the file that are no text."""
 _MESSAGE, _CHUNK, _CONNECTION = 2, 5, 7
 _LARGEST_STEP = 1 << 32
 """Numbers of messages that are passed over for one that can be read, at most."""
@@ -160,12 +162,12 @@ def _repair_sqlite(source: Path, target: Path, found: Repaired) -> None:
         _cut_name(target.with_name(f"{target.name}-journal"))
         try:
             found.messages = _roll_back(target)
-        except sqlite3.Error:
+        except _DAMAGE:
             if any(each.stat().st_size for each in journals):
                 raise
             _read_around(target, found)
         target.with_name(f"{target.name}-journal").unlink(missing_ok=True)  # one without a head was not for SQLite
-    except sqlite3.Error as error:
+    except _DAMAGE as error:
         for suffix in ("", "-journal", "-wal", "-shm"):
             target.with_name(target.name + suffix).unlink(missing_ok=True)
         raise SourceError(
@@ -226,7 +228,7 @@ def _check_messages(database: sqlite3.Connection) -> None:
 def _copy_tables(old: sqlite3.Connection, new: sqlite3.Connection) -> None:
     """Make all tables, and copy what is read of others than messages up to damage."""
     for name, statement in old.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall():
-        with suppress(sqlite3.Error):
+        with suppress(*_DAMAGE):
             new.execute(statement)
             for row in () if name == "messages" else old.execute(f'SELECT * FROM "{name}"'):  # noqa: S608 - its own name
                 new.execute(f'INSERT INTO "{name}" VALUES ({_places(row)})', row)  # noqa: S608 - as above
@@ -241,7 +243,7 @@ def _copy_messages(old: sqlite3.Connection, new: sqlite3.Connection, found: Repa
                 new.execute(f"INSERT INTO messages VALUES ({_places(row)})", row)  # noqa: S608 - question marks
                 last, step = row[0], 0
                 found.messages += 1
-        except sqlite3.DatabaseError:
+        except _DAMAGE:
             found.damaged_chunks += step == 0
             step = 2 * step + 1
         else:

@@ -387,6 +387,17 @@ while True:
 """
 
 
+def test_a_schema_that_is_no_text(tmp_path: Path, write_ros2: Write, noisy: Any) -> None:
+    """SQLite's own message has its bytes, and is an error in words all the same."""
+    (bag,) = write_ros2(tmp_path / "drive", noisy, "sqlite3").glob("*.db3")
+    content = bag.read_bytes()
+    assert b"CREATE TABLE messages(" in content
+    bag.write_bytes(content.replace(b"CREATE TABLE messages(", b"CREATE TABLE messages\xff"))
+    with pytest.raises(SourceError, match="it is damaged or still being recorded"):
+        repair(bag, tmp_path / "new.db3")
+    assert [each.name for each in tmp_path.iterdir()] == ["drive"]
+
+
 def test_a_journal_that_names_another_file(tmp_path: Path, write_ros2: Write, noisy: Any) -> None:
     """SQLite would delete that file; the recording comes back as of its last commit all the same."""
     (bag,) = write_ros2(tmp_path / "drive", noisy, "sqlite3").glob("*.db3")
