@@ -392,7 +392,7 @@ def test_a_schema_that_is_no_text(tmp_path: Path, write_ros2: Write, noisy: Any)
     (bag,) = write_ros2(tmp_path / "drive", noisy, "sqlite3").glob("*.db3")
     content = bag.read_bytes()
     assert b"CREATE TABLE messages(" in content
-    bag.write_bytes(content.replace(b"CREATE TABLE messages(", b"CREATE TABLE messages\xff"))
+    bag.write_bytes(content.replace(b"CREATE TABLE messages(", b"CREATE TABLE message \xff"))
     with pytest.raises(SourceError, match="it is damaged or still being recorded"):
         repair(bag, tmp_path / "new.db3")
     assert [each.name for each in tmp_path.iterdir()] == ["drive"]
