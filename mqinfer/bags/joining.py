@@ -15,6 +15,8 @@ import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from operator import itemgetter
 
 from mqinfer.bags.frame import Frame, FrameSource, StreamInfo
 from mqinfer.bags.points import is_sample
@@ -157,8 +159,9 @@ class TimeJoin:
         found = []
         main = self._topics[self._main]
         while main.frames:
-            partners = [self._partner(self._topics[name], main, is_ended=is_ended) for name in self._others]
-            if not all(is_known for _, is_known in partners):
+            sought = (self._partner(self._topics[name], main, is_ended=is_ended) for name in self._others)
+            partners = list(takewhile(itemgetter(1), sought))  # samples are many, and wait for others at each message
+            if len(partners) < len(self._others):
                 break
             found += self._joined(main.pop(), [partner for partner, _ in partners])
         return found
