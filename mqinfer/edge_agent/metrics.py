@@ -20,15 +20,14 @@ _LEAST_S = 1.0
 
 
 class EdgeStreams:
-    """Reads the streams of all models of an edge. Thread-safe."""
+    """Reads the streams of all models of an edge. Thread-safe.
+
+    Args:
+        runs: The runs of its models, once there are any.
+        clock: In seconds.
+    """
 
     def __init__(self, runs: Sequence[ModelRun], clock: Callable[[], float] = time.monotonic) -> None:
-        """Start without a stream.
-
-        Args:
-            runs: The runs of its models, once there are any.
-            clock: In seconds.
-        """
         self._runs = runs
         self._clock = clock
         self._lock = threading.Lock()

@@ -83,19 +83,18 @@ class SessionParts:
 
 
 class ModelRun:
-    """Sends frames to one model. `prepare`, `run` and `report` in this order, then `close`."""
+    """Sends frames to one model. `prepare`, `run` and `report` in this order, then `close`.
+
+    Args:
+        settings: The model and how frames are sent; its folders are this model's own.
+        site: What it shares with the other models.
+        name: Its name among them: the model's, or `model/version`.
+
+    Raises:
+        ConfigError: The spool can't be used.
+    """
 
     def __init__(self, settings: ReplaySettings, site: SessionParts, name: str) -> None:
-        """Open the spool, if there is one.
-
-        Args:
-            settings: The model and how frames are sent; its folders are this model's own.
-            site: What it shares with the other models.
-            name: Its name among them: the model's, or `model/version`.
-
-        Raises:
-            ConfigError: The spool can't be used.
-        """
         self.statistics = ReplayStatistics()
         self.settings, self.name = settings, name
         self._site = site

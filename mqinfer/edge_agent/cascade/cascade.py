@@ -66,7 +66,19 @@ class _StreamState:
 
 
 class Cascade:
-    """Decides about the frames of one run, a `FrameStage`. Thread-safe."""
+    """Decides about the frames of one run, a `FrameStage`; `attach` comes before the first frame. Thread-safe.
+
+    Args:
+        answers: Brings the answers to one form; has the settings.
+        options: How frames are sent.
+        requester: Connected, or will be.
+        preparer: Of the reference model.
+        stage: Where the small model is; closed with the cascade.
+        load: Loads the version of the small model that settings name into this process.
+
+    Raises:
+        ConfigError: The picture to compare frames with can't be read.
+    """
 
     def __init__(  # noqa: PLR0913, PLR0917 - its parts
         self,
@@ -77,19 +89,6 @@ class Cascade:
         stage: SmallStage,
         load: Load,
     ) -> None:
-        """Prepare; `attach` before the first frame.
-
-        Args:
-            answers: Brings the answers to one form; has the settings.
-            options: How frames are sent.
-            requester: Connected, or will be.
-            preparer: Of the reference model.
-            stage: Where the small model is; closed with the cascade.
-            load: Loads the version of the small model that settings name into this process.
-
-        Raises:
-            ConfigError: The picture to compare frames with can't be read.
-        """
         self._now = answers
         self._options = options
         self._requester = requester

@@ -46,6 +46,11 @@ class Retries:
     Attributes:
         waits: Whether frames wait for a worker.
         unserved: How often a frame was sent again for want of a worker.
+
+    Args:
+        timeout: Of each request, in seconds.
+        was_there: Returns whether there has been a worker of the model.
+        clock: In seconds.
     """
 
     def __init__(
@@ -56,14 +61,6 @@ class Retries:
         waits: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start without a frame.
-
-        Args:
-            timeout: Of each request, in seconds.
-            was_there: Returns whether there has been a worker of the model.
-            waits: Whether frames wait for a worker.
-            clock: In seconds.
-        """
         self.waits = waits
         self.unserved = 0
         self._timeout = timeout
@@ -135,7 +132,6 @@ class Patience:
     """Lasts so many seconds from the first failure after a success."""
 
     def __init__(self, seconds: float) -> None:
-        """Set the seconds; they run from the first question on."""
         self._seconds = seconds
         self._until = math.inf
 

@@ -210,17 +210,16 @@ class Reach:
 
     A model is silent from a lost connection or a request without a reply until its next reply, so also in the seconds
     of a reconnect. Meanwhile one frame at a time tries it all the same, the probe; the edge answers the others where it
-    can.
+    can. At first nothing is known of the model, so every frame may try it.
 
     Attributes:
         silence: Why the model did not answer the last time; None while it answers.
         is_connected: Whether there is a connection.
     """
 
-    def __init__(self, *, is_connected: bool = True) -> None:
-        """Start with a model of which nothing is known, so that every frame may try it."""
+    def __init__(self) -> None:
         self.silence: MqinferError | None = None
-        self.is_connected = is_connected
+        self.is_connected = True
         self._probe: int | None = None
 
     def on_connection(self, *, is_connected: bool) -> None:
@@ -277,6 +276,12 @@ class FrameTable:
         streams: The window of each stream.
         reach: What is known of the model.
         held: Number of frames in memory: those that were read, but for those in the spool and those that are written.
+
+    Args:
+        policy: What happens to a frame that finds the window full.
+        window: Upper bound of the frames of one stream in flight.
+        priorities: Of the frames; None where they state none.
+        clock: In seconds.
     """
 
     def __init__(
@@ -286,14 +291,6 @@ class FrameTable:
         priorities: Priorities | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start without a frame.
-
-        Args:
-            policy: What happens to a frame that finds the window full.
-            window: Upper bound of the frames of one stream in flight.
-            priorities: Of the frames; None where they state none.
-            clock: In seconds.
-        """
         self.frames: dict[int, PendingFrame] = {}
         self.streams: dict[str, StreamWindow[PendingFrame]] = {}
         self.reach = Reach()

@@ -38,19 +38,18 @@ def listed_encodings(text: str) -> list[str]:
 
 
 class FrameEncoder:
-    """Encodes the pictures of all streams of one model. Thread-safe."""
+    """Encodes the pictures of all streams of one model. Thread-safe.
+
+    Args:
+        encoding: How frames travel, such as `jpeg:90`; `auto:` and several, with commas between them, to choose one by
+            what is measured.
+        clock: In seconds.
+
+    Raises:
+        BadEncoding: There is no such encoding.
+    """
 
     def __init__(self, encoding: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start without a frame.
-
-        Args:
-            encoding: How frames travel, such as `jpeg:90`; `auto:` and several, with commas between them, to choose
-                one by what is measured.
-            clock: In seconds.
-
-        Raises:
-            BadEncoding: There is no such encoding.
-        """
         self._encodings = {each: FrameEncoding.parse(each) for each in listed_encodings(encoding)}
         self._first, *others = self._encodings.values()
         self._is_choosing = bool(others)

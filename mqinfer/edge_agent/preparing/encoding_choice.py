@@ -80,14 +80,13 @@ class _Link:
 
 
 class EncodingChoice:
-    """Chooses for one stream. Not thread-safe. Times are in seconds."""
+    """Chooses for one stream. Not thread-safe. Times are in seconds.
+
+    Args:
+        candidates: At least one; the first is chosen at first, and their order is that of trials.
+    """
 
     def __init__(self, candidates: Sequence[EncodingCandidate]) -> None:
-        """Start with the first candidate.
-
-        Args:
-            candidates: At least one; their order is that of trials.
-        """
         self._candidates = {each.name: each for each in candidates}
         self._current = candidates[0]
         self._link = _Link()

@@ -29,7 +29,16 @@ _CHECK_S = 0.2
 
 
 class BeforeCard:
-    """Stores frames until the model's card is there."""
+    """Stores frames until the model's card is there.
+
+    Args:
+        model: Name of the model.
+        preparer: Encodes frames at their recorded size.
+        spool: Stores the frames.
+        statistics: Counts them.
+        find: Waits for the card this long, in seconds, and returns whether it is there.
+        stop: Ends the waiting.
+    """
 
     def __init__(  # noqa: PLR0913 - its parts, each made by the model's run
         self,
@@ -41,16 +50,6 @@ class BeforeCard:
         find: Callable[[float], bool],
         stop: threading.Event,
     ) -> None:
-        """Prepare.
-
-        Args:
-            model: Name of the model.
-            preparer: Encodes frames at their recorded size.
-            spool: Stores the frames.
-            statistics: Counts them.
-            find: Waits for the card this long, in seconds, and returns whether it is there.
-            stop: Ends the waiting.
-        """
         self.is_read = False
         """Whether the source was read to its end."""
         self.error: SourceError | None = None

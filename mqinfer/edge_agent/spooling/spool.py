@@ -114,24 +114,22 @@ class SpoolBusy(Exception):
     """
 
     def __init__(self, number: int, why: OSError | MemoryError) -> None:
-        """Name the frame, and why it can't be read."""
         super().__init__(_reason(why))
         self.number = number
 
 
 class Spool:
-    """The store in one folder. Thread-safe; one process at a time."""
+    """The store in one folder. Thread-safe; one process at a time.
+
+    Args:
+        folder: Created if it does not exist.
+        max_bytes: Bound of the stored files; a single frame is always stored.
+
+    Raises:
+        ConfigError: The folder cannot be used, or another process uses it.
+    """
 
     def __init__(self, folder: Path, max_bytes: int = 4 << 30) -> None:
-        """Open or create the store.
-
-        Args:
-            folder: Created if it does not exist.
-            max_bytes: Bound of the stored files; a single frame is always stored.
-
-        Raises:
-            ConfigError: The folder cannot be used, or another process uses it.
-        """
         self.refusal = ""
         """Why the last frame was not stored; empty if it was."""
         self.is_full = False
