@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
-from pathlib import Path
 
 from rich.console import Console
 
@@ -161,7 +160,8 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
     connect = _connect_first(settings, connect)
     requester.watch(lambda: stop.set() if requester.failure else None)
     with ExitStack() as stack:
-        redactor = stack.enter_context(_redactor(settings.preparing.redact))
+        redact = settings.preparing.redact
+        redactor = stack.enter_context(nullcontext() if redact is None else closing(Redactor(redact)))
         opened = stack.enter_context(closing(_open(settings.source, stop)))
         source, streams, reading = _join(opened, redactor, settings)
         shelf = LiveRegistry(requester)
@@ -278,16 +278,6 @@ def _open(settings: SourceSettings, stop: threading.Event) -> FrameSource:
         is_stopped=stop.is_set,
         waits=settings.is_service,
     )
-
-
-@contextmanager
-def _redactor(model: Path | None) -> Iterator[Redactor | None]:
-    """Load the detector whose boxes are filled, if there is one, and release it at the end."""
-    if model is None:
-        yield None
-        return
-    with closing(Redactor(model)) as redactor:
-        yield redactor
 
 
 @contextmanager
