@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from mqinfer.edge_agent.collecting.store import ENTRIES, UNFINISHED, sync
-from mqinfer.edge_agent.output_files import lock, writing
+from mqinfer.edge_agent.collecting.store import ENTRIES, sync
+from mqinfer.edge_agent.output_files import lock, replacing, writing
 from mqinfer.models.repository.remote import Remote
 from mqinfer.protocol.errors import ConfigError
 
@@ -64,15 +63,9 @@ class _Folder:
     def upload(self, name: str, source: BinaryIO) -> None:
         """Write it under another name first, so that its own name stands for a whole one, also after a power cut."""
         path = self._folder / name
-        unfinished = path.with_name(name + UNFINISHED)
         with writing(path):
-            try:
+            with replacing(path) as unfinished:
                 with unfinished.open("wb") as file:
                     shutil.copyfileobj(source, file)
                 sync(unfinished)
-                unfinished.replace(path)
-                sync(self._folder)
-            except OSError:
-                with suppress(OSError):
-                    unfinished.unlink()
-                raise
+            sync(self._folder)

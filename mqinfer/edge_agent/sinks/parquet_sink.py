@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from mqinfer.answers.words import SCHEMA
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.view import FrameView
-from mqinfer.edge_agent.output_files import set_aside, writing
+from mqinfer.edge_agent.output_files import replacing, set_aside, writing
 from mqinfer.edge_agent.sinks.jsonl_sink import describe_settled
 from mqinfer.extras import import_extra
 from mqinfer.protocol.errors import ConfigError
@@ -113,15 +112,8 @@ class ParquetSink:
 
     def _write(self, begin: int, table: Any) -> None:
         path = self._folder / f"part-{begin:012d}.parquet"
-        unfinished = path.with_name(f".{path.name}.new")  # readers of a folder leave out what begins with a dot
-        try:
-            with writing(path):
-                self._parquet.write_table(table, unfinished, compression="zstd")
-                unfinished.replace(path)
-        except BaseException:
-            with suppress(OSError):
-                unfinished.unlink()
-            raise
+        with replacing(path, prefix=".") as unfinished:  # readers of a folder leave out what begins with a dot
+            self._parquet.write_table(table, unfinished, compression="zstd")
 
     def _cut(self, rows: int) -> None:
         """Remove what follows so many rows, which a run that goes on writes again, and what a kill left unfinished."""
