@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from msgspec import MsgspecError, convert, to_builtins
+from msgspec.structs import asdict
 
 from mqinfer.bags.frame import Frame
 from mqinfer.broker.packets import buffer_size
@@ -349,14 +350,9 @@ def _decode(number: int, content: bytes) -> SpooledFrame:
 
 
 def _describe(tensor: EncodedTensor) -> dict[str, Any]:
-    return {
-        "name": tensor.name,
-        "datatype": tensor.datatype,
-        "shape": tensor.shape,
-        "encoding": tensor.encoding,
-        "parameters": dict(tensor.parameters),
-        "bytes": buffer_size(tensor.data),
-    }
+    fields = asdict(tensor)
+    size = buffer_size(fields.pop("data"))
+    return fields | {"parameters": dict(tensor.parameters), "bytes": size}
 
 
 def _tensor(described: Mapping[str, Any], data: bytes) -> EncodedTensor:
