@@ -117,15 +117,11 @@ def replay(
             if is_stopped():
                 return
             number = frame.sequence if is_first else following.get(frame.source, frame.sequence)
-            yield frame if frame.sequence == number else _numbered(frame, number)
+            yield frame if frame.sequence == number else replace(frame, sequence=number)
             following[frame.source] = number + 1
         if not loop or following == before:
             return
         is_first = False
-
-
-def _numbered(frame: Frame, sequence: int) -> Frame:
-    return replace(frame, sequence=sequence)
 
 
 _LATEST_IN_MEMORY = 64

@@ -235,14 +235,13 @@ def draw_areas(view: FrameView) -> Picture:
     return draw_instances(shown, view) if view.boxes else shown
 
 
-def draw_depth(picture: Picture, levels: Mask, depth: Depth, alpha: float = 0.8) -> Picture:
+def draw_depth(picture: Picture, levels: Mask, depth: Depth) -> Picture:
     """Lay colours for numbers over a picture, with their scale in the lower left corner.
 
     Args:
         picture: RGB `[height, width, 3]`; it stays as it is.
         levels: Of its pixels, 0 to 254; others stay as they are.
         depth: The least and the greatest number.
-        alpha: Share of the colours, from 0 to 1.
 
     Returns:
         A new picture of the same size.
@@ -252,7 +251,7 @@ def draw_depth(picture: Picture, levels: Mask, depth: Depth, alpha: float = 0.8)
     if levels.shape != (height, width):  # the frame could not be decoded
         levels = cv2.resize(levels, (width, height), interpolation=cv2.INTER_NEAREST)
     colours = cv2.cvtColor(cv2.applyColorMap(levels, cv2.COLORMAP_TURBO), cv2.COLOR_BGR2RGB)
-    blended = cv2.addWeighted(picture, 1.0 - alpha, colours, alpha, 0.0)
+    blended = cv2.addWeighted(picture, 0.2, colours, 0.8, 0.0)
     drawn: Picture = np.where(levels[:, :, np.newaxis] < UNKNOWN, blended, picture)
     return _draw_scale(drawn, f"{depth.least:.4g}", f"{depth.greatest:.4g}")
 
