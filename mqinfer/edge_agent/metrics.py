@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from mqinfer.client.requester import Requester
 from mqinfer.edge_agent.model_run import ModelRun
 from mqinfer.edge_agent.reporting.statistics import Snapshot
+from mqinfer.logs import encodable
 from mqinfer.metrics.client import add_client
 from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.states import PendingRequests, StreamState
@@ -48,16 +49,11 @@ class EdgeStreams:
             return [
                 replace(
                     state,
-                    source=_sendable(counts.source),
+                    source=encodable(counts.source),
                     rate=round(self._rates.get((state.model, counts.source), 0.0), 2),
                 )
                 for counts, state in found
             ]
-
-
-def _sendable(source: str) -> str:
-    """Return a stream's name as a state can hold it: names of files may have bytes that are no text."""
-    return source.encode(errors="replace").decode()
 
 
 def pending_frames(requester: Requester, runs: Sequence[ModelRun]) -> list[PendingRequests]:

@@ -16,6 +16,7 @@ from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.output_files import replacing, set_aside, writing
 from mqinfer.edge_agent.sinks.jsonl_sink import describe_settled
 from mqinfer.extras import import_extra
+from mqinfer.logs import encodable
 from mqinfer.protocol.errors import ConfigError
 
 FOLDER = "results.parquet"
@@ -167,7 +168,7 @@ def _column(arrow: Any, field: Mapping[str, Any]) -> _Column:
     of, plain = _column(arrow, inner)
     if kind == "array":
         return arrow.list_(of), lambda values: [plain(each) for each in values]
-    return arrow.map_(arrow.string(), of), lambda found: [(_text(key), plain(each)) for key, each in found.items()]
+    return arrow.map_(arrow.string(), of), lambda found: [(encodable(key), plain(each)) for key, each in found.items()]
 
 
 def _struct(arrow: Any, fields: Mapping[str, Any]) -> tuple[list[Any], Callable[[Mapping[str, Any]], dict[str, Any]]]:
@@ -183,11 +184,6 @@ def _struct(arrow: Any, fields: Mapping[str, Any]) -> tuple[list[Any], Callable[
     return described, row
 
 
-def _text(value: str) -> str:
-    """Return a text without what UTF-8 has no bytes for."""
-    return value.encode(errors="replace").decode()
-
-
 def _whole(value: int) -> int | None:
     """Return a number that fits into 64 bits; None in place of another one."""
     return value if -(1 << 63) <= value < 1 << 63 else None
@@ -196,6 +192,6 @@ def _whole(value: int) -> int | None:
 _SCALARS: Mapping[str, Callable[[Any], _Column]] = {
     "integer": lambda arrow: (arrow.int64(), _whole),
     "number": lambda arrow: (arrow.float64(), float),
-    "string": lambda arrow: (arrow.string(), _text),
+    "string": lambda arrow: (arrow.string(), encodable),
     "boolean": lambda arrow: (arrow.bool_(), bool),
 }
