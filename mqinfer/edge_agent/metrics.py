@@ -69,13 +69,7 @@ def pending_frames(requester: Requester, runs: Sequence[ModelRun]) -> list[Pendi
 
 
 def add_edge(requester: Requester, runs: Sequence[ModelRun], samples: Samples) -> None:
-    """Add the metrics of an edge.
-
-    Args:
-        requester: Its connection.
-        runs: The runs of its models, once there are any.
-        samples: Receives them.
-    """
+    """Add the metrics of an edge: of its connection, and of the runs of its models, once there are any."""
     add_client(samples, requester)
     for run in list(runs):
         model = run.name

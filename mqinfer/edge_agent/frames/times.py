@@ -221,13 +221,7 @@ class Laps:
         self._since += nanoseconds
 
     def end(self, result: InferResult, now: int, clocks: Clocks) -> FrameTimes:
-        """Return the split of a frame that has its outcome.
-
-        Args:
-            result: The outcome.
-            now: The time.
-            clocks: Receives the exchange, and knows the worker's clock.
-        """
+        """Return the split of a frame that has its outcome; the clocks learn from its exchange."""
         offset = None
         if result.submitted:
             submitted = round(result.submitted * 1e9)

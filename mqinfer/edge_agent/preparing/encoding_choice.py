@@ -102,12 +102,7 @@ class EncodingChoice:
         return self._current.name
 
     def next(self, now: float, possible: Collection[str]) -> str:
-        """Return the encoding of the next frame.
-
-        Args:
-            now: The time.
-            possible: Names of the candidates that suit the frame; at least one.
-        """
+        """Return the encoding of the next frame: one of the candidates that suit it, of which there is one at least."""
         if self._current.name not in possible:
             self._current = next(each for name, each in self._candidates.items() if name in possible)
         if self._trial_at is None:

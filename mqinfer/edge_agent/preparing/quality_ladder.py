@@ -74,11 +74,7 @@ class QualityLadder:
         return self._steps[self._level]
 
     def on_frame(self, now: float) -> None:
-        """Count a frame of the source, and decide at the end of a period.
-
-        Args:
-            now: In seconds.
-        """
+        """Count a frame of the source, at a time in seconds, and decide at the end of a period."""
         if self._since is None:
             self._since = now
         self._frames += 1
