@@ -109,11 +109,10 @@ class FirstResults:
         """Count a refused frame; end the run once every stream has had only such ones."""
         self._refused[source] += 1
         if sum(count >= _REFUSED for count in self._refused.values()) >= self._streams:
-            self.refusal = _unsuitable(error) if isinstance(error, InvalidRequest) else error
-
-
-def _unsuitable(error: MqinferError) -> ConfigError:
-    return ConfigError(f"the model takes no such frames; the first ones all failed with {error.code}: {error}")
+            self.refusal = error
+            if isinstance(error, InvalidRequest):
+                why = f"the first ones all failed with {error.code}: {error}"
+                self.refusal = ConfigError(f"the model takes no such frames; {why}")
 
 
 class Results:

@@ -254,11 +254,6 @@ class Reach:
         return why
 
 
-def because(result: InferResult, why: MqinferError) -> InferResult:
-    """Return an outcome with the silence that it is owed to as its error."""
-    return replace(result, error=ErrorInfo(why.code, str(why)))
-
-
 def _not_connected() -> NotConnected:
     return NotConnected("there is no connection to the broker")
 
@@ -342,7 +337,9 @@ class FrameTable:
             The outcome, whose error is the silence of the model where the edge can answer instead.
         """
         why = self.reach.ended(frame.number, result)
-        return result if why is None or not frame.edge_answers else because(result, why)
+        if why is None or not frame.edge_answers:
+            return result
+        return replace(result, error=ErrorInfo(why.code, str(why)))
 
     def settle(self, frame: PendingFrame) -> None:
         """Remove a frame that has its outcome; a second one is a defect, and raises KeyError."""
