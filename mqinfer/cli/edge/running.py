@@ -71,7 +71,7 @@ def run_replay(
         MqinferError: It can't begin.
     """
     models = sending.models.models or [settings.options.model]  # that of a cascade
-    address, shown = _address(connection, repository)
+    address = local_address() if repository else connection.address()
     name = connection.name or default_name(address)
     page = ReportFile(sending.outputs.report) if sending.outputs.report else None
     with ExitStack() as signals, ExitStack() as stack:
@@ -99,7 +99,7 @@ def run_replay(
                 settings,
                 models,
                 requester,
-                broker=shown,
+                broker="local" if repository else str(address),
                 stop=stop,
                 console=plain_console(stderr=True),
                 connect=client.open,
@@ -129,14 +129,6 @@ def _unfinished(settings: ReplaySettings, runs: Sequence[ModelRun]) -> str:
     except ConfigError:
         return left
     return f"{left}; --resume goes on with the first of them"
-
-
-def _address(connection: ConnectionOptions, repository: Path | None) -> tuple[BrokerAddress, str]:
-    """Return the broker's address and its name in reports."""
-    if repository is not None:
-        return local_address(), "local"
-    address = connection.address()
-    return address, str(address)
 
 
 def _local_workers(
