@@ -258,43 +258,35 @@ def _not_connected() -> NotConnected:
     return NotConnected("there is no connection to the broker")
 
 
+@dataclass(slots=True, eq=False)
 class FrameTable:
     """The frames without an outcome, the window of each stream, and whether the model answers. Not thread-safe.
 
     Attributes:
-        frames: The frames without an outcome, by number; the oldest comes first.
-        streams: The window of each stream.
-        reach: What is known of the model.
-        held: Number of frames in memory: those that were read, but for those in the spool and those that are written.
-
-    Args:
         policy: What happens to a frame that finds the window full.
         window: Upper bound of the frames of one stream in flight.
         priorities: Of the frames; None where they state none.
         clock: In seconds.
+        frames: The frames without an outcome, by number; the oldest comes first.
+        streams: The window of each stream.
+        reach: What is known of the model.
+        held: Number of frames in memory: those that were read, but for those in the spool and those that are written.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        window: int,
-        priorities: Priorities | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.frames: dict[int, PendingFrame] = {}
-        self.streams: dict[str, StreamWindow[PendingFrame]] = {}
-        self.reach = Reach()
-        self.held = 0
-        self._policy = policy
-        self._window = window
-        self._priorities = priorities
-        self._clock = clock
+    policy: Policy
+    window: int
+    priorities: Priorities | None = None
+    clock: Callable[[], float] = time.monotonic
+    frames: dict[int, PendingFrame] = field(default_factory=dict)
+    streams: dict[str, StreamWindow[PendingFrame]] = field(default_factory=dict)
+    reach: Reach = field(default_factory=Reach)
+    held: int = 0
 
     def stream(self, source: str) -> StreamWindow[PendingFrame]:
         """Return the window of a stream, from its first frame on."""
         if source not in self.streams:
-            priority = 0 if self._priorities is None else self._priorities.of(source)
-            self.streams[source] = StreamWindow(self._policy, self._window, priority)
+            priority = 0 if self.priorities is None else self.priorities.of(source)
+            self.streams[source] = StreamWindow(self.policy, self.window, priority)
         return self.streams[source]
 
     def read(self, frame: PendingFrame) -> None:
@@ -328,7 +320,7 @@ class FrameTable:
 
     def leave(self, frame: PendingFrame, result: InferResult) -> None:
         """Make the room of a frame in the window free, and adapt the window to its outcome."""
-        frame.stream.finish(result, self._clock())
+        frame.stream.finish(result, self.clock())
 
     def ended(self, frame: PendingFrame, result: InferResult) -> InferResult:
         """Learn from the outcome of a frame that the model was to answer.
