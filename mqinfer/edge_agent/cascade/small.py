@@ -74,7 +74,7 @@ class SmallInput:
         return size == (SIDE, SIDE) and contract.resize is Resize.STRETCH and contract.colour is not ColourOrder.DEPTH
 
     def prepare(self, frame: Frame, small: Thumbnail | None) -> PreparedFrame:
-        """Return a frame as the small model takes it; its thumbnail is made where that is what it takes.
+        """Return a frame as the small model takes it; where that is its thumbnail, one that was made already is used.
 
         Raises:
             BadImage: The frame can't be decoded.
