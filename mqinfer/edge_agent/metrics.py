@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from mqinfer.client.requester import Requester
 from mqinfer.edge_agent.model_run import ModelRun
+from mqinfer.edge_agent.reporting.report import Reading
 from mqinfer.edge_agent.reporting.statistics import Snapshot
 from mqinfer.logs import encodable
 from mqinfer.metrics.client import add_client
@@ -80,6 +81,8 @@ def add_edge(requester: Requester, runs: Sequence[ModelRun], samples: Samples) -
         samples.gauge("edge_spool_frames", "Frames in the spool.", run.spooled, model=model)
         _add_frames(samples, model, run.statistics.snapshot())
         _add_durations(samples, model, run)
+    for reading in [run.reading for run in runs[:1]]:  # what all models of the edge share
+        _add_reading(samples, reading)
 
 
 def _add_frames(samples: Samples, model: str, found: Snapshot) -> None:
@@ -93,6 +96,19 @@ def _add_frames(samples: Samples, model: str, found: Snapshot) -> None:
         samples.count("edge_sent_bytes", "Size of the messages of finished frames.", stream.bytes_sent, **labels)
     for failure in found.failures:
         samples.count("edge_failures", "Frames that failed.", failure.count, model=model, code=failure.code)
+
+
+def _add_reading(samples: Samples, found: Reading) -> None:
+    for (source, why), count in (found.missed or {}).items():
+        text = "Frames that were left out before any request."
+        samples.count("edge_frames_missed", text, count, stream=source, reason=why)
+    if found.collected is None:
+        return
+    for why, count in found.collected.kept.items():
+        text = "Frames that were kept on this machine, by why they matter: one may for several reasons."
+        samples.count("edge_frames_collected", text, count, reason=why)
+    for drop, count in found.collected.dropped.items():
+        samples.count("edge_collect_dropped", "Frames that matter and were not kept.", count, reason=drop)
 
 
 def _add_durations(samples: Samples, model: str, run: ModelRun) -> None:

@@ -337,6 +337,13 @@ class ModelRun:
             return f"there was no connection to {self._site.broker}"
         return f"no worker has published a card for model {self.settings.options.model!r}"
 
+    @property
+    def reading(self) -> Reading:
+        """What became of frames beside their requests, so far; thread-safe."""
+        site = self._site
+        collected = None if site.collector is None else site.collector.counts
+        return replace(site.reading(), points=self._points, collected=collected)
+
     def report(self) -> SessionReport:
         """Close the files, and return what became of the frames."""
         files = self._sinks.close()
@@ -344,7 +351,6 @@ class ModelRun:
         snapshot.check()
         ended, why = self._ending(snapshot)
         card, options, site = self._card, self.settings.options, self._site
-        collected = None if site.collector is None else site.collector.counts
         return SessionReport(
             snapshot,
             options.model,
@@ -358,7 +364,7 @@ class ModelRun:
             broke_off=why,
             is_stopped=self.settings.source.is_endless and site.stop.is_set(),
             clocks={} if self._replay is None else self._replay.clocks.offsets(),
-            reading=replace(site.reading(), points=self._points, collected=collected),
+            reading=self.reading,
             previews=None if options.preview_rate is None else self._previews.total,
             answers=None if self._answers is None else self._answers.counts,
         )

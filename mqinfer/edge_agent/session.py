@@ -337,8 +337,8 @@ def _pictures(streams: Sequence[StreamInfo], settings: ReplaySettings) -> Sequen
 def _reading(told: Counter[Miss], redacting: RedactedSource | None) -> Callable[[], Reading]:
     """Return what counts the frames that were left out, those included that no other frame came after."""
     if redacting is None:
-        return lambda: Reading(told)
-    return lambda: Reading(told + redacting.missed, redacting.counts())
+        return lambda: Reading(told.copy())
+    return lambda: Reading(told.copy() + redacting.missed.copy(), redacting.counts())
 
 
 def _rate(settings: ReplaySettings) -> float:
