@@ -7,8 +7,9 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 
 from rich.console import Console
 
@@ -160,8 +161,7 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
     connect = _connect_first(settings, connect)
     requester.watch(lambda: stop.set() if requester.failure else None)
     with ExitStack() as stack:
-        redact = settings.preparing.redact
-        redactor = stack.enter_context(nullcontext() if redact is None else closing(Redactor(redact)))
+        redactor = stack.enter_context(_redactor(settings.preparing.redact))
         opened = stack.enter_context(closing(_open(settings.source, stop)))
         source, streams, reading = _join(opened, redactor, settings)
         shelf = LiveRegistry(requester)
@@ -278,6 +278,11 @@ def _open(settings: SourceSettings, stop: threading.Event) -> FrameSource:
         is_stopped=stop.is_set,
         waits=settings.is_service,
     )
+
+
+def _redactor(model: Path | None) -> AbstractContextManager[Redactor | None]:
+    """Load the detector whose boxes are filled, if there is one, to be released at the end."""
+    return nullcontext() if model is None else closing(Redactor(model))
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def run_replay(
         MqinferError: It can't begin.
     """
     models = sending.models.models or [settings.options.model]  # that of a cascade
-    address = local_address() if repository else connection.address()
+    address, shown = _address(connection, repository)
     name = connection.name or default_name(address)
     page = ReportFile(sending.outputs.report) if sending.outputs.report else None
     with ExitStack() as signals, ExitStack() as stack:
@@ -99,7 +99,7 @@ def run_replay(
                 settings,
                 models,
                 requester,
-                broker="local" if repository else str(address),
+                broker=shown,
                 stop=stop,
                 console=plain_console(stderr=True),
                 connect=client.open,
@@ -129,6 +129,14 @@ def _unfinished(settings: ReplaySettings, runs: Sequence[ModelRun]) -> str:
     except ConfigError:
         return left
     return f"{left}; --resume goes on with the first of them"
+
+
+def _address(connection: ConnectionOptions, repository: Path | None) -> tuple[BrokerAddress, str]:
+    """Return the broker's address and its name in reports."""
+    if repository is not None:
+        return local_address(), "local"
+    address = connection.address()
+    return address, str(address)
 
 
 def _local_workers(
