@@ -110,16 +110,12 @@ class CountedCalls:
         )
 
 
-def count_calls(repository: Path) -> list[CountedCalls]:
+def count_calls(small: Workload, frame: Workload) -> list[CountedCalls]:
     """Count a small request, with one caller and with eight, and a frame, without sinks and with the usual ones.
-
-    Args:
-        repository: Has the models of the workloads `small` and `frame`.
 
     Raises:
         MqinferError: A process does not start, or fails a request.
     """
-    small, frame = load_workloads(repository, ("small", "frame"))
     with MosquittoServer() as broker:
         counted = count_requests(small, broker.url)
     return [*counted, *map(count_gateway, (small, frame)), *_count_frames(frame, [(), DEFAULT_SINKS])]

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
-from mqinfer.bench.comparing import CompareOptions, Comparison, LinkOptions, report_comparison
+from mqinfer.bench import comparing
+from mqinfer.bench.comparing import CompareOptions, LinkOptions, built_workloads
 from mqinfer.bench.contestants.driving import Load
 from mqinfer.bench.contestants.site import CONTESTANTS, chosen
 from mqinfer.bench.encodings.measure import EncodingsOptions, measure_encodings, report_encodings
 from mqinfer.bench.segmentation import measure_segmentation, report_segmentation
 from mqinfer.bench.site_load import SiteLoad, measure_load, random_inputs, report_load
-from mqinfer.bench.workloads import WORKLOADS, Workload, check_workloads, load_workloads, record_workload
+from mqinfer.bench.workloads import WORKLOADS, Workload, record_workload
 from mqinfer.cli.bench_seeds import seeds
 from mqinfer.cli.infer import named_inputs, read_input
 from mqinfer.cli.options import (
@@ -32,7 +33,6 @@ from mqinfer.cli.options import (
 from mqinfer.client import Client, ClientOptions
 from mqinfer.lab.report_files import Report, check_files, write_report
 from mqinfer.lab.reports import as_json, print_grid
-from mqinfer.lab.zoo import build
 from mqinfer.protocol.errors import ConfigError
 
 _LOAD = SiteLoad()
@@ -139,31 +139,49 @@ class WhatIsSent:
     frames: Annotated[int, typer.Option(help="How many of the recording's frames.", min=1)] = 20
 
 
+@dataclass(frozen=True, slots=True)
+class TurnOptions:
+    """How contestants take turns; each field is an option of `compare` and of what developers compare."""
+
+    vehicles: Annotated[str, typer.Option(help="Numbers of clients, separated by commas.")] = "1"
+    workers: Annotated[str, typer.Option(help="Numbers of mqinfer's workers, separated by commas.")] = "1"
+    callers: Annotated[str, typer.Option(help="Numbers of requests at a time of each client, separated by commas.")] = (
+        "1,8"
+    )
+    rate: Annotated[
+        float, typer.Option(help="Frames a second of each client, of which a newer one replaces one that waits.", min=0)
+    ] = 0.0
+    rounds: Annotated[int, typer.Option(help="Turns of each contestant, interleaved.", min=1)] = 3
+    seconds: Annotated[float, typer.Option(help="Length of each turn, in seconds.", min=0.05)] = 1.5
+    samples: Annotated[int, typer.Option(help="Requests of each turn, in place of its length.", min=0)] = 0
+    link: LinkOptions = field(default_factory=LinkOptions)
+    triton: Annotated[
+        Path | None, typer.Option(help="Environment with nvidia-pytriton; .venv-peers/triton by default.")
+    ] = None
+
+    def chosen(self) -> CompareOptions:
+        """Return how contestants are compared.
+
+        Raises:
+            ConfigError: A list of numbers holds something else.
+        """
+        counts = {"--vehicles": self.vehicles, "--workers": self.workers, "--callers": self.callers}
+        vehicles, workers, callers = (numbers(option, [text], int) for option, text in counts.items())
+        load_ = Load(1, math.inf if self.samples else self.seconds, self.samples, self.rate)
+        return CompareOptions(vehicles, workers, load_, callers, self.rounds, self.link, self.triton)
+
+
 @app.command()
-@with_group("link", LinkOptions)
+@with_group("turns", TurnOptions)
 @with_group("sent", WhatIsSent)
 @_with_files
 def compare(
     files: ReportFiles,
     sent: WhatIsSent,
-    link: LinkOptions,
+    turns: TurnOptions,
     contestant: Annotated[
         list[str] | None,
         typer.Argument(help=f"Ways to the model: {', '.join(CONTESTANTS)}; all by default. The first is the base."),
-    ] = None,
-    vehicles: Annotated[str, typer.Option(help="Numbers of clients, separated by commas.")] = "1",
-    workers: Annotated[str, typer.Option(help="Numbers of mqinfer's workers, separated by commas.")] = "1",
-    callers: Annotated[
-        str, typer.Option(help="Numbers of requests at a time of each client, separated by commas.")
-    ] = "1,8",
-    rate: Annotated[
-        float, typer.Option(help="Frames a second of each client, of which a newer one replaces one that waits.", min=0)
-    ] = 0.0,
-    rounds: Annotated[int, typer.Option(help="Turns of each contestant, interleaved.", min=1)] = 3,
-    seconds: Annotated[float, typer.Option(help="Length of each turn, in seconds.", min=0.05)] = 1.5,
-    samples: Annotated[int, typer.Option(help="Requests of each turn, in place of its length.", min=0)] = 0,
-    triton: Annotated[
-        Path | None, typer.Option(help="Environment with nvidia-pytriton; .venv-peers/triton by default.")
     ] = None,
 ) -> None:
     """Compare ways to a model in one run: throughput, latency, bytes, processor time and memory of each part.
@@ -171,34 +189,21 @@ def compare(
     The contestants take turns. One that can't be had is a row with the reason. Ctrl-C ends it, and what was measured
     is kept.
     """
-    counts = {"--vehicles": vehicles, "--workers": workers, "--callers": callers}
-    tried = [numbers(option, [text], int) for option, text in counts.items()]
-    load_ = Load(1, math.inf if samples else seconds, samples, rate)
-    options = CompareOptions(tried[0], tried[1], load_, tried[2], rounds, link, triton)
-    ways = chosen(contestant or ())
-    with TemporaryDirectory(prefix="mqinfer-bench-") as folder:
-        comparison = Comparison(_workloads(sent, Path(folder)), ways, options, _progress)
-        try:
-            comparison.run()
-        except KeyboardInterrupt:
-            if not comparison.found:
-                raise
-            _progress("interrupted; what was measured follows")
-    files.keep(report_comparison(comparison, options))
+    options, ways = turns.chosen(), chosen(contestant or ())
+    with _workloads(sent) as workloads:
+        files.keep(comparing.compare(workloads, ways, options, _progress))
 
 
-def _workloads(sent: WhatIsSent, folder: Path) -> Sequence[Workload]:
+@contextmanager
+def _workloads(sent: WhatIsSent) -> Iterator[Sequence[Workload]]:
     if (sent.recording is None) is not (sent.model is None):
         raise ConfigError("--recording and --model belong together: the frames, and what gets them; state both")
     if sent.recording and sent.model:
         repository = (sent.repository or Path("models")).absolute()
-        return [record_workload(sent.recording, sent.model, repository, sent.frames)]
-    names = sent.workload or tuple(WORKLOADS)
-    check_workloads(names)
-    repository = sent.repository or folder
-    if sent.repository is None:
-        build(folder, [WORKLOADS[name] for name in names])
-    return load_workloads(repository.absolute(), names)
+        yield [record_workload(sent.recording, sent.model, repository, sent.frames)]
+        return
+    with built_workloads(sent.workload or tuple(WORKLOADS), sent.repository) as workloads:
+        yield workloads
 
 
 @app.command()
