@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import structs
 
 from mqinfer.bench.contestants.clients import Clients
-from mqinfer.bench.contestants.driving import DrivenTurn, Load, rotated
+from mqinfer.bench.contestants.driving import DrivenTurn, Load, rotated, warm_up
 from mqinfer.bench.contestants.site import Contestant, Pids, Site
 from mqinfer.bench.processes import Program
 from mqinfer.bench.processor_time import CpuMeter
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 ROLES = ("client", "broker", "gateway", "worker")
 _PERCENTILES = (50, 95, 99)
-_WARM_UP = 0.2
-"""Time before the first round that is not counted, as a share of a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +232,7 @@ class Comparison:
         for callers in options.callers:
             load = structs.replace(options.load, callers=callers)
             for each in entrants:
-                each.clients.drive(_warm_up(load))
+                each.clients.drive(warm_up(load))
             for number in range(options.rounds):
                 for each in rotated(entrants, number):
                     began = time.monotonic()
@@ -269,11 +267,6 @@ def _kept(found: ComparedSeries, entrant: _Entrant | None, reason: str) -> Compa
         return replace(found, reason=reason)
     rounds = tuple(entrant.rounds.get(found.callers, ()))
     return replace(found, rounds=rounds, traffic=entrant.traffic, reason="" if rounds else "interrupted")
-
-
-def _warm_up(load: Load) -> Load:
-    seconds = max(0.05, min(load.seconds, 10.0) * _WARM_UP)
-    return structs.replace(load, seconds=seconds, samples=load.samples // 5)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from mqinfer.bench.contestants.driving import Load
 from mqinfer.bench.contestants.site import CONTESTANTS, chosen
 from mqinfer.bench.encodings.measure import EncodingsOptions, measure_encodings, report_encodings
 from mqinfer.bench.segmentation import measure_segmentation, report_segmentation
-from mqinfer.bench.site_load import SiteLoad, measure_load, random_inputs, report_load
+from mqinfer.bench.site_load import LoadTurn, SiteLoad, measure_load, random_inputs, report_load
 from mqinfer.bench.workloads import WORKLOADS, Workload, record_workload
 from mqinfer.cli.bench_seeds import seeds
 from mqinfer.cli.infer import named_inputs, read_input
@@ -30,9 +31,10 @@ from mqinfer.cli.options import (
     with_connection,
     with_group,
 )
-from mqinfer.client import Client, ClientOptions
+from mqinfer.client import AsyncClient, ClientOptions
 from mqinfer.lab.report_files import Report, check_files, write_report
 from mqinfer.lab.reports import as_json, print_grid
+from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError
 
 _LOAD = SiteLoad()
@@ -113,10 +115,15 @@ def load(
     most, usual = max(loads, default=1), ClientOptions()
     room = replace(usual, window=max(usual.window, most), max_pending=max(usual.max_pending, most))
     address = connection.address()
-    with Client(address, name=connection.name, root=connection.root, options=room) as client:
-        card = client.card(model)
-        inputs = named_inputs(given, card) if given else random_inputs(card)
-        turns = measure_load(client, card, inputs, options, _progress)
+
+    async def measure() -> tuple[ModelCard, list[LoadTurn]]:
+        client = AsyncClient(address, name=connection.name, root=connection.root, options=room, in_loop=True)
+        async with client:
+            card = await client.card(model)
+            inputs = named_inputs(given, card) if given else random_inputs(card)
+            return card, await measure_load(client, card, inputs, options, _progress)
+
+    card, turns = asyncio.run(measure())
     what = ", ".join(input_ or ["random numbers"])
     files.keep(report_load(turns, f"{model} {version or card.version} at {address}, {what}, {encoding}", options))
 
