@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Timings
+
+if TYPE_CHECKING:
+    import typer
 
 _PERCENTILES = (50, 90, 95, 99)
 _PARTS: Mapping[str, Sequence[str]] = {
@@ -35,27 +39,20 @@ _ANY = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class SiteLoad:
-    """How a model is loaded.
+    """How a model is loaded; each field is an option of `bench load`, beside those of its loads."""
 
-    Attributes:
-        callers: Loads of so many requests at a time.
-        rates: Loads of so many requests a second, which follow.
-        seconds: Of each turn.
-        timeout: Of each request, in seconds.
-        version: The model's version or label; the default one where None.
-        encoding: Of arrays, as for `Client.infer`.
-    """
+    seconds: Annotated[float, typer.Option(help="Length of each load, in seconds.", min=0.1)] = 5.0
+    version: Annotated[
+        str | None, typer.Option(help="Model version, or a label such as canary; the default version if omitted.")
+    ] = None
+    encoding: Annotated[str, typer.Option(help="Encoding of arrays, as for mqinfer infer.")] = "raw"
+    output_encoding: Annotated[str | None, typer.Option(help="Encoding of the outputs, such as mask.")] = None
+    timeout: Annotated[float, typer.Option(help="Seconds after which a request fails.", min=0.001, max=1e6)] = 10.0
 
-    callers: tuple[int, ...] = (1, 2, 4, 8)
-    rates: tuple[float, ...] = ()
-    seconds: float = 5.0
-    timeout: float = 10.0
-    version: str | None = None
-    encoding: str = "raw"
-
-    def __post_init__(self) -> None:
-        if min((*self.callers, *self.rates), default=0) <= 0:
-            raise ConfigError("expected at least one load of --callers or --rate, and each above 0")
+    def loads(self, callers: Sequence[int], rates: Sequence[float]) -> list[Load]:
+        """Return the loads of these numbers of requests at a time, and behind them those of requests a second."""
+        at_a_time = [Load(each, self.seconds) for each in callers]
+        return at_a_time + [Load(_ANY, self.seconds, rate=each) for each in rates]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +69,10 @@ class LoadTurn:
     turn: DrivenTurn
     timings: Sequence[Timings]
 
-    @property
-    def name(self) -> str:
-        """The load in words."""
-        return f"{self.load.rate:g} requests/s" if self.load.rate else f"{self.load.callers} at a time"
+    def __str__(self) -> str:
+        load = f"{self.load.rate:g} requests/s" if self.load.rate else f"{self.load.callers} at a time"
+        failed = ", ".join(f"{count} x {code}" for code, count in self.turn.failures.items())
+        return f"{load}: {self.turn.rate:.1f} results/s{', failed: ' if failed else ''}{failed}"
 
     def row(self, reasons: Sequence[str] = ()) -> dict[str, Cell]:
         """Return the figures by heading, None where there is none, and the failures for each of these reasons."""
@@ -97,8 +94,8 @@ class LoadTurn:
 
 
 async def measure_load(
-    client: AsyncClient, card: ModelCard, inputs: Mapping[str, Input], options: SiteLoad, report: Callable[[str], None]
-) -> list[LoadTurn]:
+    client: AsyncClient, card: ModelCard, inputs: Mapping[str, Input], options: SiteLoad, loads: Sequence[Load]
+) -> AsyncIterator[LoadTurn]:
     """Send the same request again and again at each load, one load after the other.
 
     Args:
@@ -106,7 +103,7 @@ async def measure_load(
         card: Of the model.
         inputs: Of each request.
         options: How.
-        report: Called with a line about each load.
+        loads: Each lasts for a turn.
 
     Raises:
         MqinferError: The first request fails; failures of later ones are counted.
@@ -115,21 +112,20 @@ async def measure_load(
 
     async def ask(_: int) -> None:
         result = await client.infer(
-            card.name, inputs, timeout=options.timeout, version=options.version, encoding=options.encoding
+            card.name,
+            inputs,
+            timeout=options.timeout,
+            version=options.version,
+            encoding=options.encoding,
+            output_encoding=options.output_encoding,
         )
         timings.append(result.timings)
 
     await ask(0)
-    turns = []
-    loads = [Load(callers, options.seconds) for callers in options.callers]
-    for load in [*loads, *(Load(_ANY, options.seconds, rate=rate) for rate in options.rates)]:
+    for load in loads:
         await drive([ask], warm_up(load))
         timings.clear()
-        turn = LoadTurn(load, await drive([ask], load), tuple(timings))
-        turns.append(turn)
-        failed = ", ".join(f"{count} x {code}" for code, count in turn.turn.failures.items())
-        report(f"{turn.name}: {turn.turn.rate:.1f} results/s{', failed: ' if failed else ''}{failed}")
-    return turns
+        yield LoadTurn(load, await drive([ask], load), tuple(timings))
 
 
 def random_inputs(card: ModelCard) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""`mqinfer bench`: measures a model on a site; ways to one, encodings, segmentation, the documents' figures here."""
+"""`mqinfer bench`: measures a model on a site; ways to one, encodings, the documents' figures here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from mqinfer.bench.comparing import CompareOptions, LinkOptions, built_workloads
 from mqinfer.bench.contestants.driving import Load
 from mqinfer.bench.contestants.site import CONTESTANTS, chosen
 from mqinfer.bench.encodings.measure import EncodingsOptions, measure_encodings, report_encodings
-from mqinfer.bench.segmentation import measure_segmentation, report_segmentation
 from mqinfer.bench.site_load import LoadTurn, SiteLoad, measure_load, random_inputs, report_load
 from mqinfer.bench.workloads import WORKLOADS, Workload, record_workload
 from mqinfer.cli.bench_seeds import seeds
@@ -34,10 +33,9 @@ from mqinfer.cli.options import (
 from mqinfer.client import AsyncClient, ClientOptions
 from mqinfer.lab.report_files import Report, check_files, write_report
 from mqinfer.lab.reports import as_json, print_grid
-from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError
 
-_LOAD = SiteLoad()
+_CALLERS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +75,11 @@ app.command()(seeds)
 
 @app.command()
 @with_connection
+@with_group("options", SiteLoad)
 @_with_files
 def load(
     connection: ConnectionOptions,
+    options: SiteLoad,
     files: ReportFiles,
     model: Annotated[str, typer.Argument(help="Model name.")],
     callers: Annotated[
@@ -92,40 +92,38 @@ def load(
             help="Requests that start each second, whether earlier ones have ended or not; separated by commas."
         ),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Length of each load, in seconds.", min=0.1)] = _LOAD.seconds,
     input_: Annotated[
         list[str] | None,
         typer.Option("--input", help="What each request carries, as for mqinfer infer; random numbers by default."),
     ] = None,
-    version: Annotated[
-        str | None, typer.Option(help="Model version, or a label such as canary; the default version if omitted.")
-    ] = None,
-    encoding: Annotated[str, typer.Option(help="Encoding of arrays, as for mqinfer infer.")] = _LOAD.encoding,
-    timeout: Annotated[
-        float, typer.Option(help="Seconds after which a request fails.", min=0.001, max=1e6)
-    ] = _LOAD.timeout,
 ) -> None:
     """Measure a model as its site serves it: throughput, latency, failures, and where the time goes, by load.
 
     Each load lasts for --seconds after a short one that is not counted. The request is always the same.
     """
-    loads = numbers("--callers", callers or (() if rate else _LOAD.callers), int)
-    options = SiteLoad(loads, numbers("--rate", rate or (), float), seconds, timeout, version, encoding)
+    at_a_time = numbers("--callers", callers or (() if rate else _CALLERS), int)
+    loads = options.loads(at_a_time, numbers("--rate", rate or (), float))
     given = [read_input(text) for text in input_ or ()]
-    most, usual = max(loads, default=1), ClientOptions()
+    most, usual = max(at_a_time, default=1), ClientOptions()
     room = replace(usual, window=max(usual.window, most), max_pending=max(usual.max_pending, most))
     address = connection.address()
 
-    async def measure() -> tuple[ModelCard, list[LoadTurn]]:
+    turns = list[LoadTurn]()
+
+    async def measure() -> str:
+        """Take the turns; return the version that is served."""
         client = AsyncClient(address, name=connection.name, root=connection.root, options=room, in_loop=True)
         async with client:
             card = await client.card(model)
             inputs = named_inputs(given, card) if given else random_inputs(card)
-            return card, await measure_load(client, card, inputs, options, _progress)
+            async for turn in measure_load(client, card, inputs, options, loads):
+                _progress(str(turn))
+                turns.append(turn)
+        return card.version
 
-    card, turns = asyncio.run(measure())
-    what = ", ".join(input_ or ["random numbers"])
-    files.keep(report_load(turns, f"{model} {version or card.version} at {address}, {what}, {encoding}", options))
+    served, what = asyncio.run(measure()), ", ".join(input_ or ["random numbers"])
+    title = f"{model} {options.version or served} at {address}, {what}, {options.encoding}"
+    files.keep(report_load(turns, title, options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,17 +217,3 @@ def _workloads(sent: WhatIsSent) -> Iterator[Sequence[Workload]]:
 def codecs(files: ReportFiles, asked: EncodingsOptions) -> None:
     """Measure the encodings of frames: bytes, time, PSNR, the model's answers, and what a thin link lets through."""
     files.keep(report_encodings(measure_encodings(asked, _progress)))
-
-
-@app.command()
-@_with_files
-def segmentation(
-    files: ReportFiles,
-    repository: Annotated[Path, typer.Option(help="Folder of the model repository.")],
-    model: Annotated[str, typer.Option(help="Segmentation model; its version_policy must serve the versions.")],
-    before: Annotated[int, typer.Option(help="Version to compare the others with.")],
-    after: Annotated[list[int], typer.Option(help="Version to compare; may be repeated.")],
-    rounds: Annotated[int, typer.Option(help="Pictures for each version.", min=1)] = 5,
-) -> None:
-    """Compare where a worker's time goes for versions of a segmentation model: logits, fused argmax."""
-    files.keep(report_segmentation(measure_segmentation(repository, model, [before, *after], rounds, _progress)))

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 
@@ -39,11 +38,19 @@ _TOLERANCE = 0.01
 
 
 class CollectingSink:
-    """A sink that keeps what came back of each frame: outputs, and milliseconds from its preparation to its outcome."""
+    """A sink that keeps what came back of each frame.
+
+    Attributes:
+        outputs: By name.
+        milliseconds: From its preparation to its outcome.
+        finishing: Share of post-processing and encoding in the worker's time, 0 to 1; waiting is not in it.
+        failure: Of the first frame without a result; None where each has one.
+    """
 
     def __init__(self) -> None:
         self.outputs: list[dict[str, Array]] = []
         self.milliseconds: list[float] = []
+        self.finishing: list[float] = []
         self.failure: str | None = None
 
     def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
@@ -54,15 +61,13 @@ class CollectingSink:
         self.outputs.append(dict(result.outputs))
         waited = sum(view.times.stages.get(stage, 0) for stage in (EdgeStage.READ, EdgeStage.QUEUE))
         self.milliseconds.append((view.times.total - waited) / 1e6)
+        took = result.timings
+        finishing = took.postprocess + took.encode
+        self.finishing.append(finishing / (took.decode + took.preprocess + took.inference + finishing))
 
     def close(self) -> tuple[Path, ...]:
         """Have no files."""
         return ()
-
-    @property
-    def p50_ms(self) -> float:
-        """Median."""
-        return median(self.milliseconds)
 
 
 def _replay(
