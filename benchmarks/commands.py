@@ -18,7 +18,6 @@ from benchmarks.faults import as_markdown as faults_as_markdown
 from benchmarks.faults.soak import SoakOptions
 from benchmarks.faults.soak import soak as run_soak
 from benchmarks.golden import differences, figures_of, read_golden, write_golden
-from benchmarks.relay import measure_relay
 from benchmarks.scale import measure_states, one_broker, scale_workload
 from mqinfer.bench.comparing import built_workloads, compare
 from mqinfer.cli.bench import ReportFiles, TurnOptions
@@ -34,7 +33,7 @@ _progress = plain_console(stderr=True).print
 
 app = typer.Typer(
     name="python -m benchmarks",
-    help="Measure mqinfer itself: calls, batching, scaling, faults, the C++ client and the dashboard's relay.",
+    help="Measure mqinfer itself: calls, batching, scaling, faults and the C++ client.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -91,15 +90,6 @@ def cpp(
     options = turns.chosen()
     with built_workloads(workload) as workloads:
         files.keep(compare(workloads, cpp_contestants(programs), options, _progress, "The C++ client"))
-
-
-@app.command()
-def relay(
-    count: Annotated[int, typer.Option(help="Number of results.", min=1)] = 100,
-    size: Annotated[int, typer.Option(help="Size of each, in bytes.", min=1)] = 2_000_000,
-) -> None:
-    """Measure how many large results pass the dashboard's relay, one after another."""
-    typer.echo(measure_relay(count, size))
 
 
 @app.command()
