@@ -20,8 +20,8 @@ from mqinfer.bench.seeds.on_gpu import by_kind
 from mqinfer.bench.seeds.report import SeedFigures, write_folder
 from mqinfer.bench.seeds.rows import Measured, Published, join, of_rounds, read_published
 from mqinfer.cli.bench import app
-from mqinfer.lab.model_process import in_process
-from mqinfer.lab.profiling.arrays import call_memory, run_rows
+from mqinfer.lab.model_process import in_process, run_rows
+from mqinfer.lab.profiling.arrays import call_memory
 from mqinfer.lab.scores import roc
 from mqinfer.lab.zoo.small_models import small_16
 from mqinfer.models.repository import Repository
