@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from mqinfer.edge_agent.frames.times import EdgeStage
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.choices import choose_output_encoding
 from mqinfer.edge_agent.preparing.preparer import Preparer
-from mqinfer.edge_agent.replay import Replay
+from mqinfer.edge_agent.replay import Pacer, Replay
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics
 from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.lab.comparing.tolerance import Deviation, NumberTolerance, deviation
@@ -116,23 +115,17 @@ def keep_over_link(port: int, card: ModelCard, preparer: Preparer, frames: Itera
 
 
 def camera(frames: Sequence[Frame], rate: float, seconds: float) -> Iterator[Frame]:
-    """Yield the frame of the moment, in real time; a late reader gets the newest one, as from a camera's driver.
+    """Yield frames when they are due.
 
     Args:
         frames: Played forth and back, so that the scene never jumps.
         rate: Frames a second.
         seconds: How long.
     """
-    pause = threading.Event()
-    there_and_back = [*frames, *frames[-2:0:-1]]
-    start, taken = time.monotonic(), -1
-    while (now := time.monotonic() - start) < seconds:
-        number = int(now * rate)
-        if number == taken:
-            pause.wait((number + 1) / rate - now)
-            continue
-        taken = number
-        yield replace(there_and_back[number % len(there_and_back)], sequence=number)
+    there_and_back, pacer = cycle([*frames, *frames[-2:0:-1]]), Pacer()
+    for number in range(round(seconds * rate)):
+        pacer.wait_for(round(number / rate * 1e9))
+        yield replace(next(there_and_back), sequence=number)
 
 
 def _changed(outputs: dict[str, Array], expected: dict[str, Array]) -> float:
