@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +11,7 @@ import typer
 from benchmarks.autoscale.real import Played, play_real, real_grid
 from benchmarks.autoscale.tables import Run, chosen_grid, play, rules_grid
 from benchmarks.batching import batching_settings
-from benchmarks.calls import calls_grid, count_calls
+from benchmarks.calls import count_calls, report_calls
 from benchmarks.cpp.measuring import cpp_contestants
 from benchmarks.faults import as_markdown as faults_as_markdown
 from benchmarks.faults.soak import SoakOptions
@@ -27,7 +26,6 @@ from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.lab.reports import as_json, as_markdown, print_grid, write_files
 from mqinfer.protocol.errors import MqinferError
 
-Output = Annotated[Path | None, typer.Option(help="Folder for the figures as JSON and the tables as Markdown.")]
 Workloads = Annotated[list[str], typer.Option("--workload", help="Model with an array to ask; may be repeated.")]
 _progress = plain_console(stderr=True).print
 
@@ -42,23 +40,23 @@ app = typer.Typer(
 
 
 @app.command()
+@with_group("files", ReportFiles)
 def calls(
+    files: ReportFiles,
     repository: Annotated[
         Path | None, typer.Option(help="Model repository with the workloads' models; made by default.")
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="Folder for the names as JSON.")] = None,
     write: Annotated[bool, typer.Option("--write", help="Make these the golden figures, which a test holds.")] = False,
 ) -> None:
     """Count calls, files, classes, functions and threads that a request and a replayed frame pass through."""
     with built_workloads(("small", "frame"), repository) as (small, frame):
         counted = count_calls(small, frame)
-    print_grid(calls_grid(counted), table_console())
+    files.keep(report_calls(counted))
     figures = figures_of(counted)
     if write:
-        _print_paths([write_golden(figures)])
+        _progress(f"wrote {write_golden(figures)}")
     for difference in differences(figures, read_golden()).values():
-        typer.echo(difference)
-    _print_paths(write_files(output, {"calls.json": as_json(counted)}) if output else ())
+        _progress(difference)
 
 
 @app.command()
@@ -118,7 +116,9 @@ def autoscale(
     real: Annotated[
         bool, typer.Option("--real", help="Play three patterns to `mqinfer worker --autoscale` instead, in 12 minutes.")
     ] = False,
-    output: Output = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for the figures as JSON and the tables as Markdown.")
+    ] = None,
 ) -> None:
     """Let rules for the number of workers follow fleets in a simulation: late frames, worker hours, oscillation."""
     console = table_console()
@@ -130,7 +130,8 @@ def autoscale(
     for grid in grids:
         print_grid(grid, console)
     texts = {"autoscale.json": as_json(found), "autoscale.md": "\n".join(map(as_markdown, grids))}
-    _print_paths(write_files(output, texts) if output else ())
+    for path in write_files(output, texts) if output else ():
+        typer.echo(f"wrote {path}")
 
 
 @app.command()
@@ -158,8 +159,3 @@ def main() -> None:
     except MqinferError as error:
         print_error(error)
         sys.exit(exit_code(error))
-
-
-def _print_paths(paths: Sequence[Path]) -> None:
-    for each in paths:
-        typer.echo(f"wrote {each}")

@@ -12,10 +12,10 @@ from benchmarks.calls import (
     CountedCalls,
     Side,
     Tally,
-    calls_grid,
     count_calls,
     count_gateway,
     count_requests,
+    report_calls,
     side_of,
 )
 from benchmarks.golden import differences, figures_of, read_golden
@@ -74,11 +74,11 @@ def test_both_sides_stand_in_the_table_together() -> None:
     def side(*files: str) -> Side:
         return Side(1, 2, 3, frozenset(files), frozenset(), frozenset(), frozenset({"link"}), {"broker": 1})
 
-    grid = calls_grid([CountedCalls("small", {"client": side("a", "b"), "worker": side("b", "c")})])
+    grid = report_calls([CountedCalls("small", {"client": side("a", "b"), "worker": side("b", "c")})]).grid
     assert [list(row) for row in grid.rows] == [
-        ["small", "client", "1", "2", "3", "2", "0", "0", "1"],
-        ["small", "worker", "1", "2", "3", "2", "0", "0", "1"],
-        ["small", "together", "2", "4", "6", "3", "0", "0", "2"],
+        ["small", "client", 1, 2, 3, 2, 0, 0, 1],
+        ["small", "worker", 1, 2, 3, 2, 0, 0, 1],
+        ["small", "together", 2, 4, 6, 3, 0, 0, 2],
     ]
 
 
