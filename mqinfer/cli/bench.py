@@ -106,9 +106,7 @@ def load(
     given = [read_input(text) for text in input_ or ()]
     most, usual = max(at_a_time, default=1), ClientOptions()
     room = replace(usual, window=max(usual.window, most), max_pending=max(usual.max_pending, most))
-    address = connection.address()
-
-    turns = list[LoadTurn]()
+    address, turns = connection.address(), list[LoadTurn]()
 
     async def measure() -> str:
         """Take the turns; return the version that is served."""
