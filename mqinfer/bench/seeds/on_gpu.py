@@ -150,7 +150,7 @@ def by_kind(operations: Sequence[MemoryOperation], setting: str) -> Iterator[Mea
 
 
 def _row(table: str, row: str, value: float, setting: str, **words: str) -> Measured:
-    return of_rounds(table, row, [float(value)], setting=setting, **words)
+    return of_rounds(table, row, [float(value)], 1, setting=setting, **words)
 
 
 def _compared(found: Mapping[tuple[str, int], Sequence[MemoryOperation]], setting: str) -> Iterator[Measured]:
