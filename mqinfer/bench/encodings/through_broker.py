@@ -55,7 +55,8 @@ class CollectingSink:
     def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
         """Keep one result."""
         if result.outcome is not Outcome.OK:
-            self.failure = self.failure or f"{frame.source}, frame {frame.sequence}: {result.error}"
+            why = result.error.message if result.error else result.outcome
+            self.failure = self.failure or f"{frame.source}, frame {frame.sequence}: {why}"
             return
         self.outputs.append(dict(result.outputs))
         waited = sum(view.times.stages.get(stage, 0) for stage in (EdgeStage.READ, EdgeStage.QUEUE))
