@@ -54,12 +54,7 @@ class Question:
     again_s: ClassVar[float] = 5.0
 
     def __init__(self, server: str | None, timeout: float) -> None:
-        """Start without a reply.
-
-        Args:
-            server: Name of the server; None for all.
-            timeout: In seconds.
-        """
+        """Start without a reply; `timeout` is in seconds, and `server` None for all."""
         self.request = os.urandom(16)
         self._server = server
         self._timeout = timeout
