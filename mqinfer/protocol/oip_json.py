@@ -104,6 +104,13 @@ class _ReplyParameters(ReplyShape, gc=False):
 prepare(_TensorParameters, _Request, _Reply, _ReplyParameters)
 
 
+def is_json(content_type: str | None, payload: Buffer) -> bool:
+    """Return whether the Content Type is JSON, or the first byte where there is none (`mosquitto_pub` sends none)."""
+    if content_type:
+        return content_type.startswith(CONTENT_TYPE)
+    return bytes(payload[:16]).lstrip()[:1] == b"{"
+
+
 def header_length(properties: Sequence[tuple[str, str]]) -> int | None:
     """Return how many bytes of a message are JSON, from its user properties; None where they don't state it.
 

@@ -255,10 +255,7 @@ def _or_all(client: str | None) -> str:
 
 def _decode(message: Message, limits: Limits) -> InferResponse:
     """Decode a reply in the form that its client had asked for."""
-    is_json = bytes(memoryview(message.payload)[:16]).lstrip()[:1] == b"{"
-    if message.content_type:
-        is_json = message.content_type.startswith(oip_json.CONTENT_TYPE)
-    if not is_json:
+    if not oip_json.is_json(message.content_type, message.payload):
         return envelope.decode_response(message.payload, limits)
     return oip_json.decode_response(message.payload, oip_json.header_length(message.user_properties), limits)
 

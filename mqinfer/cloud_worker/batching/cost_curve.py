@@ -48,11 +48,6 @@ class CostCurve:
         self._order: list[int] = []
         self._known: list[int] = []
 
-    @property
-    def points(self) -> int:
-        """How many sizes are kept apart."""
-        return len(self._points)
-
     def add(self, rows: int, seconds: float) -> None:
         """Learn from a batch.
 

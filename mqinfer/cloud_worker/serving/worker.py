@@ -198,7 +198,8 @@ class Worker:
         ]
         oldest = max(0.0, self._clock() - min(received)) if received else 0.0
         return structs.replace(
-            self._meter.statistics(memory_bytes),
+            self._meter.statistics(),
+            memory_bytes=memory_bytes,
             depth=self.depth,
             capacity=self._options.capacity,
             oldest_ns=round(oldest * 1e9),
@@ -242,13 +243,11 @@ class Worker:
         if not drained:
             log.warning("worker %s stops with %d requests unfinished after %g s", self.name, self.depth, timeout)
         why = Rejected(f"worker {self.name} is stopping")
-        deliveries, requests = self.pipeline.stop(None if drained else _UNFINISHED_S)
+        left = self.pipeline.stop(None if drained else _UNFINISHED_S)
         self._shadow(None)
-        for delivery in deliveries:
-            self._reject(delivery, why)
-        for request in requests:
-            self._reject(request, why)
-        self._announcer.end()
+        for each in left:
+            self._reject(each, why)
+        self._announcer.presence.end()
         self._link.close()
         if math.isinf(self.pipeline.busy_since):  # else a thread is still in it
             self._model.backend.close()
