@@ -104,7 +104,9 @@ class Management:
                 raise BadTopic(
                     f"this is a server, and {call.operation} is of edges; ask `mqinfer replay` by its --name"
                 )
-        return _done(self._reply_at_once(call, body))
+        reply: Future[Any] = Future()
+        reply.set_result(self._reply_at_once(call, body))
+        return reply
 
     @property
     def counts(self) -> dict[str, int]:
@@ -379,12 +381,6 @@ def _fits(view: ProcessView, call: Call) -> bool:
     if call.version is None:
         return view.spec.found is None or view.spec.found.is_default
     return str(view.spec.version) == call.version
-
-
-def _done(reply: Any) -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_result(reply)
-    return future
 
 
 def _then(future: Future[Any], make: Callable[[Any], Any]) -> Future[Any]:

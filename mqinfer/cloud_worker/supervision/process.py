@@ -101,6 +101,11 @@ class ProcessSpec:
         """Model and version, for messages."""
         return f"{self.model} version {self.version}"
 
+    @property
+    def traffic(self) -> Traffic | None:
+        """Labels of the model's versions; None where the version is looked up at the start."""
+        return self.found.traffic if self.found else None
+
 
 _CHECK_S = 0.5
 """Interval at which a process reports its progress and checks whether its connection has failed for good."""
@@ -190,12 +195,11 @@ def _load(
         return make_link(spec.broker, client_id=client_id, will=will, on_connection=on_connection)
 
     def start() -> Worker:
-        options, is_default = spec.options, version.is_default
         worker = Worker(
             model,
             connect,
-            options,
-            is_default=is_default,
+            spec.options,
+            is_default=version.is_default,
             share=version.traffic.share_of(version.version),
             service_s=warmed_up.run_s,
             incarnation=spec.incarnation,
@@ -206,7 +210,7 @@ def _load(
             connect_shadow=partial(_shadow_client, spec),
         )
         worker.start()
-        log.debug("%s runs on %s with %s", options.name, model.backend.device, model.backend.engine)
+        log.debug("%s runs on %s with %s", worker.name, model.backend.device, model.backend.engine)
         return worker
 
     return start, warmed_up
@@ -376,15 +380,16 @@ _ORPHAN_S = 35
 def end_with_the_supervisor() -> None:
     """Have the system kill this process some time after its supervisor, even if no thread of it ever runs again.
 
-    When memory runs out, the system chooses it before others.
-
     The process drains and ends by itself if its main thread can run (the status pipe closes). A hang may hold Python's
     lock, so no Python code can be relied on here: the system sends the real-time signal 35 when the supervisor exits,
     its handler is the C function `alarm`, whose argument, the signal's number, is the time in seconds, and nothing
     handles the alarm, so that it ends the process.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up chatter
-    _end_before_the_supervisor()
+    # When memory runs out, the system is to choose this process before others: without that Linux killed, 6 ms after
+    # the worker that had taken all memory, the supervisor beside it.
+    with contextlib.suppress(OSError):  # no Linux, or another value is prescribed
+        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
     if not sys.platform.startswith("linux"):
         return
     with contextlib.suppress(OSError, AttributeError):  # a C library without them
@@ -392,15 +397,6 @@ def end_with_the_supervisor() -> None:
         libc.signal.argtypes, libc.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
         libc.signal(_ORPHAN_S, ctypes.cast(libc.alarm, ctypes.c_void_p))
         libc.prctl(_SET_PARENT_DEATH_SIGNAL, _ORPHAN_S)
-
-
-def _end_before_the_supervisor() -> None:
-    """Have the system choose this process before others when memory runs out.
-
-    Without that Linux killed, 6 ms after the worker that had taken all memory, the supervisor beside it.
-    """
-    with contextlib.suppress(OSError):  # no Linux, or another value is prescribed
-        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
 
 
 def _send(pipe: Connection, report: ProcessReport | DrainReport | Notice | ModelStatistics) -> None:
