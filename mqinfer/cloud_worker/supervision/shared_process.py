@@ -54,11 +54,7 @@ class ModelPlace:
 
 
 def make_place(context: Any) -> tuple[ModelPlace, ModelPlace]:
-    """Make a place as the supervisor and as the process has it.
-
-    Args:
-        context: Of multiprocessing, which the process is started with.
-    """
+    """Make a place as the supervisor and as the process has it, by the multiprocessing context that starts it."""
     ours, theirs = context.Pipe()
     progress = context.RawValue(ctypes.c_double)
     memory = context.RawArray(ctypes.c_ubyte, RunningRequests.SIZE)
@@ -69,13 +65,7 @@ class SharedProcess:
     """One such process, as its supervisor sees it. Only the supervisor's thread uses it."""
 
     def __init__(self, name: str, logs: LogSettings, places: int) -> None:
-        """Start the process.
-
-        Args:
-            name: For its log.
-            logs: How it logs.
-            places: Models that it takes, one after the other.
-        """
+        """Start the process, with places for so many models, one after the other."""
         context = multiprocessing.get_context("spawn")
         pairs = [make_place(context) for _ in range(places)]
         self._places = [ours for ours, _ in pairs]
