@@ -15,6 +15,7 @@ from mqinfer.protocol.decoding import check, prepare, scalars
 from mqinfer.protocol.errors import BadEnvelope
 from mqinfer.protocol.types import (
     NO_CAPTURE,
+    Buffer,
     Capture,
     Count,
     EncodedTensor,
@@ -28,6 +29,9 @@ from mqinfer.protocol.types import (
     Timings,
     WorkerLoad,
 )
+
+JSON_TYPE = "application/json"
+"""Content Type of the protocol's JSON; its other parameters, such as a character set, stand behind it."""
 
 RETRY_AFTER = "retry_after"
 """Parameter of a `rejected` reply: microseconds after which the worker expects to have room."""
@@ -129,6 +133,13 @@ _RESPONSE = frozenset((*_ResponseParameters.__struct_fields__, *ReplyShape.__str
 _NO_PARAMETERS = _ResponseParameters()
 _NO_TIMINGS = Timings()
 _NO_LOAD = WorkerLoad()
+
+
+def is_json(content_type: str | None, payload: Buffer) -> bool:
+    """Return whether the Content Type is JSON, or the first byte where there is none (`mosquitto_pub` sends none)."""
+    if content_type:
+        return content_type.startswith(JSON_TYPE)
+    return bytes(payload[:16]).lstrip()[:1] == b"{"
 
 
 def request_parameters(request: InferRequest) -> dict[str, Any]:

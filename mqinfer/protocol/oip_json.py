@@ -34,6 +34,7 @@ from mqinfer.protocol.datatypes import (
 from mqinfer.protocol.decoding import MAX_JSON_BYTES, check, prepare, read_json, scalars, write_json
 from mqinfer.protocol.errors import BadEncoding, BadEnvelope, BadTensor, LimitExceeded
 from mqinfer.protocol.header import (
+    JSON_TYPE,
     TENSOR_PARAMETERS,
     OutputShape,
     Parameters,
@@ -49,7 +50,7 @@ from mqinfer.protocol.header import (
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.types import Buffer, Count, EncodedTensor, ErrorInfo, InferRequest, InferResponse, Outcome, Scalar
 
-CONTENT_TYPE = "application/json"
+CONTENT_TYPE = JSON_TYPE
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """User property with the length of the JSON part, in bytes, where a binary tail follows."""
 BINARY_OUTPUT = "binary_data_output"
@@ -102,13 +103,6 @@ class _ReplyParameters(ReplyShape, gc=False):
 
 
 prepare(_TensorParameters, _Request, _Reply, _ReplyParameters)
-
-
-def is_json(content_type: str | None, payload: Buffer) -> bool:
-    """Return whether the Content Type is JSON, or the first byte where there is none (`mosquitto_pub` sends none)."""
-    if content_type:
-        return content_type.startswith(CONTENT_TYPE)
-    return bytes(payload[:16]).lstrip()[:1] == b"{"
 
 
 def header_length(properties: Sequence[tuple[str, str]]) -> int | None:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from mqinfer.broker.link import Message
 from mqinfer.client.result import InferResult
 from mqinfer.codecs import decode_outputs, decode_tensor
-from mqinfer.protocol import envelope, oip_json
+from mqinfer.protocol import envelope, header, oip_json
 from mqinfer.protocol.checksum import CHECKSUM, verify
 from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.errors import BadTensor, BadTopic, Corrupted, MqinferError
@@ -249,7 +249,7 @@ def _or_all(client: str | None) -> str:
 
 def _decode(message: Message, limits: Limits) -> InferResponse:
     """Decode a reply in the form that its client had asked for."""
-    if not oip_json.is_json(message.content_type, message.payload):
+    if not header.is_json(message.content_type, message.payload):
         return envelope.decode_response(message.payload, limits)
     return oip_json.decode_response(message.payload, oip_json.header_length(message.user_properties), limits)
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from mqinfer.broker.link import Message
 from mqinfer.cloud_worker.serving.pictures import EVERYTHING, STREAM, Wanted, read_picture, read_wanted
 from mqinfer.images.sending import begins_picture
-from mqinfer.protocol import envelope, oip_json
+from mqinfer.protocol import envelope, header, oip_json
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.checksum import CHECKSUM, verify
 from mqinfer.protocol.errors import BadTopic
@@ -115,7 +115,7 @@ def reply_path(topics: Topics, delivery: Delivery) -> ReplyPath:
     if _is_picture(topics, message):
         return _picture_path(topics, address, message, trace, EVERYTHING)
     topic = _own_topic(topics, address, message.response_topic)
-    is_json = oip_json.is_json(message.content_type, message.payload)
+    is_json = header.is_json(message.content_type, message.payload)
     return ReplyPath(topic, message.correlation_data, is_json, trace=trace)
 
 
@@ -163,7 +163,7 @@ def _read(
     topics: Topics, address: InferAddress, message: Message, limits: Limits, trace: TraceContext | None
 ) -> tuple[InferRequest, ReplyPath]:
     """Read a request in one of the two content types."""
-    is_json, binary = oip_json.is_json(message.content_type, message.payload), False
+    is_json, binary = header.is_json(message.content_type, message.payload), False
     if is_json:
         length = oip_json.header_length(message.user_properties)
         request = oip_json.decode_request(
