@@ -77,8 +77,11 @@ def _group(*, name: str = "", **rest: object) -> InstanceGroup:
 
 def _levels(value: object, place: Place) -> Mapping[int, QueuePolicy]:
     policies: Mapping[str, QueuePolicy] = mapping(_QUEUE_POLICY)(value, place)
-    numbered = [(int(key) if key.isdecimal() and len(key) < 20 else key, each) for key, each in policies.items()]
-    return {integer(1)(level, place): each for level, each in numbered}
+    return {integer(1)(_whole(level), place): each for level, each in policies.items()}
+
+
+def _whole(key: str) -> object:
+    return int(key) if key.isdecimal() and len(key) < 20 else key
 
 
 def _warm_up_input(
