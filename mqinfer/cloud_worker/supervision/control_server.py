@@ -142,7 +142,7 @@ class ControlServer:
         return self._link.connected
 
     def poll(self, seconds: float, models: Sequence[str] = ()) -> None:
-        """Scan the repository for changes of these models, or of all without any, at an interval; as `repeat` otherwise."""
+        """Scan the repository for changes of some models, or of all, at an interval; as `repeat` otherwise."""
         self.repeat(seconds, lambda: self._scan(models))
 
     def repeat(self, seconds: float, job: Callable[[], None]) -> None:
