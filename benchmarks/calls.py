@@ -12,9 +12,9 @@ import runpy
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -36,7 +36,9 @@ from mqinfer.cloud_worker.supervision.process import ProcessSpec, serve
 from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS
 from mqinfer.extras import import_extra
 from mqinfer.lab.drives.recording import write_drive
-from mqinfer.lab.reports import Grid
+from mqinfer.lab.machine import describe_machine
+from mqinfer.lab.report_files import Panel, Report
+from mqinfer.lab.reports import Cell, Grid, machine_sentence
 
 _WARM_UP, _REQUESTS = 50, 200
 _FRAMES = 20
@@ -110,16 +112,12 @@ class CountedCalls:
         )
 
 
-def count_calls(repository: Path) -> list[CountedCalls]:
+def count_calls(small: Workload, frame: Workload) -> list[CountedCalls]:
     """Count a small request, with one caller and with eight, and a frame, without sinks and with the usual ones.
-
-    Args:
-        repository: Has the models of the workloads `small` and `frame`.
 
     Raises:
         MqinferError: A process does not start, or fails a request.
     """
-    small, frame = load_workloads(repository, ("small", "frame"))
     with MosquittoServer() as broker:
         counted = count_requests(small, broker.url)
     return [*counted, *map(count_gateway, (small, frame)), *_count_frames(frame, [(), DEFAULT_SINKS])]
@@ -252,17 +250,17 @@ def _regular(tally: Tally, times: int) -> Tally:
     return Counter({key: count for key, count in tally.items() if key[1:3] in often_enough})
 
 
-def calls_grid(passages: Iterable[CountedCalls]) -> Grid:
-    """Return the table: one line for each side, and one for both together."""
+def report_calls(passages: Sequence[CountedCalls]) -> Report:
+    """Return the report: one line for each side, and one for both together."""
     headings = ["what", "side", "own calls", "Python calls", "C calls", "files", "classes", "functions", "threads"]
-    rows = []
+    rows: list[list[Cell]] = []
     for passage in passages:
         for role, side in {**passage.sides, "together": passage.together()}.items():
             sizes = [len(each) for each in (side.files, side.classes, side.functions, side.threads)]
-            rows.append(
-                [passage.what, role, *(f"{each:.0f}" for each in (side.own, side.python, side.c)), *map(str, sizes)]
-            )
-    return Grid("What a request passes through", headings, rows, words=2)
+            rows.append([passage.what, role, *map(round, (side.own, side.python, side.c)), *sizes])
+    grid = Grid("What a request passes through", headings, rows, words=2)
+    panels = [Panel(heading, [heading]) for heading in ("own calls", "files")]
+    return Report(grid, panels, machine_sentence(describe_machine()), passages)
 
 
 class CallCounter:
@@ -314,9 +312,7 @@ def _write(tally: Tally) -> None:
 
 def _start(stack: ExitStack, *arguments: object) -> Program:
     """Start a process of this module, which ends with the stack."""
-    program = Program(main, *arguments)
-    stack.callback(program.close)
-    return program
+    return stack.enter_context(closing(Program(main, *arguments)))
 
 
 # What follows runs in the processes.

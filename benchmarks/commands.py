@@ -3,42 +3,35 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
 from benchmarks.autoscale.real import Played, play_real, real_grid
 from benchmarks.autoscale.tables import Run, chosen_grid, play, rules_grid
-from benchmarks.batching import BatchingOptions, measure_batching
-from benchmarks.calls import calls_grid, count_calls
-from benchmarks.cpp.measuring import CppOptions, measure_cpp
+from benchmarks.batching import batching_settings
+from benchmarks.calls import count_calls, report_calls
+from benchmarks.cpp.measuring import cpp_contestants
 from benchmarks.faults import as_markdown as faults_as_markdown
 from benchmarks.faults.soak import SoakOptions
 from benchmarks.faults.soak import soak as run_soak
 from benchmarks.golden import differences, figures_of, read_golden, write_golden
-from benchmarks.relay import measure_relay
-from benchmarks.scale import ScaleOptions, measure_scale, measure_states
-from mqinfer.bench.workloads import WORKLOADS
-from mqinfer.cli.bench import ReportFiles
+from benchmarks.scale import measure_states, one_broker, scale_workload
+from mqinfer.bench.comparing import built_workloads, compare
+from mqinfer.cli.bench import ReportFiles, TurnOptions
 from mqinfer.cli.exit_codes import exit_code, print_error
 from mqinfer.cli.options import plain_console, table_console, with_group
 from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.lab.reports import as_json, as_markdown, print_grid, write_files
-from mqinfer.lab.zoo import build
 from mqinfer.protocol.errors import MqinferError
 
-Output = Annotated[Path | None, typer.Option(help="Folder for the figures as JSON and the tables as Markdown.")]
-Models = Annotated[
-    Path | None, typer.Option("--repository", help="Model repository with the workloads' models; made by default.")
-]
+Workloads = Annotated[list[str], typer.Option("--workload", help="Model with an array to ask; may be repeated.")]
+_progress = plain_console(stderr=True).print
 
 app = typer.Typer(
     name="python -m benchmarks",
-    help="Measure mqinfer itself: calls, batching, scaling, faults, the C++ client and the dashboard's relay.",
+    help="Measure mqinfer itself: calls, batching, scaling, faults and the C++ client.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -47,58 +40,73 @@ app = typer.Typer(
 
 
 @app.command()
+@with_group("files", ReportFiles)
 def calls(
-    repository: Models = None,
-    output: Annotated[Path | None, typer.Option(help="Folder for the names as JSON.")] = None,
+    files: ReportFiles,
+    repository: Annotated[
+        Path | None, typer.Option(help="Model repository with the workloads' models; made by default.")
+    ] = None,
     write: Annotated[bool, typer.Option("--write", help="Make these the golden figures, which a test holds.")] = False,
 ) -> None:
     """Count calls, files, classes, functions and threads that a request and a replayed frame pass through."""
-    with _models(repository) as models:
-        counted = count_calls(models)
-    print_grid(calls_grid(counted), table_console())
+    with built_workloads(("small", "frame"), repository) as (small, frame):
+        counted = count_calls(small, frame)
+    files.keep(report_calls(counted))
     figures = figures_of(counted)
     if write:
-        _print_paths([write_golden(figures)])
+        _progress(f"wrote {write_golden(figures)}")
     for difference in differences(figures, read_golden()).values():
-        typer.echo(difference)
-    _print_paths(write_files(output, {"calls.json": as_json(counted)}) if output else ())
+        _progress(difference)
 
 
 @app.command()
 @with_group("files", ReportFiles)
-@with_group("options", BatchingOptions)
-def batching(files: ReportFiles, options: BatchingOptions) -> None:
-    """Measure batching: no batches, fixed sizes and the adaptive setting, in turns in one run through a broker."""
-    files.keep(measure_batching(options, plain_console(stderr=True).print))
-
-
-@app.command()
-@with_group("files", ReportFiles)
-@with_group("options", CppOptions)
-def cpp(files: ReportFiles, options: CppOptions) -> None:
-    """Measure the C++ client beside Python's, Triton's own in C++ and Python, and bare sockets through the broker."""
-    files.keep(measure_cpp(options, plain_console(stderr=True).print))
-
-
-@app.command()
-def relay(
-    count: Annotated[int, typer.Option(help="Number of results.", min=1)] = 100,
-    size: Annotated[int, typer.Option(help="Size of each, in bytes.", min=1)] = 2_000_000,
+@with_group("turns", TurnOptions, rounds=5, callers="1,4,8,16")
+def batching(
+    files: ReportFiles,
+    turns: TurnOptions,
+    workload: Workloads = ["classifier"],  # noqa: B006 - nobody changes it
+    delay_us: Annotated[int, typer.Option(help="Queue delay of fixed sizes, in microseconds.")] = 2000,
 ) -> None:
-    """Measure how many large results pass the dashboard's relay, one after another."""
-    typer.echo(measure_relay(count, size))
+    """Measure batching: no batches, fixed sizes and the adaptive setting, in turns in one run through a broker."""
+    title = f"Batching, fixed sizes wait for {delay_us} us at most"
+    options = turns.chosen()
+    with built_workloads(workload) as workloads:
+        files.keep(compare(workloads, batching_settings(delay_us), options, _progress, title))
 
 
 @app.command()
 @with_group("files", ReportFiles)
-@with_group("options", ScaleOptions)
+@with_group("turns", TurnOptions, rounds=5)
+def cpp(
+    files: ReportFiles,
+    turns: TurnOptions,
+    programs: Annotated[Path, typer.Option(help="Folder of the programs that benchmarks/cpp builds with CMake.")],
+    workload: Workloads = ["small", "frame"],  # noqa: B006 - nobody changes it
+) -> None:
+    """Measure the C++ client beside Python's, Triton's own in C++ and Python, and bare sockets through the broker."""
+    options = turns.chosen()
+    with built_workloads(workload) as workloads:
+        files.keep(compare(workloads, cpp_contestants(programs), options, _progress, "The C++ client"))
+
+
+@app.command()
+@with_group("files", ReportFiles)
+@with_group("turns", TurnOptions, vehicles="10,100,300,1000", callers="1024", rate=1.0, rounds=1, seconds=10.0)
 def scale(
     files: ReportFiles,
-    options: ScaleOptions,
+    turns: TurnOptions,
+    size: Annotated[int, typer.Option(help="Bytes of a request.", min=8)] = 1000,
+    nats: Annotated[int, typer.Option(help="So many nats-servers in place of a Mosquitto.", min=0)] = 0,
     states: Annotated[int, typer.Option(help="Also measure so many retained states.", min=0)] = 0,
 ) -> None:
-    """Measure how many vehicles one broker carries: delays, and processor time and memory of the broker."""
-    files.keep(measure_scale(options, plain_console(stderr=True).print))
+    """Measure how many vehicles one broker carries: delays, and processor time and memory of the broker.
+
+    With 1,024 requests of a vehicle at a time none waits for another one within its timeout.
+    """
+    options = turns.chosen()
+    with scale_workload(size) as workload:
+        files.keep(compare([workload], [one_broker(nats)], options, _progress, f"Requests of {size:,} bytes"))
     if states:
         typer.echo(measure_states(states))
 
@@ -108,7 +116,9 @@ def autoscale(
     real: Annotated[
         bool, typer.Option("--real", help="Play three patterns to `mqinfer worker --autoscale` instead, in 12 minutes.")
     ] = False,
-    output: Output = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for the figures as JSON and the tables as Markdown.")
+    ] = None,
 ) -> None:
     """Let rules for the number of workers follow fleets in a simulation: late frames, worker hours, oscillation."""
     console = table_console()
@@ -120,7 +130,8 @@ def autoscale(
     for grid in grids:
         print_grid(grid, console)
     texts = {"autoscale.json": as_json(found), "autoscale.md": "\n".join(map(as_markdown, grids))}
-    _print_paths(write_files(output, texts) if output else ())
+    for path in write_files(output, texts) if output else ():
+        typer.echo(f"wrote {path}")
 
 
 @app.command()
@@ -148,19 +159,3 @@ def main() -> None:
     except MqinferError as error:
         print_error(error)
         sys.exit(exit_code(error))
-
-
-@contextmanager
-def _models(repository: Path | None) -> Iterator[Path]:
-    """Yield a repository with the models of the workloads `small` and `frame`."""
-    if repository is not None:
-        yield repository
-        return
-    with TemporaryDirectory(prefix="mqinfer-bench-") as folder:
-        build(Path(folder), [WORKLOADS["small"], WORKLOADS["frame"]])
-        yield Path(folder)
-
-
-def _print_paths(paths: Sequence[Path]) -> None:
-    for each in paths:
-        typer.echo(f"wrote {each}")

@@ -10,19 +10,14 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
 
 import numpy as np
-import typer
 
-from mqinfer.bench.comparing import CompareOptions, Comparison, report_comparison
-from mqinfer.bench.contestants.driving import Load
 from mqinfer.bench.contestants.site import Contestant, Pids, Site
 from mqinfer.bench.contestants.ways import Target
 from mqinfer.bench.workloads import Workload
@@ -32,84 +27,51 @@ from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.nats.server import NatsServers
-from mqinfer.cli.options import numbers
 from mqinfer.lab.profiling.memory import resident_bytes
-from mqinfer.lab.report_files import Report
 from mqinfer.lab.zoo.onnx_graph import OnnxGraph
-from mqinfer.protocol.errors import ConfigError, ModelFailed
+from mqinfer.protocol.errors import ModelFailed
 
-_MODEL = "first_bytes"
-_WAITING = 1024
-"""Requests of a vehicle at a time, more than there are within their timeout: none waits for another one."""
 _PATIENCE_S = 120.0
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleOptions:
-    """What is tried; each field is an option of `python -m benchmarks scale`."""
-
-    vehicles: Annotated[str, typer.Option(help="Numbers of vehicles, separated by commas.")] = "10,100,300,1000"
-    rate: Annotated[float, typer.Option(help="Requests a second of each vehicle.", min=0.01)] = 1.0
-    size: Annotated[int, typer.Option(help="Bytes of a request.", min=8)] = 1000
-    seconds: Annotated[float, typer.Option(help="Length of each step, in seconds.", min=1)] = 10.0
-    broker: Annotated[str | None, typer.Option(help="A broker that runs; a Mosquitto of its own by default.")] = None
-    pid: Annotated[int | None, typer.Option(help="Process of that broker.")] = None
-    nats: Annotated[int, typer.Option(help="So many nats-servers in place of a Mosquitto.", min=0)] = 0
-
-
-def measure_scale(options: ScaleOptions, progress: Callable[[str], None] = lambda _: None) -> Report:
-    """Measure each number of vehicles, one after the other.
-
-    Raises:
-        ConfigError: A broker of another kind is named without its process, or a number of vehicles is wrong.
-    """
-    vehicles = numbers("--vehicles", [options.vehicles], int)
-    if options.broker is not None and options.pid is None:
-        raise ConfigError("--broker: its processor time can't be measured without --pid, that of its process")
-
-    @cache  # the same broker and worker for each number of vehicles
-    def enter(site: Site) -> tuple[Target, Pids]:
-        url, pids = site.use(_broker(options))
-        workers = site.serve(site.workload, BrokerAddress.parse(url), capacity=4096)
-        return Target("mqtt", url=url, announce="scale"), {"broker": pids, "worker": workers}
-
-    load = Load(seconds=options.seconds, rate=options.rate)
-    how = CompareOptions(vehicles, load=load, callers=(_WAITING,), rounds=1)
-    kind = options.broker or (f"{options.nats} nats-servers" if options.nats else "Mosquitto")
-    with TemporaryDirectory(prefix="mqinfer-scale-") as folder:
-        workload = _workload(Path(folder), options.size)
-        comparison = Comparison([workload], [Contestant(kind, enter)], how, progress)
-        comparison.run()
-    return report_comparison(comparison, how, f"Requests of {options.size:,} bytes")
-
-
 @contextmanager
-def _broker(options: ScaleOptions) -> Iterator[tuple[str, Sequence[int]]]:
-    if options.broker is not None and options.pid is not None:
-        yield options.broker, (options.pid,)
-    elif options.nats:
-        with NatsServers(nodes=options.nats) as servers:
-            yield servers.url, servers.pids
-    else:
-        with MosquittoServer(configuration=_for_many) as server:
-            yield server.url, (server.pid,)
-
-
-def _for_many(port: int) -> str:
-    """Return Mosquitto's configuration, with more connections than most sites have."""
-    return render(port).replace("\nmax_connections 1000\n", "\nmax_connections 100000\n")
-
-
-def _workload(repository: Path, size: int) -> Workload:
-    """Write a model that takes any number of bytes and returns the first eight."""
+def scale_workload(size: int) -> Iterator[Workload]:
+    """Yield a model that takes any number of bytes and returns the first eight, and a request of a size for it."""
     graph = OnnxGraph("uint8", ("n", "size"))
     graph.node("Slice", "input", graph.integers(0), graph.integers(8), graph.integers(1), output="first")
     graph.add_output("first", "uint8", ("n", 8))
-    path = repository / _MODEL / "1" / "model.onnx"
-    path.parent.mkdir(parents=True)
-    graph.write(path)
-    content = np.zeros((1, size), np.uint8)
-    return Workload("scale", _MODEL, path, "input", content, "first", content[:, :8])
+    with TemporaryDirectory(prefix="mqinfer-scale-") as folder:
+        path = Path(folder) / "first_bytes" / "1" / "model.onnx"
+        path.parent.mkdir(parents=True)
+        graph.write(path)
+        content = np.zeros((1, size), np.uint8)
+        yield Workload("scale", "first_bytes", path, "input", content, "first", content[:, :8])
+
+
+def one_broker(nats: int) -> Contestant:
+    """Return a Mosquitto, or a cluster of so many nats-servers, the same one for each number of vehicles."""
+
+    @cache
+    def enter(site: Site) -> tuple[Target, Pids]:
+        url, pids = site.use(_nats(nats) if nats else _mosquitto())
+        workers = site.serve(site.workload, BrokerAddress.parse(url), capacity=4096)
+        return Target("mqtt", url=url, announce="scale"), {"broker": pids, "worker": workers}
+
+    return Contestant(f"{nats} nats-servers" if nats else "Mosquitto", enter)
+
+
+@contextmanager
+def _nats(nodes: int) -> Iterator[tuple[str, Sequence[int]]]:
+    with NatsServers(nodes=nodes) as servers:
+        yield servers.url, servers.pids
+
+
+@contextmanager
+def _mosquitto() -> Iterator[tuple[str, Sequence[int]]]:
+    """Run one that takes more connections than most sites have."""
+    many = "\nmax_connections 100000\n"
+    with MosquittoServer(configuration=lambda port: render(port).replace("\nmax_connections 1000\n", many)) as server:
+        yield server.url, (server.pid,)
 
 
 def measure_states(count: int) -> str:

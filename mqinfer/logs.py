@@ -265,6 +265,11 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
+def encodable(text: str) -> str:
+    """Return a text without what UTF-8 has no bytes for, such as in names of files."""
+    return text.encode(errors="replace").decode()
+
+
 def reason(error: BaseException) -> str:
     """Return on one line what an error says, in words also where it makes no sentence of them, or its name."""
     is_raw = str(error) == str(error.args)

@@ -16,7 +16,7 @@ export const HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>".r
 
 export function openFakeSite(options: FakeOptions): Site {
   const isPaused = signal(false);
-  const selection = signal<Selection>({ stream: "", model: "", className: "" });
+  const selection = signal<Selection>({ stream: "", model: "", className: "", hasIds: false });
   const connection = signal<Connection>(firstConnection(options));
   const tiles = Array.from({ length: options.tiles }, (_, number) => new FakeTile(number, options.isHostile));
   const rows = new FakeRows(options);

@@ -76,6 +76,19 @@ test("boxes come best first, in pixels, with their classes; padding and what is 
   assert.deepEqual([mask?.isPartial, [...(mask?.data ?? [])]], [true, [0, 0, 0, 1, 1, 1]]);
 });
 
+test("an object that the model follows has its id; a number below 0 is none", () => {
+  const outputs = [
+    encoded("boxes", new Float32Array(8).fill(1), [2, 4]),
+    encoded("scores", new Float32Array([0.75, 0.5]), [2]),
+  ];
+  const ids = (...numbers: number[]) => {
+    const own = encoded("ids", new Int32Array(numbers), [1, numbers.length]);
+    return read([...outputs, own]).boxes.map(({ id }) => id);
+  };
+  assert.deepEqual(ids(7, -1), [7, undefined]);
+  assert.deepEqual(ids(7, 8, 9), [undefined, undefined]);
+});
+
 test("an object has its key points in the model's order; those that are nowhere have no score", () => {
   const outputs = [
     encoded("boxes", new Float32Array(8).fill(1), [2, 4]),

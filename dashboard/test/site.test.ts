@@ -256,5 +256,5 @@ test("only the selection's fields that are given change", async () => {
   const { site } = await opened();
   site.select({ model: "seg" });
   site.select({ className: "road" });
-  assert.deepEqual(site.selection.peek(), { stream: "", model: "seg", className: "road" });
+  assert.deepEqual(site.selection.peek(), { stream: "", model: "seg", className: "road", hasIds: false });
 });

@@ -60,11 +60,19 @@ test("a link's fragment names a view, and anything else the first one", () => {
   );
 });
 
-test("an address keeps filter, stream, model, class and the enlarged tile, whatever their names are", () => {
-  const stream = { stream: 'car-1//front&x=1?#"<b>', model: "seg", className: "lane mark + 100%" };
+test("an address keeps filter, stream, model, class, ids and the enlarged tile, whatever their names are", () => {
+  const stream = { stream: 'car-1//front&x=1?#"<b>', model: "seg", className: "lane mark + 100%", hasIds: true };
   const shown = { view: "live", filter: "ä b", enlarged: "car-1/seg//front", ...stream } as const;
   assert.deepEqual(readAddress(writeAddress(shown)), shown);
-  const nothing = { view: "streams", filter: "", enlarged: "", stream: "", model: "", className: "" } as const;
+  const nothing = {
+    view: "streams",
+    filter: "",
+    enlarged: "",
+    stream: "",
+    model: "",
+    className: "",
+    hasIds: false,
+  } as const;
   assert.equal(writeAddress(nothing), "#streams");
   assert.equal(writeAddress({ ...nothing, stream: "car-1//front" }), "#streams?stream=car-1//front");
   assert.deepEqual(readAddress("#streams?view=log&__proto__=x&filter=%E0%A4%A"), { ...nothing, filter: "\ufffd%A" });

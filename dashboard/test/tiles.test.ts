@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { decodeTensor, type EncodedTensor, encodeTensor } from "mqinfer-client";
 import { Drops, MOST_TILES, MOST_TILES_EACH } from "../src/site/bounds.js";
 import type { LiveTile } from "../src/site/live/tile.js";
 import { Tiles } from "../src/site/live/tiles.js";
@@ -18,9 +19,9 @@ const NAME = { client: "car-1", source: "front", model: "seg" };
 const NO_TROUBLES = new Map<string, string>();
 const NO_MODELS = { classesOf: () => [], pictureSize: () => null };
 
-function opened(platform: FakePlatform = fakePlatform()) {
+function opened(platform: FakePlatform = fakePlatform(), hasIds = () => false) {
   const drops = new Drops();
-  const tiles = new Tiles(platform, drops, NO_MODELS);
+  const tiles = new Tiles(platform, drops, NO_MODELS, hasIds);
   const tile = tiles.of(NAME) as LiveTile;
   tile.setVisible(true);
   return { platform, clock: platform.clock, drops, tiles, tile };
@@ -357,4 +358,26 @@ test("closing the tiles closes their pictures, also one that is being decoded", 
   tiles.close();
   await settle();
   assert.equal(FakeBitmap.open, before);
+});
+
+test("objects are followed where that is asked for, unless the model gives ids itself", async () => {
+  let hasIds = false;
+  const platform = fakePlatform({ decodeTensor });
+  const { clock, tile } = opened(platform, () => hasIds);
+  const ids = async (sequence: number, ...own: EncodedTensor[]) => {
+    const outputs = [
+      encodeTensor("boxes", new Float32Array([4 * sequence, 0, 4 * sequence + 20, 20]), { shape: [1, 4] }),
+      encodeTensor("scores", new Float32Array([0.75]), { shape: [1] }),
+      ...own,
+    ];
+    const captureTimeNs = BigInt(sequence) * 100_000_000n;
+    tile.addAnswer(answer(sequence, "", clock.nowMs(), { outputs, captureTimeNs }));
+    await settle();
+    return tile.frame.peek()?.boxes.map(({ id }) => id);
+  };
+  assert.deepEqual(await ids(1), [undefined]);
+  hasIds = true;
+  assert.deepEqual(await ids(2), [1]);
+  assert.deepEqual(await ids(3), [1]);
+  assert.deepEqual(await ids(4, encodeTensor("ids", new Int32Array([7]), { shape: [1] })), [7]);
 });

@@ -5,26 +5,28 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from msgspec import structs
 
 from mqinfer.bench.contestants.clients import Clients
-from mqinfer.bench.contestants.driving import DrivenTurn, Load, rotated
+from mqinfer.bench.contestants.driving import DrivenTurn, Load, rotated, warm_up
 from mqinfer.bench.contestants.site import Contestant, Pids, Site
 from mqinfer.bench.processes import Program
 from mqinfer.bench.processor_time import CpuMeter
 from mqinfer.bench.thin_link import serve_link
-from mqinfer.bench.workloads import Workload
+from mqinfer.bench.workloads import WORKLOADS, Workload, check_workloads, load_workloads
 from mqinfer.lab.machine import describe_machine
 from mqinfer.lab.report_files import Panel, Report
 from mqinfer.lab.reports import Cell, Grid, machine_sentence
+from mqinfer.lab.zoo import build
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
 if TYPE_CHECKING:
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
 
 ROLES = ("client", "broker", "gateway", "worker")
 _PERCENTILES = (50, 95, 99)
-_WARM_UP = 0.2
-"""Time before the first round that is not counted, as a share of a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ class Comparison:
         for callers in options.callers:
             load = structs.replace(options.load, callers=callers)
             for each in entrants:
-                each.clients.drive(_warm_up(load))
+                each.clients.drive(warm_up(load))
             for number in range(options.rounds):
                 for each in rotated(entrants, number):
                     began = time.monotonic()
@@ -269,9 +269,42 @@ def _kept(found: ComparedSeries, entrant: _Entrant | None, reason: str) -> Compa
     return replace(found, rounds=rounds, traffic=entrant.traffic, reason="" if rounds else "interrupted")
 
 
-def _warm_up(load: Load) -> Load:
-    seconds = max(0.05, min(load.seconds, 10.0) * _WARM_UP)
-    return structs.replace(load, seconds=seconds, samples=load.samples // 5)
+@contextmanager
+def built_workloads(names: Sequence[str], repository: Path | None = None) -> Iterator[tuple[Workload, ...]]:
+    """Yield workloads whose models are in a repository; without one they are built, and gone with the block.
+
+    Raises:
+        ConfigError: A name is unknown.
+        ModelNotLoadable: The repository lacks a model.
+    """
+    check_workloads(names)
+    with TemporaryDirectory(prefix="mqinfer-bench-") as folder:
+        if repository is None:
+            build(Path(folder), [WORKLOADS[name] for name in names])
+        yield load_workloads((repository or Path(folder)).absolute(), names)
+
+
+def compare(
+    workloads: Sequence[Workload],
+    contestants: Sequence[Contestant],
+    options: CompareOptions,
+    progress: Callable[[str], None],
+    what: str = "Ways to a model",
+) -> Report:
+    """Measure contestants, and report it; an interrupt ends it, and what was measured before is reported.
+
+    Raises:
+        KeyboardInterrupt: Nothing was measured before.
+        ConfigError: No contestant can serve a workload.
+    """
+    comparison = Comparison(workloads, contestants, options, progress)
+    try:
+        comparison.run()
+    except KeyboardInterrupt:
+        if not comparison.found:
+            raise
+        progress("interrupted; what was measured follows")
+    return report_comparison(comparison, options, what)
 
 
 def report_comparison(comparison: Comparison, options: CompareOptions, what: str = "Ways to a model") -> Report:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
-from mqinfer.client.client import Client
+from mqinfer.bench.contestants.driving import DrivenTurn, Load, drive, warm_up
+from mqinfer.client.aio import AsyncClient
 from mqinfer.client.request import Input
-from mqinfer.client.result import InferResult
-from mqinfer.lab.load import Drive, Overlapping
 from mqinfer.lab.machine import describe_machine
 from mqinfer.lab.profiling.inputs import RandomInputs
 from mqinfer.lab.report_files import Panel, Report
 from mqinfer.lab.reports import Cell, Grid, machine_sentence
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import ConfigError, MqinferError
+from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.types import Timings
+
+if TYPE_CHECKING:
+    import typer
 
 _PERCENTILES = (50, 90, 95, 99)
 _PARTS: Mapping[str, Sequence[str]] = {
@@ -31,34 +33,26 @@ _PARTS: Mapping[str, Sequence[str]] = {
     "output ms": ("postprocess", "encode"),
 }
 """Stages of a request by the heading of their mean; together they are the latency at a number of callers."""
-_WARM_UP = 0.2
-"""Time before each turn that is not counted, as a share of the turn."""
-_MOST_REASONS = 32
+_ANY = 1 << 30
+"""Requests at a time where a rate is due: each starts, whatever becomes of those before."""
 
 
 @dataclass(frozen=True, slots=True)
 class SiteLoad:
-    """How a model is loaded.
+    """How a model is loaded; each field is an option of `bench load`, beside those of its loads."""
 
-    Attributes:
-        callers: Loads of so many requests at a time.
-        rates: Loads of so many requests a second, which follow.
-        seconds: Of each turn.
-        timeout: Of each request, in seconds.
-        version: The model's version or label; the default one where None.
-        encoding: Of arrays, as for `Client.infer`.
-    """
+    seconds: Annotated[float, typer.Option(help="Length of each load, in seconds.", min=0.1)] = 5.0
+    version: Annotated[
+        str | None, typer.Option(help="Model version, or a label such as canary; the default version if omitted.")
+    ] = None
+    encoding: Annotated[str, typer.Option(help="Encoding of arrays, as for mqinfer infer.")] = "raw"
+    output_encoding: Annotated[str | None, typer.Option(help="Encoding of the outputs, such as mask.")] = None
+    timeout: Annotated[float, typer.Option(help="Seconds after which a request fails.", min=0.001, max=1e6)] = 10.0
 
-    callers: tuple[int, ...] = (1, 2, 4, 8)
-    rates: tuple[float, ...] = ()
-    seconds: float = 5.0
-    timeout: float = 10.0
-    version: str | None = None
-    encoding: str = "raw"
-
-    def __post_init__(self) -> None:
-        if min((*self.callers, *self.rates), default=0) <= 0:
-            raise ConfigError("expected at least one load of --callers or --rate, and each above 0")
+    def loads(self, callers: Sequence[int], rates: Sequence[float]) -> list[Load]:
+        """Return the loads of these numbers of requests at a time, and behind them those of requests a second."""
+        at_a_time = [Load(each, self.seconds) for each in callers]
+        return at_a_time + [Load(_ANY, self.seconds, rate=each) for each in rates]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,77 +60,72 @@ class LoadTurn:
     """What one load came to.
 
     Attributes:
-        callers: Requests at a time; None at a rate.
-        rate: Requests a second that were due; None with callers.
-        drive: The requests with a result.
-        failures: The others by the code of their error.
+        load: Callers, or the rate at which requests were due.
+        turn: What came of it.
+        timings: Where the time of each result went.
     """
 
-    callers: int | None
-    rate: float | None
-    drive: Drive
-    failures: Mapping[str, int]
+    load: Load
+    turn: DrivenTurn
+    timings: Sequence[Timings]
+
+    def __str__(self) -> str:
+        load = f"{self.load.rate:g} requests/s" if self.load.rate else f"{self.load.callers} at a time"
+        failed = ", ".join(f"{count} x {code}" for code, count in self.turn.failures.items())
+        return f"{load}: {self.turn.rate:.1f} results/s{', failed: ' if failed else ''}{failed}"
 
     def row(self, reasons: Sequence[str] = ()) -> dict[str, Cell]:
         """Return the figures by heading, None where there is none, and the failures for each of these reasons."""
-        took, count = self.drive.latencies_ns, len(self.drive.latencies_ns)
+        times, failures, count = self.turn.times, self.turn.failures, len(self.timings)
 
         def mean(parts: Sequence[str]) -> float | None:
-            whole = sum(getattr(each, part) for each in self.drive.timings for part in parts)
+            whole = sum(getattr(each, part) for each in self.timings for part in parts)
             return whole / count / 1e6 if count else None
 
         return {
-            "callers": self.callers,
-            "requests/s due": self.rate,
-            "results/s": self.drive.rate,
-            "failed": sum(self.failures.values()),
-            **{f"p{each} ms": float(np.percentile(took, each)) / 1e6 if count else None for each in _PERCENTILES},
+            "callers": None if self.load.rate else self.load.callers,
+            "requests/s due": self.load.rate or None,
+            "results/s": self.turn.rate,
+            "failed": sum(failures.values()),
+            **{f"p{each} ms": 1e3 * float(np.percentile(times, each)) if times else None for each in _PERCENTILES},
             **{heading: mean(parts) for heading, parts in _PARTS.items()},
-            **{f"failed: {code}": self.failures.get(code, 0) for code in reasons},
+            **{f"failed: {code}": failures.get(code, 0) for code in reasons},
         }
 
 
-def measure_load(
-    client: Client, card: ModelCard, inputs: Mapping[str, Input], options: SiteLoad, report: Callable[[str], None]
-) -> list[LoadTurn]:
+async def measure_load(
+    client: AsyncClient, card: ModelCard, inputs: Mapping[str, Input], options: SiteLoad, loads: Sequence[Load]
+) -> AsyncIterator[LoadTurn]:
     """Send the same request again and again at each load, one load after the other.
 
     Args:
-        client: Its window must have room for the largest number of callers.
+        client: Connected; its window must have room for the largest number of callers.
         card: Of the model.
         inputs: Of each request.
         options: How.
-        report: Called with a line about each load.
+        loads: Each lasts for a turn.
 
     Raises:
         MqinferError: The first request fails; failures of later ones are counted.
     """
-    model, timeout = card.name, options.timeout
-    client.infer(model, inputs, timeout=timeout, version=options.version, encoding=options.encoding)
+    timings = list[Timings]()
 
-    def send() -> Future[InferResult]:
-        return client.submit(model, inputs, timeout=timeout, version=options.version, encoding=options.encoding)
+    async def ask(_: int) -> None:
+        result = await client.infer(
+            card.name,
+            inputs,
+            timeout=options.timeout,
+            version=options.version,
+            encoding=options.encoding,
+            output_encoding=options.output_encoding,
+        )
+        timings.append(result.timings)
 
-    turns = []
-    for callers, rate in [*((each, None) for each in options.callers), *((None, each) for each in options.rates)]:
-        _load(send, options.seconds * _WARM_UP, callers, rate)
-        turn = _load(send, options.seconds, callers, rate)
-        turns.append(turn)
-        name = f"{callers} at a time" if callers else f"{rate:g} requests/s"
-        failed = ", ".join(f"{count} x {code}" for code, count in turn.failures.items())
-        report(f"{name}: {turn.drive.rate:.1f} results/s{', failed: ' if failed else ''}{failed}")
-    return turns
-
-
-def _load(send: Callable[[], Future[InferResult]], seconds: float, callers: int | None, rate: float | None) -> LoadTurn:
-    failures: Counter[str] = Counter()
-
-    def count(error: MqinferError) -> None:  # codes come from outside
-        failures[error.code if error.code in failures or len(failures) < _MOST_REASONS else "other"] += 1
-
-    overlapping = Overlapping(send, seconds, count)
-    drive = overlapping.callers(callers) if callers else overlapping.rate(rate or 0.0)
-    return LoadTurn(callers, rate, drive, failures)
+    await ask(0)
+    for load in loads:
+        await drive([ask], warm_up(load))
+        timings.clear()
+        yield LoadTurn(load, await drive([ask], load), tuple(timings))
 
 
 def random_inputs(card: ModelCard) -> dict[str, Array]:
@@ -162,7 +151,7 @@ def report_load(turns: Sequence[LoadTurn], title: str, options: SiteLoad) -> Rep
         title: What was measured.
         options: How.
     """
-    reasons = sorted({code for turn in turns for code in turn.failures})
+    reasons = sorted({code for turn in turns for code in turn.turn.failures})
     rows = [turn.row(reasons) for turn in turns]
     loads = [heading for heading in ("callers", "requests/s due") if any(row[heading] for row in rows)]
     headings = [*loads, *list(rows[0])[2:]]

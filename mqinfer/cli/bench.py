@@ -1,23 +1,24 @@
-"""`mqinfer bench`: measures a model on a site; ways to one, encodings, segmentation, the documents' figures here."""
+"""`mqinfer bench`: measures a model on a site; ways to one, encodings, the documents' figures here."""
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
-from mqinfer.bench.comparing import CompareOptions, Comparison, LinkOptions, report_comparison
+from mqinfer.bench import comparing
+from mqinfer.bench.comparing import CompareOptions, LinkOptions, built_workloads
 from mqinfer.bench.contestants.driving import Load
 from mqinfer.bench.contestants.site import CONTESTANTS, chosen
 from mqinfer.bench.encodings.measure import EncodingsOptions, measure_encodings, report_encodings
-from mqinfer.bench.segmentation import measure_segmentation, report_segmentation
-from mqinfer.bench.site_load import SiteLoad, measure_load, random_inputs, report_load
-from mqinfer.bench.workloads import WORKLOADS, Workload, check_workloads, load_workloads, record_workload
+from mqinfer.bench.site_load import LoadTurn, SiteLoad, measure_load, random_inputs, report_load
+from mqinfer.bench.workloads import WORKLOADS, Workload, record_workload
 from mqinfer.cli.bench_seeds import seeds
 from mqinfer.cli.infer import named_inputs, read_input
 from mqinfer.cli.options import (
@@ -29,13 +30,12 @@ from mqinfer.cli.options import (
     with_connection,
     with_group,
 )
-from mqinfer.client import Client, ClientOptions
+from mqinfer.client import AsyncClient, ClientOptions
 from mqinfer.lab.report_files import Report, check_files, write_report
 from mqinfer.lab.reports import as_json, print_grid
-from mqinfer.lab.zoo import build
 from mqinfer.protocol.errors import ConfigError
 
-_LOAD = SiteLoad()
+_CALLERS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,11 @@ app.command()(seeds)
 
 @app.command()
 @with_connection
+@with_group("options", SiteLoad)
 @_with_files
 def load(
     connection: ConnectionOptions,
+    options: SiteLoad,
     files: ReportFiles,
     model: Annotated[str, typer.Argument(help="Model name.")],
     callers: Annotated[
@@ -90,35 +92,36 @@ def load(
             help="Requests that start each second, whether earlier ones have ended or not; separated by commas."
         ),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Length of each load, in seconds.", min=0.1)] = _LOAD.seconds,
     input_: Annotated[
         list[str] | None,
         typer.Option("--input", help="What each request carries, as for mqinfer infer; random numbers by default."),
     ] = None,
-    version: Annotated[
-        str | None, typer.Option(help="Model version, or a label such as canary; the default version if omitted.")
-    ] = None,
-    encoding: Annotated[str, typer.Option(help="Encoding of arrays, as for mqinfer infer.")] = _LOAD.encoding,
-    timeout: Annotated[
-        float, typer.Option(help="Seconds after which a request fails.", min=0.001, max=1e6)
-    ] = _LOAD.timeout,
 ) -> None:
     """Measure a model as its site serves it: throughput, latency, failures, and where the time goes, by load.
 
     Each load lasts for --seconds after a short one that is not counted. The request is always the same.
     """
-    loads = numbers("--callers", callers or (() if rate else _LOAD.callers), int)
-    options = SiteLoad(loads, numbers("--rate", rate or (), float), seconds, timeout, version, encoding)
+    at_a_time = numbers("--callers", callers or (() if rate else _CALLERS), int)
+    loads = options.loads(at_a_time, numbers("--rate", rate or (), float))
     given = [read_input(text) for text in input_ or ()]
-    most, usual = max(loads, default=1), ClientOptions()
+    most, usual = max(at_a_time, default=1), ClientOptions()
     room = replace(usual, window=max(usual.window, most), max_pending=max(usual.max_pending, most))
-    address = connection.address()
-    with Client(address, name=connection.name, root=connection.root, options=room) as client:
-        card = client.card(model)
-        inputs = named_inputs(given, card) if given else random_inputs(card)
-        turns = measure_load(client, card, inputs, options, _progress)
-    what = ", ".join(input_ or ["random numbers"])
-    files.keep(report_load(turns, f"{model} {version or card.version} at {address}, {what}, {encoding}", options))
+    address, turns = connection.address(), list[LoadTurn]()
+
+    async def measure() -> str:
+        """Take the turns; return the version that is served."""
+        client = AsyncClient(address, name=connection.name, root=connection.root, options=room, in_loop=True)
+        async with client:
+            card = await client.card(model)
+            inputs = named_inputs(given, card) if given else random_inputs(card)
+            async for turn in measure_load(client, card, inputs, options, loads):
+                _progress(str(turn))
+                turns.append(turn)
+        return card.version
+
+    served, what = asyncio.run(measure()), ", ".join(input_ or ["random numbers"])
+    title = f"{model} {options.version or served} at {address}, {what}, {options.encoding}"
+    files.keep(report_load(turns, title, options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,31 +142,49 @@ class WhatIsSent:
     frames: Annotated[int, typer.Option(help="How many of the recording's frames.", min=1)] = 20
 
 
+@dataclass(frozen=True, slots=True)
+class TurnOptions:
+    """How contestants take turns; each field is an option of `compare` and of what developers compare."""
+
+    vehicles: Annotated[str, typer.Option(help="Numbers of clients, separated by commas.")] = "1"
+    workers: Annotated[str, typer.Option(help="Numbers of mqinfer's workers, separated by commas.")] = "1"
+    callers: Annotated[str, typer.Option(help="Numbers of requests at a time of each client, separated by commas.")] = (
+        "1,8"
+    )
+    rate: Annotated[
+        float, typer.Option(help="Frames a second of each client, of which a newer one replaces one that waits.", min=0)
+    ] = 0.0
+    rounds: Annotated[int, typer.Option(help="Turns of each contestant, interleaved.", min=1)] = 3
+    seconds: Annotated[float, typer.Option(help="Length of each turn, in seconds.", min=0.05)] = 1.5
+    samples: Annotated[int, typer.Option(help="Requests of each turn, in place of its length.", min=0)] = 0
+    link: LinkOptions = field(default_factory=LinkOptions)
+    triton: Annotated[
+        Path | None, typer.Option(help="Environment with nvidia-pytriton; .venv-peers/triton by default.")
+    ] = None
+
+    def chosen(self) -> CompareOptions:
+        """Return how contestants are compared.
+
+        Raises:
+            ConfigError: A list of numbers holds something else.
+        """
+        counts = {"--vehicles": self.vehicles, "--workers": self.workers, "--callers": self.callers}
+        vehicles, workers, callers = (numbers(option, [text], int) for option, text in counts.items())
+        load_ = Load(1, math.inf if self.samples else self.seconds, self.samples, self.rate)
+        return CompareOptions(vehicles, workers, load_, callers, self.rounds, self.link, self.triton)
+
+
 @app.command()
-@with_group("link", LinkOptions)
+@with_group("turns", TurnOptions)
 @with_group("sent", WhatIsSent)
 @_with_files
 def compare(
     files: ReportFiles,
     sent: WhatIsSent,
-    link: LinkOptions,
+    turns: TurnOptions,
     contestant: Annotated[
         list[str] | None,
         typer.Argument(help=f"Ways to the model: {', '.join(CONTESTANTS)}; all by default. The first is the base."),
-    ] = None,
-    vehicles: Annotated[str, typer.Option(help="Numbers of clients, separated by commas.")] = "1",
-    workers: Annotated[str, typer.Option(help="Numbers of mqinfer's workers, separated by commas.")] = "1",
-    callers: Annotated[
-        str, typer.Option(help="Numbers of requests at a time of each client, separated by commas.")
-    ] = "1,8",
-    rate: Annotated[
-        float, typer.Option(help="Frames a second of each client, of which a newer one replaces one that waits.", min=0)
-    ] = 0.0,
-    rounds: Annotated[int, typer.Option(help="Turns of each contestant, interleaved.", min=1)] = 3,
-    seconds: Annotated[float, typer.Option(help="Length of each turn, in seconds.", min=0.05)] = 1.5,
-    samples: Annotated[int, typer.Option(help="Requests of each turn, in place of its length.", min=0)] = 0,
-    triton: Annotated[
-        Path | None, typer.Option(help="Environment with nvidia-pytriton; .venv-peers/triton by default.")
     ] = None,
 ) -> None:
     """Compare ways to a model in one run: throughput, latency, bytes, processor time and memory of each part.
@@ -171,34 +192,21 @@ def compare(
     The contestants take turns. One that can't be had is a row with the reason. Ctrl-C ends it, and what was measured
     is kept.
     """
-    counts = {"--vehicles": vehicles, "--workers": workers, "--callers": callers}
-    tried = [numbers(option, [text], int) for option, text in counts.items()]
-    load_ = Load(1, math.inf if samples else seconds, samples, rate)
-    options = CompareOptions(tried[0], tried[1], load_, tried[2], rounds, link, triton)
-    ways = chosen(contestant or ())
-    with TemporaryDirectory(prefix="mqinfer-bench-") as folder:
-        comparison = Comparison(_workloads(sent, Path(folder)), ways, options, _progress)
-        try:
-            comparison.run()
-        except KeyboardInterrupt:
-            if not comparison.found:
-                raise
-            _progress("interrupted; what was measured follows")
-    files.keep(report_comparison(comparison, options))
+    options, ways = turns.chosen(), chosen(contestant or ())
+    with _workloads(sent) as workloads:
+        files.keep(comparing.compare(workloads, ways, options, _progress))
 
 
-def _workloads(sent: WhatIsSent, folder: Path) -> Sequence[Workload]:
+@contextmanager
+def _workloads(sent: WhatIsSent) -> Iterator[Sequence[Workload]]:
     if (sent.recording is None) is not (sent.model is None):
         raise ConfigError("--recording and --model belong together: the frames, and what gets them; state both")
     if sent.recording and sent.model:
         repository = (sent.repository or Path("models")).absolute()
-        return [record_workload(sent.recording, sent.model, repository, sent.frames)]
-    names = sent.workload or tuple(WORKLOADS)
-    check_workloads(names)
-    repository = sent.repository or folder
-    if sent.repository is None:
-        build(folder, [WORKLOADS[name] for name in names])
-    return load_workloads(repository.absolute(), names)
+        yield [record_workload(sent.recording, sent.model, repository, sent.frames)]
+        return
+    with built_workloads(sent.workload or tuple(WORKLOADS), sent.repository) as workloads:
+        yield workloads
 
 
 @app.command()
@@ -207,17 +215,3 @@ def _workloads(sent: WhatIsSent, folder: Path) -> Sequence[Workload]:
 def codecs(files: ReportFiles, asked: EncodingsOptions) -> None:
     """Measure the encodings of frames: bytes, time, PSNR, the model's answers, and what a thin link lets through."""
     files.keep(report_encodings(measure_encodings(asked, _progress)))
-
-
-@app.command()
-@_with_files
-def segmentation(
-    files: ReportFiles,
-    repository: Annotated[Path, typer.Option(help="Folder of the model repository.")],
-    model: Annotated[str, typer.Option(help="Segmentation model; its version_policy must serve the versions.")],
-    before: Annotated[int, typer.Option(help="Version to compare the others with.")],
-    after: Annotated[list[int], typer.Option(help="Version to compare; may be repeated.")],
-    rounds: Annotated[int, typer.Option(help="Pictures for each version.", min=1)] = 5,
-) -> None:
-    """Compare where a worker's time goes for versions of a segmentation model: logits, fused argmax."""
-    files.keep(report_segmentation(measure_segmentation(repository, model, [before, *after], rounds, _progress)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -82,14 +81,10 @@ def read_arrays(path: Path, count: int) -> tuple[Sample, ...]:
     lengths = {len(array) if array.ndim else 0 for array in arrays.values()}
     if len(lengths) != 1 or 0 in lengths:
         raise ConfigError(f"--samples {path}: arrays of {sorted(lengths)} samples; expected the same number in each")
-    truth = arrays.pop(_TRUTH, None)
+    (total,), truth = lengths, arrays.pop(_TRUTH, None)
     return tuple(
         Sample(
             inputs={name: array[n : n + 1] for name, array in arrays.items()}, truth=None if truth is None else truth[n]
         )
-        for n in _spread(lengths.pop(), count)
+        for n in range(0, total, max(total // count, 1))[:count]
     )
-
-
-def _spread(total: int, count: int) -> Sequence[int]:
-    return range(0, total, max(total // count, 1))[:count]

@@ -113,12 +113,7 @@ FirstConfigFile = Annotated[
 
 
 class _Settings:
-    """A file of options, checked against all subcommands.
-
-    Args:
-        path: The file.
-        root: The command as a whole.
-    """
+    """A file of options, checked against all subcommands."""
 
     def __init__(self, path: Path, root: _Command) -> None:
         self._path = path

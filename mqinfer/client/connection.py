@@ -8,7 +8,6 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 from mqinfer.broker.address import BrokerAddress, TlsOptions, Variable
@@ -190,15 +189,9 @@ class LiveRegistry(Notifier):
     Args:
         requester: Open.
         announcer: Of the requester; None where it has none.
-        clock: In seconds.
     """
 
-    def __init__(
-        self,
-        requester: Requester,
-        announcer: ClientAnnouncer | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, requester: Requester, announcer: ClientAnnouncer | None = None) -> None:
         super().__init__()
         self.known = requester.registry
         """What has come; readable from any thread."""
@@ -208,7 +201,6 @@ class LiveRegistry(Notifier):
         self._requester = requester
         self._maker = Maker("a client's collection of model cards")
         self._link, self._topics = requester.link, requester.topics
-        self._clock = clock
         self._bad_cards, self._bad_states = Ignored("a model card"), Ignored("a server's state")
         self._starting = threading.Lock()
         self._is_started = self._is_following = False
@@ -222,7 +214,7 @@ class LiveRegistry(Notifier):
         if not self._link.connected:
             return False
         # Where access rules let no marker through, or a full queue dropped it, a pause stands in for it.
-        return self.known.is_complete or (self._is_acked and self._clock() - self._received_at > _QUIET_S)
+        return self.known.is_complete or (self._is_acked and time.monotonic() - self._received_at > _QUIET_S)
 
     def get(self, model: str, timeout: float | None = None) -> ModelCard:
         """Wait for a model's card.
@@ -321,7 +313,7 @@ class LiveRegistry(Notifier):
             _log.debug("not marked: %s; it is with the next connection", error)
 
     def _on_ack(self, _code: int) -> None:
-        self._is_acked, self._received_at = True, self._clock()
+        self._is_acked, self._received_at = True, time.monotonic()
 
     def _on_client(self, message: Message) -> None:
         if not len(message.payload) and message.correlation_data is not None:  # a marker: this client's, or another's
@@ -335,7 +327,7 @@ class LiveRegistry(Notifier):
             self.notify()
 
     def _on_card(self, message: Message) -> None:
-        self._received_at = self._clock()
+        self._received_at = time.monotonic()
         if found := self._bad_cards.read(read_card, self._topics, message):
             self.known.put_card(*found)
             self.notify()  # `on_change` is set with `follow` alone

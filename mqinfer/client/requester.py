@@ -70,6 +70,7 @@ class Requester:
         registry: The workers, as far as their states have come; `LiveRegistry` adds the cards.
         on_control: Receives the replies of servers; None where this client asks them nothing.
         tracer: Makes spans of the requests; None for none.
+        failure: Why nothing will be sent any more, before it was closed; None while all is well.
         withheld: Requests whose workers let them time out, and that are not sent again for now; any thread may copy it.
     """
 
@@ -100,7 +101,7 @@ class Requester:
         self._retained = Ignored("a retained reply")
         self._bad_states = Ignored("a worker's state")
         self._closed = False
-        self._failure: LinkError | None = None
+        self.failure: LinkError | None = None
         self._watchers: list[Callable[[], None]] = []
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="mqinfer-client-decode")
         self._repeat_s = math.inf
@@ -172,7 +173,7 @@ class Requester:
                 f"{self._largest}; encode it smaller, or have the broker take larger packets"
             )
         with self._lock:
-            if self._closed or self._failure or len(self._dispatcher.table.entries) >= self.options.max_pending:
+            if self._closed or self.failure or len(self._dispatcher.table.entries) >= self.options.max_pending:
                 self._wait_for_room(timeout if waits else 0.0)
                 now = self._clock()
             self._dispatcher.submit(entry)
@@ -218,20 +219,15 @@ class Requester:
         return found is not None and self.cancel(found, Superseded(NEWER_FRAME))
 
     @property
-    def failure(self) -> LinkError | None:
-        """Why nothing will be sent any more, before it was closed; None while all is well."""
-        return self._failure
-
-    @property
     def connected(self) -> bool:
         """Whether a request would be sent now."""
-        return self.link.connected and self._failure is None
+        return self.link.connected and self.failure is None
 
     def give_up(self, why: LinkError) -> None:
         """End all requests as `cancelled`, and accept no more: there will be no connection again."""
         self.maker.check()
         with self._lock:
-            self._failure = why
+            self.failure = why
         self._end_all(Cancelled(f"the connection has ended for good: {why}"))
         self._notify()
 
@@ -270,11 +266,11 @@ class Requester:
     def _wait_for_room(self, timeout: float) -> None:
         self._callers += 1
         try:
-            has_room = self._room.wait_for(lambda: self._dispatcher.room > 0 or self._closed or self._failure, timeout)
+            has_room = self._room.wait_for(lambda: self._dispatcher.room > 0 or self._closed or self.failure, timeout)
         finally:
             self._callers -= 1
-        if self._failure:
-            raise self._failure
+        if self.failure:
+            raise self.failure
         if self._closed:
             raise Cancelled("the client is closed; make a new one")
         if not has_room:

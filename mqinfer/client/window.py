@@ -77,12 +77,7 @@ class DelayWindow:
         self._interval = 0.0
 
     def on_reply(self, timings: Timings, now: float) -> None:
-        """Adapt the window to a reply.
-
-        Args:
-            timings: Where the request's time went.
-            now: In seconds.
-        """
+        """Adapt the window to a reply that came at `now`, in seconds."""
         transit = timings.transmission / 1e9
         if self._shortest is None or transit < self._shortest:
             self._shortest = transit

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from mqinfer.dashboard.guard import is_expected_host, is_own_origin, security_headers
 from mqinfer.dashboard.login import LoginForm
-from mqinfer.dashboard.page import PageFile
+from mqinfer.dashboard.page import NOT_KEPT, PageFile
 from mqinfer.dashboard.relay import Relay
 from mqinfer.dashboard.settings import DashboardSettings
 from mqinfer.logs import log_dropped
@@ -23,7 +23,6 @@ _log = logging.getLogger("mqinfer.dashboard")
 _MOST_BODY = 4096
 """Bytes of a request's body: a login is all that has one."""
 _READING = ("GET", "HEAD")
-_NOT_KEPT = {"Cache-Control": "no-store"}
 
 
 def make_app(
@@ -78,10 +77,10 @@ class _Handlers:
         return found.reply(request)
 
     async def config(self, _: web.Request) -> web.Response:
-        return web.json_response(make_configuration(self.settings), headers=_NOT_KEPT)
+        return web.json_response(make_configuration(self.settings), headers=NOT_KEPT)
 
     async def health(self, _: web.Request) -> web.Response:
-        return web.json_response({"status": "ok"}, headers=_NOT_KEPT)
+        return web.json_response({"status": "ok"}, headers=NOT_KEPT)
 
     async def mqtt(self, request: web.Request) -> web.StreamResponse:
         if self.login is None:
@@ -96,23 +95,17 @@ class _Guard:
         self._settings, self._login = settings, login
         self._refused: Counter[str] = Counter()
 
-    @property
-    def check(self) -> Any:
-        """The middleware."""
-
-        @web.middleware
-        async def check(request: web.Request, handler: Any) -> web.StreamResponse:
-            if not is_expected_host(self._settings, request.host):
-                return self._refuse(request, "host", 421, "this server does not go by that name; see --host")
-            is_reading = request.method in _READING and request.path != "/mqtt"
-            if not is_reading and not is_own_origin(self._settings, request.host, request.headers.get("Origin")):
-                return self._refuse(request, "origin", 403, "only this server's own page may do that")
-            if self._login is not None and (refusal := self._login.refusal(request)) is not None:
-                return refusal
-            reply: web.StreamResponse = await handler(request)
-            return reply
-
-        return check
+    @web.middleware
+    async def check(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        if not is_expected_host(self._settings, request.host):
+            return self._refuse(request, "host", 421, "this server does not go by that name; see --host")
+        is_reading = request.method in _READING and request.path != "/mqtt"
+        if not is_reading and not is_own_origin(self._settings, request.host, request.headers.get("Origin")):
+            return self._refuse(request, "origin", 403, "only this server's own page may do that")
+        if self._login is not None and (refusal := self._login.refusal(request)) is not None:
+            return refusal
+        reply: web.StreamResponse = await handler(request)
+        return reply
 
     def _refuse(self, request: web.Request, reason: str, status: int, text: str) -> web.Response:
         self._refused[reason] += 1

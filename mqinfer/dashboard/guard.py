@@ -42,10 +42,6 @@ def is_expected_host(settings: DashboardSettings, host: str) -> bool:
     """Return whether a Host header names this server.
 
     Where it listens on loopback, any other name is one that an attacker has made point here (DNS rebinding).
-
-    Args:
-        settings: With the names, if the operator gave some.
-        host: Value of the header.
     """
     parts = _split(f"//{host}")
     if parts is None:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 
 from aiohttp import web
 
-from mqinfer.dashboard.page import make_file
+from mqinfer.dashboard.page import NOT_KEPT, make_file
 from mqinfer.dashboard.sessions import Attempts, Sessions
 from mqinfer.logs import log_dropped
 
@@ -65,12 +65,8 @@ class LoginForm:
         if request.path in _PUBLIC or self.is_valid(self.token(request)):
             return None
         if request.path in {"/", "/index.html"}:
-            return web.Response(
-                status=HTTPStatus.SEE_OTHER, headers={"Location": "./login", "Cache-Control": "no-store"}
-            )
-        return web.Response(
-            status=HTTPStatus.UNAUTHORIZED, text="log in at ./login first\n", headers={"Cache-Control": "no-store"}
-        )
+            return web.Response(status=HTTPStatus.SEE_OTHER, headers={"Location": "./login", **NOT_KEPT})
+        return web.Response(status=HTTPStatus.UNAUTHORIZED, text="log in at ./login first\n", headers=NOT_KEPT)
 
     async def _show(self, _: web.Request) -> web.Response:
         return self._page("", HTTPStatus.OK)
@@ -95,7 +91,7 @@ class LoginForm:
             self._attempts.failed(peer)
             self._count(peer, "wrong_key")
             return self._page("This key is unknown here.", HTTPStatus.FORBIDDEN)
-        reply = web.Response(status=HTTPStatus.SEE_OTHER, headers={"Location": "./", "Cache-Control": "no-store"})
+        reply = web.Response(status=HTTPStatus.SEE_OTHER, headers={"Location": "./", **NOT_KEPT})
         reply.set_cookie(
             self._cookie, token, path="/", httponly=True, samesite="Strict", secure=self._is_encrypted or None
         )
@@ -103,9 +99,7 @@ class LoginForm:
 
     def _page(self, message: str, status: HTTPStatus) -> web.Response:
         body = self._form.replace(_MESSAGE, message.encode())
-        return web.Response(
-            body=body, status=status, content_type="text/html", charset="utf-8", headers={"Cache-Control": "no-store"}
-        )
+        return web.Response(body=body, status=status, content_type="text/html", charset="utf-8", headers=NOT_KEPT)
 
     def _count(self, peer: str, reason: str) -> None:
         self.refused[reason] += 1

@@ -20,6 +20,8 @@ _INDEX = "index.html"
 _HASHED = "assets/"
 """The build puts files there whose names change with their content."""
 _REVALIDATE, _FOREVER = "no-cache", "private, max-age=31536000, immutable"
+NOT_KEPT = {"Cache-Control": "no-store"}
+"""Headers of replies that are no files."""
 _LEAST_GZIP = 1024
 """Bytes below which compressing gains nothing."""
 _TEXTS = {

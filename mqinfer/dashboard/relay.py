@@ -12,7 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from typing import Any
 
 from aiohttp import WebSocketError, WSCloseCode, WSMsgType, web
 
@@ -40,23 +40,8 @@ class Refused(Exception):
     """A browser sent what it may not; the text is the reason."""
 
 
-class Gate(Protocol):
-    """Looks at what a browser sends before it goes to the broker."""
-
-    def feed(self, data: bytes) -> bytes:
-        """Return what of the bytes so far goes on now.
-
-        Raises:
-            Refused: It is something that may not.
-        """
-
-
-class _OpenGate:
-    """Passes everything: the broker decides."""
-
-    def feed(self, data: bytes) -> bytes:
-        """Return the bytes."""
-        return data
+Gate = Callable[[bytes], bytes]
+"""Takes what a browser sends, and returns what of it goes to the broker now; raises `Refused` for what may not."""
 
 
 class Relay:
@@ -68,13 +53,13 @@ class Relay:
 
     Args:
         settings: Of the dashboard.
-        make_gate: Called for each browser.
+        make_gate: Called for each browser; by default everything passes, and the broker decides.
 
     Raises:
         ConfigError: A certificate can't be read.
     """
 
-    def __init__(self, settings: DashboardSettings, make_gate: Callable[[], Gate] = _OpenGate) -> None:
+    def __init__(self, settings: DashboardSettings, make_gate: Callable[[], Gate] = lambda: lambda data: data) -> None:
         self.places = Places(settings.max_connections, settings.max_connections_per_address)
         self.refused: Counter[str] = Counter()
         self._settings, self._make_gate = settings, make_gate
@@ -90,12 +75,7 @@ class Relay:
         await self._brokers.close()
 
     async def serve(self, request: web.Request, is_valid: Callable[[], bool]) -> web.StreamResponse:
-        """Serve one browser until either end closes.
-
-        Args:
-            request: Its handshake.
-            is_valid: Whether its login still holds.
-        """
+        """Serve the browser of a handshake until either end closes, or its login is not valid any more."""
         peer = request.remote or ""
         if _PROTOCOL not in [each.strip() for each in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]:
             return self._refuse(peer, "no_subprotocol", 400, "expected a WebSocket with the subprotocol mqtt")
@@ -197,7 +177,7 @@ async def _first_packet(browser: web.WebSocketResponse, gate: Gate, patience: fl
                 data = await _receive(browser)
                 if data is None:
                     return b""
-                if first := gate.feed(data):
+                if first := gate(data):
                     return first
     except TimeoutError:
         raise Refused("silent") from None
@@ -221,7 +201,7 @@ async def _receive(browser: web.WebSocketResponse) -> bytes | None:
 
 async def _upward(browser: web.WebSocketResponse, gate: Gate, writer: asyncio.StreamWriter) -> None:
     while (data := await _receive(browser)) is not None:
-        writer.write(gate.feed(data))
+        writer.write(gate(data))
         await writer.drain()
 
 

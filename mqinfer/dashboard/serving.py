@@ -110,7 +110,7 @@ def _make_relay(settings: DashboardSettings) -> Relay:
     if settings.login == "mqtt":
         return Relay(settings)
     address = settings.address
-    return Relay(settings, partial(WallGate, address.username, address.password))
+    return Relay(settings, lambda: WallGate(address.username, address.password).feed)
 
 
 def _make_login(settings: DashboardSettings) -> LoginForm | None:

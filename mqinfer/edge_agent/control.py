@@ -21,7 +21,14 @@ _CLOSE_S = 10.0
 
 
 class EdgeControl:
-    """Answers calls of one operation, on the link's thread; those that take a while have a thread."""
+    """Subscribes to one operation, and answers calls of it on the link's thread; those that take a while have a thread.
+
+    Args:
+        requester: Of the edge, connected.
+        operation: What is answered.
+        answer: Returns the content of the reply to a call with these parameters; raises an MqinferError to refuse.
+        slow: The parameter with which a call takes a while.
+    """
 
     def __init__(
         self,
@@ -30,14 +37,6 @@ class EdgeControl:
         answer: Callable[[Mapping[str, object]], dict[str, object]],
         slow: str = "",
     ) -> None:
-        """Subscribe.
-
-        Args:
-            requester: Of the edge, connected.
-            operation: What is answered.
-            answer: Returns the content of the reply to a call with these parameters; raises an MqinferError to refuse.
-            slow: The parameter with which a call takes a while.
-        """
         self._operation, self._answer, self._slow = operation, answer, slow
         self._name, self._topics, self._link = requester.name, requester.topics, requester.link
         self._ignored = 0

@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from mqinfer.client.requester import Requester
 from mqinfer.edge_agent.model_run import ModelRun
+from mqinfer.edge_agent.reporting.report import Reading
 from mqinfer.edge_agent.reporting.statistics import Snapshot
+from mqinfer.logs import encodable
 from mqinfer.metrics.client import add_client
 from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.states import PendingRequests, StreamState
@@ -20,15 +22,14 @@ _LEAST_S = 1.0
 
 
 class EdgeStreams:
-    """Reads the streams of all models of an edge. Thread-safe."""
+    """Reads the streams of all models of an edge. Thread-safe.
+
+    Args:
+        runs: The runs of its models, once there are any.
+        clock: In seconds.
+    """
 
     def __init__(self, runs: Sequence[ModelRun], clock: Callable[[], float] = time.monotonic) -> None:
-        """Start without a stream.
-
-        Args:
-            runs: The runs of its models, once there are any.
-            clock: In seconds.
-        """
         self._runs = runs
         self._clock = clock
         self._lock = threading.Lock()
@@ -49,16 +50,11 @@ class EdgeStreams:
             return [
                 replace(
                     state,
-                    source=_sendable(counts.source),
+                    source=encodable(counts.source),
                     rate=round(self._rates.get((state.model, counts.source), 0.0), 2),
                 )
                 for counts, state in found
             ]
-
-
-def _sendable(source: str) -> str:
-    """Return a stream's name as a state can hold it: names of files may have bytes that are no text."""
-    return source.encode(errors="replace").decode()
 
 
 def pending_frames(requester: Requester, runs: Sequence[ModelRun]) -> list[PendingRequests]:
@@ -74,13 +70,7 @@ def pending_frames(requester: Requester, runs: Sequence[ModelRun]) -> list[Pendi
 
 
 def add_edge(requester: Requester, runs: Sequence[ModelRun], samples: Samples) -> None:
-    """Add the metrics of an edge.
-
-    Args:
-        requester: Its connection.
-        runs: The runs of its models, once there are any.
-        samples: Receives them.
-    """
+    """Add the metrics of an edge: of its connection, and of the runs of its models, once there are any."""
     add_client(samples, requester)
     for run in list(runs):
         model = run.name
@@ -91,6 +81,8 @@ def add_edge(requester: Requester, runs: Sequence[ModelRun], samples: Samples) -
         samples.gauge("edge_spool_frames", "Frames in the spool.", run.spooled, model=model)
         _add_frames(samples, model, run.statistics.snapshot())
         _add_durations(samples, model, run)
+    for reading in [run.reading for run in runs[:1]]:  # what all models of the edge share
+        _add_reading(samples, reading)
 
 
 def _add_frames(samples: Samples, model: str, found: Snapshot) -> None:
@@ -104,6 +96,19 @@ def _add_frames(samples: Samples, model: str, found: Snapshot) -> None:
         samples.count("edge_sent_bytes", "Size of the messages of finished frames.", stream.bytes_sent, **labels)
     for failure in found.failures:
         samples.count("edge_failures", "Frames that failed.", failure.count, model=model, code=failure.code)
+
+
+def _add_reading(samples: Samples, found: Reading) -> None:
+    for (source, why), count in (found.missed or {}).items():
+        text = "Frames that were left out before any request."
+        samples.count("edge_frames_missed", text, count, stream=source, reason=why)
+    if found.collected is None:
+        return
+    for why, count in found.collected.kept.items():
+        text = "Frames that were kept on this machine, by why they matter: one may for several reasons."
+        samples.count("edge_frames_collected", text, count, reason=why)
+    for drop, count in found.collected.dropped.items():
+        samples.count("edge_collect_dropped", "Frames that matter and were not kept.", count, reason=drop)
 
 
 def _add_durations(samples: Samples, model: str, run: ModelRun) -> None:

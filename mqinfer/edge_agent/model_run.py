@@ -83,19 +83,18 @@ class SessionParts:
 
 
 class ModelRun:
-    """Sends frames to one model. `prepare`, `run` and `report` in this order, then `close`."""
+    """Sends frames to one model. `prepare`, `run` and `report` in this order, then `close`.
+
+    Args:
+        settings: The model and how frames are sent; its folders are this model's own.
+        site: What it shares with the other models.
+        name: Its name among them: the model's, or `model/version`.
+
+    Raises:
+        ConfigError: The spool can't be used.
+    """
 
     def __init__(self, settings: ReplaySettings, site: SessionParts, name: str) -> None:
-        """Open the spool, if there is one.
-
-        Args:
-            settings: The model and how frames are sent; its folders are this model's own.
-            site: What it shares with the other models.
-            name: Its name among them: the model's, or `model/version`.
-
-        Raises:
-            ConfigError: The spool can't be used.
-        """
         self.statistics = ReplayStatistics()
         self.settings, self.name = settings, name
         self._site = site
@@ -340,6 +339,13 @@ class ModelRun:
             return f"there was no connection to {self._site.broker}"
         return f"no worker has published a card for model {self.settings.options.model!r}"
 
+    @property
+    def reading(self) -> Reading:
+        """What became of frames beside their requests, so far; thread-safe."""
+        site = self._site
+        collected = None if site.collector is None else site.collector.counts
+        return replace(site.reading(), points=self._points, collected=collected)
+
     def report(self) -> SessionReport:
         """Close the files, and return what became of the frames."""
         files = self._sinks.close()
@@ -347,7 +353,6 @@ class ModelRun:
         snapshot.check()
         ended, why = self._ending(snapshot)
         card, options, site = self._card, self.settings.options, self._site
-        collected = None if site.collector is None else site.collector.counts
         return SessionReport(
             snapshot,
             options.model,
@@ -361,7 +366,7 @@ class ModelRun:
             broke_off=why,
             is_stopped=self.settings.source.is_endless and site.stop.is_set(),
             clocks={} if self._replay is None else self._replay.clocks.offsets(),
-            reading=replace(site.reading(), points=self._points, collected=collected),
+            reading=self.reading,
             previews=None if options.preview_rate is None else self._previews.total,
             answers=None if self._answers is None else self._answers.counts,
         )

@@ -42,6 +42,28 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def replacing(path: Path, *, prefix: str = "") -> Iterator[Path]:
+    """Yield where to write a file, which gets its own name once the body has ended, so that one of that name is whole.
+
+    Args:
+        path: The file.
+        prefix: Of its name until then.
+
+    Raises:
+        ConfigError: It cannot be written; nothing of it is left.
+    """
+    unfinished = path.with_name(f"{prefix}{path.name}.new")
+    try:
+        with writing(path):
+            yield unfinished
+            unfinished.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            unfinished.unlink()
+        raise
+
+
 def lock(path: Path) -> int:
     """Lock a file or a folder that is there for this process, until the descriptor is closed that it returns.
 
@@ -92,18 +114,10 @@ def write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
     Raises:
         ConfigError: It cannot be written.
     """
-    unfinished = path.with_name(f"{path.name}.new")
-    try:
-        with writing(path):
-            with zipfile.ZipFile(unfinished, "w") as file:
-                for name, array in _members(arrays).items():
-                    with file.open(f"{name}.npy", "w", force_zip64=True) as member:
-                        np.lib.format.write_array(member, array, allow_pickle=False)
-            unfinished.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            unfinished.unlink()
-        raise
+    with replacing(path) as unfinished, zipfile.ZipFile(unfinished, "w") as file:
+        for name, array in _members(arrays).items():
+            with file.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def _members(arrays: Mapping[str, Array]) -> dict[str, Array]:

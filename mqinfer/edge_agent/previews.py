@@ -82,19 +82,18 @@ def check_rate(rate: float | None) -> float | None:
 
 
 class Previews:
-    """The previews of all streams of one model. Thread-safe."""
+    """The previews of all streams of one model. Thread-safe.
+
+    Args:
+        requester: Its link publishes them, under its name.
+        model: Name of the model.
+        rate: Most previews a second of one stream; None for no previews.
+        clock: In seconds.
+    """
 
     def __init__(
         self, requester: Requester, model: str, rate: float | None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Start without a frame.
-
-        Args:
-            requester: Its link publishes them, under its name.
-            model: Name of the model.
-            rate: Most previews a second of one stream; None for no previews.
-            clock: In seconds.
-        """
         self.is_wanted = rate is not None
         """Whether there are any."""
         self._requester = requester

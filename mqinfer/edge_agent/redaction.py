@@ -42,19 +42,18 @@ _log = logging.getLogger("mqinfer.edge_agent")
 
 
 class Redactor:
-    """A detector whose boxes are filled. One thread at a time."""
+    """A detector whose boxes are filled; it is tried on a black picture first. One thread at a time.
+
+    Args:
+        model: Its folder in a model repository, or that of one of its versions.
+
+    Raises:
+        ConfigError: It is no detector, or does not see whole pictures.
+        ModelNotLoadable: It is not there, or can't be loaded.
+        MissingExtra: OpenCV or the engine is not installed.
+    """
 
     def __init__(self, model: Path) -> None:
-        """Load it, and try it on a black picture.
-
-        Args:
-            model: Its folder in a model repository, or that of one of its versions.
-
-        Raises:
-            ConfigError: It is no detector, or does not see whole pictures.
-            ModelNotLoadable: It is not there, or can't be loaded.
-            MissingExtra: OpenCV or the engine is not installed.
-        """
         opencv()
         folder, version = (model.parent, int(model.name)) if model.name.isdecimal() else (model, None)
         self._loaded = load_model(Repository(folder.absolute().parent).find(folder.name, version))
@@ -142,16 +141,14 @@ class RedactedSource:
 
     Attributes:
         missed: Frames that were left out since the last one that it yielded; each frame carries those before it.
+
+    Args:
+        source: Where the frames come from.
+        redactor: Fills the boxes.
+        preparing: How mosaics and samples of 16 bits become RGB.
     """
 
     def __init__(self, source: FrameSource, redactor: Redactor, preparing: PreparingSettings) -> None:
-        """Wrap a source, which its owner closes.
-
-        Args:
-            source: Where the frames come from.
-            redactor: Fills the boxes.
-            preparing: How mosaics and samples of 16 bits become RGB.
-        """
         self.missed: Counter[Miss] = Counter()
         self._source, self._redactor, self._preparing = source, redactor, preparing
         self._frames = self._boxes = self._failures = 0

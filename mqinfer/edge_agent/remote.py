@@ -45,14 +45,12 @@ class OneAtATime:
     """Runs tasks in the order of their submission, never two at once, on the threads of a shared pool. Thread-safe.
 
     Between two of its tasks the pool may run others, so streams take turns.
+
+    Args:
+        submit: Has a thread of the pool run a task.
     """
 
     def __init__(self, submit: Callable[[Callable[[], None]], object]) -> None:
-        """Start without a task.
-
-        Args:
-            submit: Has a thread of the pool run a task.
-        """
         self._submit = submit
         self._lock = threading.Lock()
         self._tasks: deque[Callable[[], None]] = deque()  # the first one is running or submitted to the pool
@@ -77,14 +75,13 @@ class OneAtATime:
 
 
 class InTurn:
-    """Runs tasks on the threads of a shared pool, those of a higher priority first. Thread-safe."""
+    """Runs tasks on the threads of a shared pool, those of a higher priority first. Thread-safe.
+
+    Args:
+        pool: Its threads run the tasks.
+    """
 
     def __init__(self, pool: Executor) -> None:
-        """Start without a task.
-
-        Args:
-            pool: Its threads run the tasks.
-        """
         self._pool = pool
         self._lock = threading.Lock()
         self._line: list[tuple[int, int, Callable[[], None]]] = []  # a heap: turn, number, task
@@ -111,17 +108,16 @@ _BUSY_S = 3.0
 
 
 class Preparation:
-    """Prepares the frames of one model. Thread-safe, as far as each frame is at one thread at a time."""
+    """Prepares the frames of one model. Thread-safe, as far as each frame is at one thread at a time.
+
+    Args:
+        preparer: Of the model's image input.
+        options: How frames are sent.
+        first: Whether any frame can succeed.
+        previews: Says which frames get a small picture.
+    """
 
     def __init__(self, preparer: Preparer, options: ReplayOptions, first: FirstResults, previews: Previews) -> None:
-        """Prepare.
-
-        Args:
-            preparer: Of the model's image input.
-            options: How frames are sent.
-            first: Whether any frame can succeed.
-            previews: Says which frames get a small picture.
-        """
         self.preparer = preparer
         self.pool = ThreadPoolExecutor(PREPARERS, thread_name_prefix="mqinfer-replay-prepare")
         self.adapts = options.quality.min_rate > 0
@@ -266,14 +262,13 @@ class StageParts:
 
 
 class RemoteStage:
-    """Sends the frames of one model, a `FrameStage`. Thread-safe."""
+    """Sends the frames of one model, a `FrameStage`. Thread-safe.
+
+    Args:
+        parts: Of the run; the preparation is closed with this stage.
+    """
 
     def __init__(self, parts: StageParts) -> None:
-        """Prepare; `start` before the first frame.
-
-        Args:
-            parts: Of the run; the preparation is closed with this stage.
-        """
         self.left: Sequence[PendingFrame] = ()
         self._requester = parts.requester
         self._options = parts.options

@@ -117,15 +117,11 @@ def replay(
             if is_stopped():
                 return
             number = frame.sequence if is_first else following.get(frame.source, frame.sequence)
-            yield frame if frame.sequence == number else _numbered(frame, number)
+            yield frame if frame.sequence == number else replace(frame, sequence=number)
             following[frame.source] = number + 1
         if not loop or following == before:
             return
         is_first = False
-
-
-def _numbered(frame: Frame, sequence: int) -> Frame:
-    return replace(frame, sequence=sequence)
 
 
 _LATEST_IN_MEMORY = 64
@@ -134,7 +130,22 @@ _STOP_CHECK_S = 0.2
 
 
 class Replay:
-    """One run from a source to the sinks."""
+    """One run from a source to the sinks.
+
+    Args:
+        requester: Connected.
+        preparer: Of the model's image input.
+        options: How frames are sent.
+        statistics: Counts everything.
+        sink: Receives every frame with its outcome, in the order of reading; None to drop them.
+        spool: Keeps frames while there is no connection; what an earlier run left goes first.
+        streams: How many the source has: with several, the others are tried before one that fails ends the run.
+        pacer: Holds the frames back until they are due, which is no part of reading; None where nothing does.
+        cascade: Answers frames on the edge where it can; None to send all of them.
+        previews: Publishes small pictures of the frames that are sent; None for none.
+        classes: Of the model's card.
+        track: Whether objects get ids that follow them.
+    """
 
     def __init__(  # noqa: PLR0913 - its parts, each made by the session
         self,
@@ -152,22 +163,6 @@ class Replay:
         classes: Sequence[ClassInfo] = (),
         track: bool = False,
     ) -> None:
-        """Prepare.
-
-        Args:
-            requester: Connected.
-            preparer: Of the model's image input.
-            options: How frames are sent.
-            statistics: Counts everything.
-            sink: Receives every frame with its outcome, in the order of reading; None to drop them.
-            spool: Keeps frames while there is no connection; what an earlier run left goes first.
-            streams: How many the source has: with several, the others are tried before one that fails ends the run.
-            pacer: Holds the frames back until they are due, which is no part of reading; None where nothing does.
-            cascade: Answers frames on the edge where it can; None to send all of them.
-            previews: Publishes small pictures of the frames that are sent; None for none.
-            classes: Of the model's card.
-            track: Whether objects get ids that follow them.
-        """
         self.clocks = Clocks()
         """The workers' clocks against this one."""
         self.is_complete = False

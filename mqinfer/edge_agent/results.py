@@ -81,14 +81,12 @@ class FirstResults:
     Attributes:
         refusal: Why no frame can succeed; None while one may.
         is_decided: Whether that is known; then no further result changes it.
+
+    Args:
+        streams: How many streams the source has.
     """
 
     def __init__(self, streams: int) -> None:
-        """Start without a result.
-
-        Args:
-            streams: How many streams the source has.
-        """
         self.refusal: MqinferError | None = None
         self._streams = streams
         self._refused: Counter[str] = Counter()
@@ -111,15 +109,22 @@ class FirstResults:
         """Count a refused frame; end the run once every stream has had only such ones."""
         self._refused[source] += 1
         if sum(count >= _REFUSED for count in self._refused.values()) >= self._streams:
-            self.refusal = _unsuitable(error) if isinstance(error, InvalidRequest) else error
-
-
-def _unsuitable(error: MqinferError) -> ConfigError:
-    return ConfigError(f"the model takes no such frames; the first ones all failed with {error.code}: {error}")
+            self.refusal = error
+            if isinstance(error, InvalidRequest):
+                why = f"the first ones all failed with {error.code}: {error}"
+                self.refusal = ConfigError(f"the model takes no such frames; {why}")
 
 
 class Results:
-    """Writes finished frames to the sink, in the order of reading, on a thread of its own. Thread-safe."""
+    """Writes finished frames to the sink, in the order of reading, on a thread of its own. Thread-safe.
+
+    Args:
+        sink: Receives every frame with its outcome; None to drop them.
+        engines: Looks up what computed a result.
+        on_written: Called after each frame that the sink has received.
+        classes: Of the model's card.
+        track: Whether objects get ids that follow them over the frames of a stream, in an output `ids`.
+    """
 
     def __init__(
         self,
@@ -130,15 +135,6 @@ class Results:
         *,
         track: bool = False,
     ) -> None:
-        """Prepare; `start` starts the thread.
-
-        Args:
-            sink: Receives every frame with its outcome; None to drop them.
-            engines: Looks up what computed a result.
-            on_written: Called after each frame that the sink has received.
-            classes: Of the model's card.
-            track: Whether objects get ids that follow them over the frames of a stream, in an output `ids`.
-        """
         self._sink = sink
         self._tracks: defaultdict[str, Tracks] | None = defaultdict(Tracks) if track else None
         self._engines = engines

@@ -32,6 +32,7 @@ _LONGEST, _MOST = 200, 16
 """Characters of a name or a setting that an error quotes, and how many settings."""
 _MOST_LINE = 64 << 20
 """Bytes of a line; a file without an end of one does not get into memory."""
+_INSTEAD = "choose another --output, or leave out --resume"
 
 FramePlace = tuple[str, int, int, int]
 """Source, sequence, log time and time of capture of a frame."""
@@ -77,8 +78,7 @@ class Done:
             if place != line.frame:
                 raise ConfigError(
                     f"{self.log}: frame {number} is {_words(line.frame)}, but that of the recording is "
-                    f"{_words(place)}; it is the log of another recording: choose another --output, or leave out "
-                    "--resume"
+                    f"{_words(place)}; it is the log of another recording: {_INSTEAD}"
                 )
         return True
 
@@ -186,7 +186,7 @@ def open_earlier(directory: Path, run: Mapping[str, Any], rows: int | None = Non
     _check_same(directory / RUN_FILE, run)
     times = directory / TIMES_FILE
     if times.exists() and not times.is_file():
-        raise ConfigError(f"{times} is no file; choose another --output, or leave out --resume")
+        raise ConfigError(f"{times} is no file; {_INSTEAD}")
     done, goes_on = Done(path, model_hash=str(run.get("model_hash", ""))), True
     with writing(path):
         for number, (one, other) in enumerate(zip_longest(_lines(path), islice(_lines(times), rows)), 1):
@@ -206,19 +206,18 @@ def _check_line(path: Path, number: int, one: _Line, other: _Line | None, model_
     if other is not None and one.frame[:2] != other.frame[:2]:
         raise ConfigError(
             f"{path.with_name(TIMES_FILE)}, line {number}: number {other.frame[1]} of {_quoted(other.frame[0])}, but "
-            f"{RESULTS_FILE} has number {one.frame[1]} of {_quoted(one.frame[0])} there; choose another --output, or "
-            "leave out --resume"
+            f"{RESULTS_FILE} has number {one.frame[1]} of {_quoted(one.frame[0])} there; {_INSTEAD}"
         )
     if one.model_hash and model_hash not in {"", one.model_hash}:
         raise ConfigError(
             f"{path}, line {number}: of the model {_quoted(one.model_hash)}, and not of {model_hash} as the run; "
-            "choose another --output, or leave out --resume"
+            f"{_INSTEAD}"
         )
 
 
 def _check_same(path: Path, run: Mapping[str, Any]) -> None:
     if path.exists() and not path.is_file():
-        raise ConfigError(f"{path} is no file; choose another --output, or leave out --resume")
+        raise ConfigError(f"{path} is no file; {_INSTEAD}")
     try:
         earlier = dict(json.loads(path.read_text(encoding="utf-8")).items())
         different = [
@@ -228,17 +227,15 @@ def _check_same(path: Path, run: Mapping[str, Any]) -> None:
         ]
     except FileNotFoundError:
         raise ConfigError(
-            f"{path.parent}: there is {RESULTS_FILE} but no {RUN_FILE}, so its settings are not known; choose another "
-            "--output, or leave out --resume"
+            f"{path.parent}: there is {RESULTS_FILE} but no {RUN_FILE}, so its settings are not known; {_INSTEAD}"
         ) from None
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         why = "expected a JSON object" if isinstance(error, AttributeError) else error
-        raise ConfigError(f"{path}: {why}; choose another --output, or leave out --resume") from error
+        raise ConfigError(f"{path}: {why}; {_INSTEAD}") from error
     if different:
         more = [f"and {len(different) - _MOST} more"] * (len(different) > _MOST)
         raise ConfigError(
-            f"{path.parent} holds another run: {'; '.join(different[:_MOST] + more)}; use its settings, choose "
-            "another --output, or leave out --resume"
+            f"{path.parent} holds another run: {'; '.join(different[:_MOST] + more)}; use its settings, {_INSTEAD}"
         )
 
 
@@ -275,10 +272,7 @@ def _lines(path: Path) -> Iterator[_Line]:
             if line is not None:
                 yield line
             elif file.read(1):
-                raise ConfigError(
-                    f"{path}, line {number}: damaged, so where the run stopped is not known; choose another --output, "
-                    "or leave out --resume"
-                )
+                raise ConfigError(f"{path}, line {number}: damaged, so where the run stopped is not known; {_INSTEAD}")
 
 
 def _line(end: int, text: bytes) -> _Line | None:

@@ -7,7 +7,8 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -41,17 +42,13 @@ class FanOut:
 
     The reader that needs the next frame first reads it from the source, and so waits until it is due. What it raises,
     every reader raises after the frames before it.
+
+    Args:
+        frames: Read once.
+        readers: How many there will be.
     """
 
     def __init__(self, frames: Iterator[Frame], readers: int) -> None:
-        """Prepare.
-
-        Args:
-            frames: Read once.
-            readers: How many there will be.
-        """
-        self.readers = tuple(FrameReader(self, number) for number in range(readers))
-        """Each yields every frame; one that reads no more must be closed, or the others wait for it."""
         self._frames = frames
         self._changed = threading.Condition()
         self._kept: deque[Frame] = deque()
@@ -60,22 +57,21 @@ class FanOut:
         self._is_reading = False
         self._end: BaseException | None = None
 
-    def take(self, reader: int) -> Frame:
-        """Return the next frame of a reader.
+    @contextmanager
+    def reader(self, number: int) -> Iterator[Iterator[Frame]]:
+        """Yield all frames for the reader of a number, from 0; the others wait for it until the context ends."""
+        try:
+            yield iter(partial(self._take, number), None)
+        finally:
+            with self._changed:
+                del self._next[number]
+                self._forget()
 
-        Raises:
-            StopIteration: There is none.
-            SourceError: The source broke off.
-        """
+    def _take(self, reader: int) -> Frame:
+        """Return the next frame of a reader, or raise what the source has ended with."""
         while (frame := self._find(reader)) is None:
             self._read()
         return frame
-
-    def leave(self, reader: int) -> None:
-        """Wait for a reader no more."""
-        with self._changed:
-            self._next.pop(reader, None)
-            self._forget()
 
     def _find(self, reader: int) -> Frame | None:
         """Wait for a frame that another reader reads; return None if this reader is the one that must read it."""
@@ -113,22 +109,6 @@ class FanOut:
             self._kept.popleft()
             self._first += 1
         self._changed.notify_all()
-
-
-class FrameReader(Iterator[Frame]):
-    """One reader's frames."""
-
-    def __init__(self, source: FanOut, number: int) -> None:
-        self._source = source
-        self._number = number
-
-    def __next__(self) -> Frame:
-        """Return the next frame; wait while this reader is too far ahead of the others."""
-        return self._source.take(self._number)
-
-    def close(self) -> None:
-        """Read no more."""
-        self._source.leave(self._number)
 
 
 log = logging.getLogger("mqinfer.edge_agent")
@@ -276,11 +256,11 @@ def _run_all(runs: Sequence[ModelRun], frames: Iterator[Frame]) -> None:
     if len(runs) == 1:
         runs[0].run(frames)
         return
-    readers = FanOut(frames, len(runs)).readers
+    fan = FanOut(frames, len(runs))
 
     def run(index: int) -> None:
-        with closing(readers[index]):
-            runs[index].run(readers[index])
+        with fan.reader(index) as reader:
+            runs[index].run(reader)
 
     with ThreadPoolExecutor(len(runs), thread_name_prefix="mqinfer-replay-model") as pool:
         for ended in [pool.submit(run, index) for index in range(len(runs))]:
@@ -300,14 +280,9 @@ def _open(settings: SourceSettings, stop: threading.Event) -> FrameSource:
     )
 
 
-@contextmanager
-def _redactor(model: Path | None) -> Iterator[Redactor | None]:
-    """Load the detector whose boxes are filled, if there is one, and release it at the end."""
-    if model is None:
-        yield None
-        return
-    with closing(Redactor(model)) as redactor:
-        yield redactor
+def _redactor(model: Path | None) -> AbstractContextManager[Redactor | None]:
+    """Load the detector whose boxes are filled, if there is one, to be released at the end."""
+    return nullcontext() if model is None else closing(Redactor(model))
 
 
 @contextmanager
@@ -367,8 +342,8 @@ def _pictures(streams: Sequence[StreamInfo], settings: ReplaySettings) -> Sequen
 def _reading(told: Counter[Miss], redacting: RedactedSource | None) -> Callable[[], Reading]:
     """Return what counts the frames that were left out, those included that no other frame came after."""
     if redacting is None:
-        return lambda: Reading(told)
-    return lambda: Reading(told + redacting.missed, redacting.counts())
+        return lambda: Reading(told.copy())
+    return lambda: Reading(told.copy() + redacting.missed.copy(), redacting.counts())
 
 
 def _rate(settings: ReplaySettings) -> float:

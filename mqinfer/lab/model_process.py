@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Concatenate, ParamSpec, TypeVar
 
-from mqinfer.models.loading import load_model
+import numpy as np
+
+from mqinfer.models.backend import Backend
+from mqinfer.models.engines import choose_loader
+from mqinfer.models.loading import load_model, load_options
 from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ModelFailed
 
 _Args = ParamSpec("_Args")
@@ -49,3 +54,38 @@ def _card(model: ModelVersion) -> ModelCard:
     loaded = load_model(model, device="cpu")
     loaded.backend.close()
     return loaded.card
+
+
+def load(model: ModelVersion, engine: str | None = None, device: str = "cpu") -> Backend:
+    """Load a model in this process.
+
+    Args:
+        model: Version of a repository.
+        engine: A name in `engines.BACKENDS`; None for the default engine.
+        device: As of `load_options`.
+
+    Raises:
+        ModelNotLoadable: The engine can't load it.
+    """
+    return choose_loader(model.path, engine)(model.path, load_options(model.config, device))
+
+
+def run_rows(
+    model: ModelVersion, engine: str | None, inputs: Mapping[str, Array], names: tuple[str, ...], batch: int = 256
+) -> dict[str, Array]:
+    """Return some outputs of all rows.
+
+    Args:
+        model: Version of a repository.
+        engine: As of `load`.
+        inputs: Arrays by name, the rows along the first axis.
+        names: Outputs to return.
+        batch: Rows of a run.
+    """
+    backend = load(model, engine)
+    count = len(next(iter(inputs.values())))
+    runs = [
+        backend.infer({name: array[start : start + batch] for name, array in inputs.items()})
+        for start in range(0, count, batch)
+    ]
+    return {name: np.concatenate([run[name] for run in runs]) for name in names}

@@ -25,41 +25,39 @@ class Percentiles:
 
 
 class Histogram:
-    """Counts durations. Not thread-safe: whoever shares one holds a lock."""
+    """Counts durations. Not thread-safe: whoever shares one holds a lock.
 
-    __slots__ = ("_buckets", "_count", "_maximum", "_minimum", "_total")
+    Attributes:
+        count: How many durations were recorded.
+        total: Their sum, in nanoseconds.
+    """
+
+    __slots__ = ("_buckets", "_maximum", "_minimum", "count", "total")
 
     def __init__(self) -> None:
         self._buckets: Counter[int] = Counter()
-        self._count = 0
-        self._minimum = 0
-        self._maximum = 0
-        self._total = 0
-
-    @property
-    def count(self) -> int:
-        """How many durations were recorded."""
-        return self._count
+        self.count = self.total = 0
+        self._minimum = self._maximum = 0
 
     def add(self, nanoseconds: int) -> None:
         """Record one duration; a negative one (a clock that was set back) counts as 0."""
         value = max(nanoseconds, 0)
-        self._minimum = min(self._minimum, value) if self._count else value
+        self._minimum = min(self._minimum, value) if self.count else value
         self._maximum = max(self._maximum, value)
         shift = max(value.bit_length() - _MANTISSA_BITS - 1, 0)
         self._buckets[(shift << _MANTISSA_BITS) + (value >> shift)] += 1  # `_middle` is its inverse
-        self._count += 1
-        self._total += value
+        self.count += 1
+        self.total += value
 
     def merge(self, other: Histogram) -> None:
         """Add everything that another histogram recorded."""
         if not other.count:
             return
-        self._minimum = min(self._minimum, other._minimum) if self._count else other._minimum
+        self._minimum = min(self._minimum, other._minimum) if self.count else other._minimum
         self._maximum = max(self._maximum, other._maximum)
         self._buckets.update(other._buckets)
-        self._count += other._count
-        self._total += other._total
+        self.count += other.count
+        self.total += other.total
 
     def percentile(self, percent: float) -> int | None:
         """Return the nearest-rank percentile in nanoseconds, within 1/128; None where nothing was recorded.
@@ -67,12 +65,12 @@ class Histogram:
         Args:
             percent: Above 0, up to 100. The smallest and the largest duration are kept, so 100 is exact.
         """
-        rank = percent / 100 * self._count
+        rank = percent / 100 * self.count
         seen = 0
         for bucket in sorted(self._buckets):
             seen += self._buckets[bucket]
             if seen >= rank:
-                return self._maximum if seen == self._count else max(self._minimum, _middle(bucket))
+                return self._maximum if seen == self.count else max(self._minimum, _middle(bucket))
         return None
 
     def lengths(self) -> list[int]:
@@ -81,11 +79,6 @@ class Histogram:
         for bucket, count in self._buckets.items():
             found[_middle(bucket).bit_length()] += count
         return [found[bits] for bits in range(max(found, default=0) + 1)]
-
-    @property
-    def total(self) -> int:
-        """The sum of the durations, in nanoseconds."""
-        return self._total
 
     def percentiles(self) -> Percentiles:
         """Return the three percentiles that are shown everywhere."""

@@ -7,6 +7,7 @@ of Triton (https://github.com/triton-inference-server/server/blob/main/docs/prot
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -69,20 +70,16 @@ CHANGES = frozenset(
 BEHALF = "on_behalf_of"
 """User property of a call: whom its sender makes it for. It gives no right, and stands in the log alone."""
 
-_ALONE = {operation.value: operation for operation in Operation if "{" not in operation}
-_OF_MODEL = {
-    None: Operation.METADATA,
-    "ready": Operation.MODEL_READY,
-    "config": Operation.CONFIG,
-    "stats": Operation.STATS,
-}
-_OF_REPOSITORY = {
-    "load": Operation.LOAD,
-    "unload": Operation.UNLOAD,
-    "traffic": Operation.TRAFFIC,
-    "rollback": Operation.ROLLBACK,
-}
-_OF_WORKER = {"drain": Operation.DRAIN, "undrain": Operation.UNDRAIN}
+
+def _pattern(operation: Operation) -> re.Pattern[str]:
+    """Return what the paths of an operation match; of those below `models` a version may be stated, too."""
+    version = "(?:/versions/(?P<version>[^/]*))?" if operation.startswith("models/") else ""
+    path = operation.replace("{model}", f"(?P<model>[^/]*){version}").replace("{worker}", "(?P<worker>[^/]*)")
+    return re.compile(path)
+
+
+_PATTERNS = {operation: _pattern(operation) for operation in sorted(Operation, key=lambda each: "{" in each)}
+"""Those without a name come first: `models/stats` is no model's."""
 _MOST_TIMES = 4096
 """Response times that a record's median stands for, at most: a server states those of the newest requests."""
 _REASONS = (Outcome.CANCELLED, Outcome.SUPERSEDED)
@@ -120,24 +117,13 @@ def read_path(path: str) -> Call:
     Raises:
         BadTopic: There is no such operation, or a name or version breaks the rules.
     """
-    alone = _ALONE.get(path)
-    if alone is not None:
-        return Call(alone)
-    match path.split("/"):
-        case ["repository", "models", model, verb] if verb in _OF_REPOSITORY:
-            return Call(_OF_REPOSITORY[verb], check_name("model", model))
-        case ["workers", worker, verb] if verb in _OF_WORKER:
-            return Call(_OF_WORKER[verb], worker=check_name("worker", worker))
-        case ["models", model, "versions", version, *rest] if _verb(rest) in _OF_MODEL:
-            return Call(_OF_MODEL[_verb(rest)], check_name("model", model), check_version(version))
-        case ["models", model, *rest] if _verb(rest) in _OF_MODEL:
-            return Call(_OF_MODEL[_verb(rest)], check_name("model", model))
+    for operation, pattern in _PATTERNS.items():
+        if found := pattern.fullmatch(path):
+            call = Call(operation, **found.groupdict())
+            if call.path == path:  # which checks the names
+                return call
     known = ", ".join(operation for operation in Operation)
     raise BadTopic(f"{path[:200]!r} is not a control operation; expected one of {known}")
-
-
-def _verb(rest: Sequence[str]) -> str | None:
-    return "/".join(rest) if rest else None
 
 
 class ModelState(StrEnum):

@@ -15,6 +15,7 @@ from mqinfer.protocol.decoding import check, prepare, scalars
 from mqinfer.protocol.errors import BadEnvelope
 from mqinfer.protocol.types import (
     NO_CAPTURE,
+    Buffer,
     Capture,
     Count,
     EncodedTensor,
@@ -28,6 +29,9 @@ from mqinfer.protocol.types import (
     Timings,
     WorkerLoad,
 )
+
+JSON_TYPE = "application/json"
+"""Content Type of the protocol's JSON; its other parameters, such as a character set, stand behind it."""
 
 RETRY_AFTER = "retry_after"
 """Parameter of a `rejected` reply: microseconds after which the worker expects to have room."""
@@ -131,6 +135,13 @@ _NO_TIMINGS = Timings()
 _NO_LOAD = WorkerLoad()
 
 
+def is_json(content_type: str | None, payload: Buffer) -> bool:
+    """Return whether the Content Type is JSON, or the first byte where there is none (`mosquitto_pub` sends none)."""
+    if content_type:
+        return content_type.startswith(JSON_TYPE)
+    return bytes(payload[:16]).lstrip()[:1] == b"{"
+
+
 def request_parameters(request: InferRequest) -> dict[str, Any]:
     """Return a request's parameters: its fields that travel as parameters, and the further ones."""
     found = _further(request.parameters, _REQUEST) if request.parameters else {}
@@ -202,14 +213,7 @@ def make_request(
     outputs: Sequence[OutputShape] | None,
     parameters: dict[str, Any] | None,
 ) -> InferRequest:
-    """Return the request that a decoded header describes.
-
-    Args:
-        request_id: Its id.
-        model: Name and version.
-        inputs: The decoded inputs.
-        outputs: The requested outputs.
-        parameters: As received.
+    """Return the request that a decoded header describes; `model` is name and version.
 
     Raises:
         BadEnvelope: A parameter has the wrong type or value.
@@ -241,14 +245,7 @@ def make_response(
     error: ErrorInfo | None,
     parameters: dict[str, Any] | None,
 ) -> InferResponse:
-    """Return the reply that a decoded header describes.
-
-    Args:
-        names: Of the request, the model and its version.
-        reply: The fields that mqinfer adds.
-        outputs: The decoded outputs.
-        error: The decoded error.
-        parameters: As received.
+    """Return the reply that a decoded header describes; `names` are of the request, the model and its version.
 
     Raises:
         BadEnvelope: A parameter has the wrong type or value.

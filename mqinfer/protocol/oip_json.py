@@ -34,6 +34,7 @@ from mqinfer.protocol.datatypes import (
 from mqinfer.protocol.decoding import MAX_JSON_BYTES, check, prepare, read_json, scalars, write_json
 from mqinfer.protocol.errors import BadEncoding, BadEnvelope, BadTensor, LimitExceeded
 from mqinfer.protocol.header import (
+    JSON_TYPE,
     TENSOR_PARAMETERS,
     OutputShape,
     Parameters,
@@ -49,7 +50,7 @@ from mqinfer.protocol.header import (
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.types import Buffer, Count, EncodedTensor, ErrorInfo, InferRequest, InferResponse, Outcome, Scalar
 
-CONTENT_TYPE = "application/json"
+CONTENT_TYPE = JSON_TYPE
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """User property with the length of the JSON part, in bytes, where a binary tail follows."""
 BINARY_OUTPUT = "binary_data_output"
@@ -323,13 +324,7 @@ def _tensor(entry: _Tensor, tail: memoryview, limits: Limits) -> tuple[EncodedTe
 
 
 def raw_of_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: list[Any]) -> bytes:
-    """Return the raw form of a tensor's `data`.
-
-    Args:
-        name: Name of the tensor.
-        datatype: As declared.
-        shape: As declared.
-        data: Flat, or nested exactly as the shape.
+    """Return the raw form of a tensor's `data`, which is flat, or nested exactly as the declared shape.
 
     Raises:
         BadTensor: The data differ from what is declared.

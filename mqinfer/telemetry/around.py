@@ -14,16 +14,7 @@ if TYPE_CHECKING:
 
 
 class Around:
-    """One span around a request, with stages that lie before the request. Times in seconds of the monotonic clock.
-
-    Args:
-        tracer: Makes the spans.
-        name: Of the span.
-        began: When it began.
-        attributes: Of the span.
-        parent: Whose trace it continues; None for a new one.
-        kind: Of the span.
-    """
+    """One span around a request, with stages that lie before the request. Times in seconds of the monotonic clock."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - what a span is
         self,

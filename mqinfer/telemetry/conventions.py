@@ -29,13 +29,6 @@ class SpanRole(StrEnum):
     CONSUMER = "CONSUMER"
 
 
-_MQTT: Attributes = {
-    "messaging.system": "mqtt",
-    "network.protocol.name": "mqtt",
-    "network.protocol.version": "5",
-}
-
-
 def messaging(operation: str, kind: str, topic: str, template: str, request_id: str) -> Attributes:
     """Return the attributes of a span that sends, processes or settles a message.
 
@@ -47,7 +40,9 @@ def messaging(operation: str, kind: str, topic: str, template: str, request_id: 
         request_id: The request's.
     """
     return {
-        **_MQTT,
+        "messaging.system": "mqtt",
+        "network.protocol.name": "mqtt",
+        "network.protocol.version": "5",
         "messaging.operation.name": operation,
         "messaging.operation.type": kind,
         "messaging.destination.name": topic,

@@ -29,36 +29,32 @@ class Span:
     """A span that has begun.
 
     Attributes:
+        span: As OpenTelemetry has it.
         is_recorded: Whether it is exported; otherwise the sampler left its trace out.
     """
 
-    __slots__ = ("_span", "is_recorded")
+    __slots__ = ("is_recorded", "span")
 
     def __init__(self, span: trace.Span) -> None:
-        self._span = span
+        self.span = span
         self.is_recorded = span.is_recording()
-
-    @property
-    def span(self) -> trace.Span:
-        """As OpenTelemetry has it."""
-        return self._span
 
     @property
     def context(self) -> TraceContext:
         """What travels to those who continue the trace below this span."""
-        own = self._span.get_span_context()
+        own = self.span.get_span_context()
         parent = f"00-{own.trace_id:032x}-{own.span_id:016x}-{own.trace_flags:02x}"
         return TraceContext(parent, own.trace_state.to_header())
 
     def set(self, attributes: Attributes) -> None:
         """Add attributes."""
-        self._span.set_attributes(dict(attributes))
+        self.span.set_attributes(dict(attributes))
 
     def end(self, end_ns: int, error: str = "") -> None:
         """End it, at a time since the epoch in nanoseconds; with an error, its status is that."""
         if error:
-            self._span.set_status(Status(StatusCode.ERROR, error))
-        self._span.end(end_ns)
+            self.span.set_status(Status(StatusCode.ERROR, error))
+        self.span.end(end_ns)
 
 
 class Tracer:
@@ -155,12 +151,7 @@ def _above(parent: Span | TraceContext | None) -> trace.Span | None:
 
 
 def make_resource(service: str, instance: str) -> Resource:
-    """Return what spans are of; the environment's `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` come first.
-
-    Args:
-        service: Name of the service.
-        instance: The process's name in topics.
-    """
+    """Return what spans are of; the environment's `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` come first."""
     own = {"service.name": service, "service.instance.id": instance, "service.version": __version__}
     return Resource.create().merge(Resource(own)).merge(OTELResourceDetector().detect())
 

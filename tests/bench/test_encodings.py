@@ -50,6 +50,7 @@ def test_encodings_are_measured(drive: Path, models: Path, tmp_path: Path) -> No
     for name, row in rows.items():
         assert (row["alone"]["psnr_db"] is None and row["changed"] == 0) == (name in LOSSLESS)
         assert row["p50_ms"] > 0
+        assert 0 < row["finishing"] < 1
         assert row["alone"]["frame_bytes"] > 0
     assert rows["raw"]["alone"]["frame_bytes"] == 32 * 48 * 3
     assert rows["jpeg:50"]["changed"] > 0

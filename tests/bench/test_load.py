@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import json
 from collections.abc import Callable
-from concurrent.futures import Future
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,11 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
+from mqinfer.bench.contestants.driving import Load, drive
 from mqinfer.bench.site_load import LoadTurn
 from mqinfer.cli.app import app
 from mqinfer.cli.bench import app as bench_app
-from mqinfer.client import InferResult
-from mqinfer.lab.load import Overlapping
-from mqinfer.protocol.errors import MqinferError, NoWorker
+from mqinfer.protocol.errors import NoWorker
 
 pytestmark = pytest.mark.broker
 
@@ -78,19 +77,18 @@ def test_failures_are_counted_by_reason(load: Callable[..., Result], tmp_path: P
 def test_a_load_of_which_nothing_comes_back() -> None:
     """Its row has failures, and no latency; at a rate each request is due in its turn."""
 
-    def refuse() -> Future[InferResult]:
-        future: Future[InferResult] = Future()
-        future.set_exception(NoWorker("none"))
-        return future
+    async def refuse(_: int) -> None:
+        await asyncio.sleep(0)
+        raise NoWorker("none")
 
-    for callers in (2, 0):
-        failures: list[MqinferError] = []
-        load = Overlapping(refuse, 0.05, failures.append)
-        turn = LoadTurn(2, None, load.callers(callers) if callers else load.rate(200.0), {"no_worker": 1})
-        assert failures
-        row = turn.row()
-        assert (row["results/s"], row["failed"], row["p50 ms"], row["network ms"]) == (0, 1, None, None)
-    assert len(failures) <= 10
+    for load in (Load(2, 0.05), Load(1 << 30, 0.05, rate=200.0)):
+        turn = asyncio.run(drive([refuse], load))
+        failed = turn.failures["no_worker"]
+        assert failed > 0
+        row = LoadTurn(load, turn, ()).row(["no_worker"])
+        assert (row["results/s"], row["failed"], row["failed: no_worker"]) == (0, failed, failed)
+        assert (row["p50 ms"], row["network ms"]) == (None, None)
+    assert failed <= 10
 
 
 def test_a_picture_is_what_each_request_carries(load: Callable[..., Result], tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ from mqinfer.bench.seeds.formulas import (
 )
 from mqinfer.bench.seeds.gpu_runs import read_operations
 from mqinfer.bench.seeds.on_gpu import by_kind
-from mqinfer.bench.seeds.report import COLUMNS, SeedFigures, as_table, write_folder
+from mqinfer.bench.seeds.report import SeedFigures, write_folder
 from mqinfer.bench.seeds.rows import Measured, Published, join, of_rounds, read_published
 from mqinfer.cli.bench import app
-from mqinfer.lab.model_process import in_process
-from mqinfer.lab.profiling.arrays import call_memory, run_rows
+from mqinfer.lab.model_process import in_process, run_rows
+from mqinfer.lab.profiling.arrays import call_memory
 from mqinfer.lab.scores import roc
 from mqinfer.lab.zoo.small_models import small_16
 from mqinfer.models.repository import Repository
@@ -234,7 +234,7 @@ def test_an_experiment_that_fails_keeps_its_rows_and_stops_no_other(
     assert shown.exit_code == 0, shown.output
     assert "no such engine" in shown.output
     lines = (output / "seeds.csv").read_text().splitlines()
-    assert lines[0] == ",".join(COLUMNS)
+    assert lines[0].startswith("seed,table,row,setting,published,published_op,source,error,unit,measured,low,high,")
     assert lines[1].startswith("002,002.T1,conv2d,")
     assert len(lines) == 1 + sum(row.table == "002.T1" for row in read_published())
 
@@ -262,7 +262,6 @@ def test_plots_are_lines_over_the_batch_and_bars(tmp_path: Path) -> None:
     measured = [of_rounds("002.F1", name, [size]) for name, size in names]
     measured += [of_rounds("002.F1", f"gain of ONNX Runtime, batch {size}", [size]) for size in (1, 64)]
     found = SeedFigures({"processor": "some"}, join(rows, measured, {}))
-    assert as_table(found).headings == COLUMNS
     written = {path.name for path in write_folder(found, tmp_path)}
     assert {"seeds.csv", "seeds.json", "seeds.md", "002.F1-lines-ms.png", "002.F1-lines-ms.svg"} <= written
 

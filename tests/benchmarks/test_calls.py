@@ -12,10 +12,10 @@ from benchmarks.calls import (
     CountedCalls,
     Side,
     Tally,
-    calls_grid,
     count_calls,
     count_gateway,
     count_requests,
+    report_calls,
     side_of,
 )
 from benchmarks.golden import differences, figures_of, read_golden
@@ -74,11 +74,11 @@ def test_both_sides_stand_in_the_table_together() -> None:
     def side(*files: str) -> Side:
         return Side(1, 2, 3, frozenset(files), frozenset(), frozenset(), frozenset({"link"}), {"broker": 1})
 
-    grid = calls_grid([CountedCalls("small", {"client": side("a", "b"), "worker": side("b", "c")})])
+    grid = report_calls([CountedCalls("small", {"client": side("a", "b"), "worker": side("b", "c")})]).grid
     assert [list(row) for row in grid.rows] == [
-        ["small", "client", "1", "2", "3", "2", "0", "0", "1"],
-        ["small", "worker", "1", "2", "3", "2", "0", "0", "1"],
-        ["small", "together", "2", "4", "6", "3", "0", "0", "2"],
+        ["small", "client", 1, 2, 3, 2, 0, 0, 1],
+        ["small", "worker", 1, 2, 3, 2, 0, 0, 1],
+        ["small", "together", 2, 4, 6, 3, 0, 0, 2],
     ]
 
 
@@ -143,7 +143,8 @@ def test_a_request_and_a_frame_take_their_golden_number_of_calls(tmp_path: Path)
     wakes a thread once more for a frame, so a figure is wrong if it is in each of three counts.
     """
     build(tmp_path, [WORKLOADS["small"], WORKLOADS["frame"]])
-    passages = count_calls(tmp_path)
+    workloads = load_workloads(tmp_path, ["small", "frame"])
+    passages = count_calls(*workloads)
     one, many, small, large, frame, kept = (passage.sides for passage in passages)
     assert "client/client.py" in one["client"].files & many["client"].files
     assert not any(file.startswith("client/") for file in one["worker"].files)
@@ -155,6 +156,6 @@ def test_a_request_and_a_frame_take_their_golden_number_of_calls(tmp_path: Path)
     assert json.loads(as_json(passages))[0]["sides"]["client"]["files"] == sorted(one["client"].files)
     wrong = differences(figures_of(passages), read_golden())
     for _ in range(2):
-        again = differences(figures_of(count_calls(tmp_path)), read_golden()) if wrong else {}
+        again = differences(figures_of(count_calls(*workloads)), read_golden()) if wrong else {}
         wrong = {key: text for key, text in again.items() if key in wrong}
     assert not wrong, "\n".join([*wrong.values(), "if it is meant: python -m benchmarks calls --write"])

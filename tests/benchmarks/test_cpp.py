@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cpp.measuring import CppOptions, measure_cpp
+from benchmarks.cpp.measuring import cpp_contestants
 from benchmarks.faults import soak
 from benchmarks.faults.soak import SoakOptions
+from mqinfer.bench.comparing import CompareOptions, built_workloads, compare
+from mqinfer.bench.contestants.driving import Load
 from mqinfer.protocol.errors import MqinferError
 from tests.clients.cpp import built, missing, run
 from tests.clients.pages import ROOT
@@ -23,8 +25,9 @@ def test_floor_and_client_take_turns(tmp_path: Path) -> None:
         pytest.skip(f"the programs need {' '.join(lacking)}")
     run("cmake", "-S", ROOT / "benchmarks" / "cpp", "-B", tmp_path)
     run("cmake", "--build", tmp_path, "--parallel", "2", "--target", "load-floor", "load-mqinfer")
-    options = CppOptions(tmp_path, triton=tmp_path, rounds=1, seconds=0.2, callers="1,8")
-    grid = measure_cpp(options, lambda _: None, ["small", "frame"]).grid
+    options = CompareOptions(load=Load(seconds=0.2), rounds=1, triton=tmp_path)
+    with built_workloads(["small", "frame"]) as workloads:
+        grid = compare(workloads, cpp_contestants(tmp_path), options, lambda _: None).grid
     rows: list[dict[str, Any]] = [dict(zip(grid.headings, row, strict=True)) for row in grid.rows]
     assert [row["contestant"] for row in rows] == ["floor", "mqtt", "mqtt-cpp", "triton", "triton-cpp"] * 4
     for row in rows:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.scale import ScaleOptions, measure_scale, measure_states
-from mqinfer.protocol.errors import ConfigError
+from benchmarks.scale import measure_states, one_broker, scale_workload
+from mqinfer.bench.comparing import CompareOptions, compare
+from mqinfer.bench.contestants.driving import Load
 
 
 @pytest.mark.broker
@@ -14,7 +15,9 @@ def test_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request of each vehicle is answered, also where vehicles are in several processes."""
     said: list[str] = []
     monkeypatch.setattr("mqinfer.bench.contestants.clients._EACH", 2)
-    report = measure_scale(ScaleOptions("1,5", rate=2, seconds=2), said.append)
+    options = CompareOptions((1, 5), load=Load(seconds=2, rate=2), callers=(1024,), rounds=1)
+    with scale_workload(1000) as workload:
+        report = compare([workload], [one_broker(0)], options, said.append)
     few, many = (dict(zip(report.grid.headings, row, strict=True)) for row in report.grid.rows)
     assert (few["vehicles"], many["vehicles"]) == (1, 5)
     assert few["failed"] == many["failed"] == 0
@@ -28,9 +31,3 @@ def test_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_retained_states() -> None:
     """All of them come."""
     assert measure_states(3000).startswith("3000 retained states of 342 bytes: ")
-
-
-def test_a_broker_without_its_process() -> None:
-    """Nothing could be said of its processor time."""
-    with pytest.raises(ConfigError, match="--pid"):
-        measure_scale(ScaleOptions(broker="mqtt://127.0.0.1:1"))

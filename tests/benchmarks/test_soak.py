@@ -1,4 +1,4 @@
-"""The soak and the relay: short runs of what takes an hour or a browser's patience, and their figures."""
+"""The soak: a short run of what takes an hour, and its figures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 
 from benchmarks.faults import soak
 from benchmarks.faults.soak import SoakOptions
-from benchmarks.relay import measure_relay
 
 SHORT = SoakOptions(minutes=0.1, every=1.0, rate=30.0, seed=0)
 
@@ -67,12 +66,3 @@ def test_each_fault_is_over_when_it_returns(monkeypatch: pytest.MonkeyPatch, fau
 def test_all_faults_have_a_case() -> None:
     """Of the test above."""
     assert len(soak._FAULTS) == 9
-
-
-@pytest.mark.full
-@pytest.mark.broker
-@pytest.mark.slow
-def test_results_pass_the_relay_one_by_one() -> None:
-    """Also one whose packet has a length of four bytes, in many pieces."""
-    assert measure_relay(3, 3_000_000).startswith("3 results of 3000000 bytes: ")
-    assert measure_relay(2, 10).startswith("2 results of 10 bytes: ")

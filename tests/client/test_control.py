@@ -229,7 +229,7 @@ async def test_an_asyncio_call_asks_for_a_lost_reply(
     monkeypatch.setattr(Question, "again_s", 0.05)
     one = start("one")
     async with AsyncClient(url) as client:
-        asked = asyncio.create_task(AsyncControl(client).load("m", timeout=20))
+        asked = asyncio.create_task(AsyncControl(client).load("m"))
         lost, again = await asyncio.to_thread(one.order), await asyncio.to_thread(one.order)
         assert again.topic.endswith("/reply")
         one.answer(lost, {"versions": ["1"]})

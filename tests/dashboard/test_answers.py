@@ -31,27 +31,33 @@ Answered = Callable[..., Watched]
 
 
 @pytest.fixture
-def answered(quiet_site: QuietSite, page_of: PageOf) -> Iterator[Answered]:
-    """Open a page and publish one result of a stream whose model has some classes: `answered(classes, *outputs)`."""
+def publisher(quiet_site: QuietSite) -> Iterator[Publisher]:
+    """Publish as workers do."""
     with Publisher(quiet_site.broker.url) as publisher:
+        yield publisher
 
-        def publish(model: str, classes: tuple[ClassInfo, ...], *outputs: EncodedTensor) -> Watched:
-            publisher.card(model, classes, image=ImageContract("input", WIDTH, HEIGHT))
-            publisher.worker("made-up.0", model)
-            watched = page_of(quiet_site.url)
-            watched.show("models")
-            watched.page.locator("[data-testid='model-row']", has_text=model).first.wait_for(state="visible")
-            watched.show("live")
-            publisher.result(Stream(f"car-{model}", "/front", model), 1, *outputs)
-            watched.page.wait_for_selector(
-                f"[data-testid='tile'][data-key='car-{model}/{model}//front'][data-sequence='1']"
-            )
-            watched.page.get_by_test_id("select-model").select_option(model)
-            watched.page.wait_for_function("() => document.querySelectorAll(`[data-testid='tile']`).length === 1")
-            watched.frames(2)
-            return watched
 
-        yield publish
+@pytest.fixture
+def answered(quiet_site: QuietSite, page_of: PageOf, publisher: Publisher) -> Answered:
+    """Open a page and publish one result of a stream whose model has some classes: `answered(classes, *outputs)`."""
+
+    def publish(model: str, classes: tuple[ClassInfo, ...], *outputs: EncodedTensor) -> Watched:
+        publisher.card(model, classes, image=ImageContract("input", WIDTH, HEIGHT))
+        publisher.worker("made-up.0", model)
+        watched = page_of(quiet_site.url)
+        watched.show("models")
+        watched.page.locator("[data-testid='model-row']", has_text=model).first.wait_for(state="visible")
+        watched.show("live")
+        publisher.result(Stream(f"car-{model}", "/front", model), 1, *outputs)
+        watched.page.wait_for_selector(
+            f"[data-testid='tile'][data-key='car-{model}/{model}//front'][data-sequence='1']"
+        )
+        watched.page.get_by_test_id("select-model").select_option(model)
+        watched.page.wait_for_function("() => document.querySelectorAll(`[data-testid='tile']`).length === 1")
+        watched.frames(2)
+        return watched
+
+    return publish
 
 
 def floats(name: str, values: npt.ArrayLike) -> EncodedTensor:
@@ -176,6 +182,37 @@ def test_labels_cover_no_other(answered: Answered) -> None:
     assert min(rows) >= LABEL_ROWS
     said = opened(watched).split("\n")
     assert said == ["car", "0.90 at 30, 30 to 70, 50", "road", "0.80 at 31, 30 to 71, 50"]
+
+
+def test_objects_have_ids_where_that_is_asked_for(answered: Answered, publisher: Publisher) -> None:
+    """With `i` the label of a box has its object's id from the next frame on, and a link to the page asks for ids."""
+    watched = answered("ids", (CAR,), *boxes((10, 30, 14, 50), classes=(0,)))
+    plain = label_width(watched)
+    watched.page.keyboard.press("i")
+    assert watched.page.url.endswith("ids=1")
+    publisher.result(Stream("car-ids", "/front", "ids"), 2, *boxes((11, 30, 15, 50), classes=(0,)))
+    watched.page.wait_for_selector("[data-testid='tile'][data-sequence='2']")
+    watched.frames(2)
+    assert label_width(watched) > plain + 8
+
+
+def label_width(watched: Watched) -> int:
+    """Return how many pixels of the page's only label are in a row, at most."""
+    width: int = watched.page.evaluate(
+        """([red, green, blue]) => {
+            const canvas = document.querySelector("[data-testid='tile'] canvas.boxes");
+            const { width, height } = canvas;
+            const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+            const counts = new Array(height).fill(0);
+            for (let at = 0; at < data.length; at += 4) {
+                const isOwn = data[at] === red && data[at + 1] === green && data[at + 2] === blue;
+                counts[Math.floor(at / 4 / width)] += isOwn ? 1 : 0;
+            }
+            return Math.max(...counts);
+        }""",
+        CAR.colour,
+    )
+    return width
 
 
 def test_key_points_are_drawn_with_the_lines_between_them(answered: Answered) -> None:

@@ -30,6 +30,8 @@ from mqinfer.edge_agent.collecting.collector import Collected, Collector, Collec
 from mqinfer.edge_agent.collecting.store import Drop, Store
 from mqinfer.edge_agent.collecting.upload import upload
 from mqinfer.edge_agent.control import EdgeControl
+from mqinfer.edge_agent.metrics import add_edge
+from mqinfer.edge_agent.model_run import ModelRun
 from mqinfer.edge_agent.output_files import lock
 from mqinfer.edge_agent.reporting.report import published_words
 from mqinfer.edge_agent.session import run_sessions
@@ -37,6 +39,7 @@ from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.images.picture import CameraInfo, CompressedImage, RawImage
 from mqinfer.judging.settings import CascadeSettings, Reference, SmallModel
 from mqinfer.lab.drives.recording import write_drive
+from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.control import Operation
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
@@ -236,20 +239,25 @@ def test_models_that_disagree(tmp_path: Path, one: Any, other: Any, *, differ: b
 def test_several_models_of_a_run(
     tmp_path: Path, edge: Callable[..., Requester], write_echo: Callable[..., Path]
 ) -> None:
-    """The frame is kept once, with the answers of all, and the summary of each has what was kept."""
+    """The frame is kept once, with the answers of all; the summary of each and Prometheus have what was kept."""
     image = ("image", "UINT8", [-1, 64, 64, 3])
     for name in ("one", "two"):
         repository = write_echo(name, image)
     source = write_drive(tmp_path / "d.bag", ros=1, frames=4, seed=1, width=64, height=64, truth_topic=False)
-    collect = CollectSettings(tmp_path / "kept", rates={"": 1})
+    collect, runs, samples = CollectSettings(tmp_path / "kept", rates={"": 1}), list[ModelRun](), Samples()
+    requester = edge(repository, "one", "two")
     reports = run_sessions(
         settings_of(source, ReplayOptions("one"), collect=collect),
         ["one", "two"],
-        edge(repository, "one", "two"),
+        requester,
         broker="memory",
         stop=threading.Event(),
         console=Console(quiet=True),
+        on_runs=runs.extend,
     )
+    add_edge(requester, runs, samples)
+    (found,) = [each.samples for each in samples.families() if each.name == "mqinfer_edge_frames_collected"]
+    assert [(each.labels, each.value) for each in found] == [({"reason": "rate"}, 1)]
     assert [each.reading.collected for each in reports] == [Collected({Why.RATE: 1}, {}, 1)] * 2
     assert [dict(each) for each in map(published_words, reports)] == [{"collected": "1 frames, 1 rate"}] * 2
     (path,) = (tmp_path / "kept").glob("*.mcap")

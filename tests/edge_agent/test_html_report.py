@@ -23,7 +23,7 @@ from mqinfer.edge_agent.frames.times import FrameTimes
 from mqinfer.edge_agent.frames.view import NO_VIEW, FrameView
 from mqinfer.edge_agent.reporting.answers import BEST, NOTHING, OBJECTS, PIXELS, Counted
 from mqinfer.edge_agent.reporting.charts import Axis, stacked, top_of
-from mqinfer.edge_agent.reporting.page import Made, ReportFile, write_report
+from mqinfer.edge_agent.reporting.page import ReportFile, write_report
 from mqinfer.edge_agent.reporting.recorder import OTHER, RunRecorder, Series
 from mqinfer.edge_agent.reporting.report import Ending, SessionReport
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics
@@ -109,7 +109,7 @@ def report(
         statistics.finished(failed(NASTY, message=NASTY, source=source), bytes_raw=0)
     about, why = (model, "3", "sha256:a", "local", "jpeg:90"), ConfigError(reason)
     run = SessionReport(statistics.snapshot(), *about, ended=Ending.FAILED, broke_off=why)
-    write_report(path, Made({"source": "drive.bag", "topics": NASTY}, command), [(run, recorder), (run, recorder)])
+    write_report(path, {"source": "drive.bag", "topics": NASTY}, [(run, recorder), (run, recorder)], command)
     return Page(path)
 
 
@@ -248,7 +248,7 @@ def test_files_are_links_from_where_the_report_is(tmp_path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         path.touch()
     run = SessionReport(ReplayStatistics().snapshot(), "net", "3", "", "local", "raw", files=tuple(paths[:3]))
-    write_report(tmp_path / "deep" / "report.html", Made({}, (), paths[3:]), [(run, None)])
+    write_report(tmp_path / "deep" / "report.html", {}, [(run, None)], written=paths[3:])
     page = Page(tmp_path / "deep" / "report.html")
     links = [value for name, value in page.attributes if name == "href"]
     assert [(tmp_path / "deep" / unquote(each)).resolve() for each in links] == paths

@@ -14,9 +14,12 @@ from mqinfer.answers.outputs import Picture
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.view import FrameView
-from mqinfer.edge_agent.sinks import SINK_KINDS, JsonlSink, McapSink, PictureSink, VideoSink, open_sinks
 from mqinfer.edge_agent.sinks.drawing.overlay import colour_mask, draw_result
-from mqinfer.edge_agent.sinks.factory import SinkSet
+from mqinfer.edge_agent.sinks.drawing.picture_sink import PictureSink
+from mqinfer.edge_agent.sinks.drawing.video_sink import VideoSink
+from mqinfer.edge_agent.sinks.factory import SINK_KINDS, SinkSet, open_sinks
+from mqinfer.edge_agent.sinks.foxglove.mcap_sink import McapSink
+from mqinfer.edge_agent.sinks.jsonl_sink import JsonlSink
 from mqinfer.edge_agent.sinks.sink import Sink, StreamNames
 from mqinfer.images.picture import RawImage
 from mqinfer.images.placement import Placement

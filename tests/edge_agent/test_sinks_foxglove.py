@@ -18,9 +18,9 @@ from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.frames.times import EdgeStage
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.preparer import Preparer
-from mqinfer.edge_agent.sinks import McapSink
 from mqinfer.edge_agent.sinks.drawing.overlay import encode_mask, palette
 from mqinfer.edge_agent.sinks.foxglove.layout import LAYOUT_FILE, make_layout
+from mqinfer.edge_agent.sinks.foxglove.mcap_sink import McapSink
 from mqinfer.edge_agent.sinks.foxglove.messages import result_schema, schema
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.images.placement import Placement, Resize

@@ -115,6 +115,14 @@ def follow(tracks: Tracks, now_s: float, *lefts: float, score: float = 0.9, kind
     return tracks.follow(now_s, boxes, [score] * len(lefts), [kind] * len(lefts))
 
 
+def test_the_page_gives_the_same_ids() -> None:
+    """Boxes that tremble, cross, vanish and are doubtful have the ids in tracks.json, which the page's test reads."""
+    tracks = Tracks()
+    for frame in json.loads(Path(__file__).with_name("tracks.json").read_text()):
+        boxes = np.array(frame["boxes"], np.float64).reshape(-1, 4)
+        assert tracks.follow(frame["now_s"], boxes, frame["scores"], frame["kinds"]) == frame["ids"]
+
+
 def test_an_object_keeps_its_id_out_of_sight() -> None:
     """It is expected where it was going, for 30 frames; one of another class is another one."""
     tracks = Tracks()

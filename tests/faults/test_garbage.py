@@ -26,7 +26,7 @@ from mqinfer.client.request import make_request
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.pipeline import RunningRequests
 from mqinfer.cloud_worker.supervision.planning import plan
-from mqinfer.cloud_worker.supervision.process import ProcessSpec, run_process
+from mqinfer.cloud_worker.supervision.process import ModelPlace, ProcessSpec, run_process
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.envelope import CONTENT_TYPE, request_pieces
 from mqinfer.protocol.topics import Topics
@@ -151,7 +151,7 @@ def run_and_fail(spec: ProcessSpec, pipe: Connection) -> None:
         tick(session)
 
     Session.tick = failing  # type: ignore[method-assign,assignment]
-    run_process(spec, pipe, ctypes.c_double(), (ctypes.c_ubyte * RunningRequests.SIZE)())
+    run_process(spec, ModelPlace(pipe, ctypes.c_double(), (ctypes.c_ubyte * RunningRequests.SIZE)()))
 
 
 def test_a_dead_connection_ends_the_process(tmp_path: Path, broker_url: str, topics: Topics, figure: Figures) -> None:

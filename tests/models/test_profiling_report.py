@@ -22,6 +22,7 @@ from mqinfer.lab.profiling.results import BatchPoint, Loaded, Profile, Turn
 from mqinfer.lab.profiling.verdicts import verdicts
 from mqinfer.lab.report_files import write_report
 from mqinfer.lab.reports import Grid, print_grid
+from mqinfer.metrics.nvml import GpuUse
 from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config import EnsembleStep, ModelConfig
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
@@ -169,13 +170,12 @@ def test_the_plot(tmp_path: Path) -> None:
         write_report(as_report(found(TORCH)), {"plot": tmp_path / "none.png"})
 
 
-def test_memory_of_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory of this process in the driver's list; 0 without a driver."""
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_memory_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of this process in the driver's list; 0 where it is not there."""
+    used = {1: GpuUse(500 << 20)}
+    monkeypatch.setattr(memory, "gpu_use", lambda: used)
     assert memory.gpu_bytes() == 0
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text(f"#!/bin/sh\necho '1, 500'\necho '{os.getpid()}, 320'\n")
-    tool.chmod(0o755)
+    used[os.getpid()] = GpuUse(320 << 20)
     assert memory.gpu_bytes() == 320 << 20
 
 

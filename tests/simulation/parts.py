@@ -217,12 +217,12 @@ class EventPipeline(Generic[M, T]):
         self.failure = MqinferError(repr(error))
         self._node.world.violate(f"a thread of {self._node.name} failed: {error!r}")
 
-    def stop(self, timeout: float | None = None) -> tuple[list[M], list[T]]:
+    def stop(self, timeout: float | None = None) -> list[M | T]:
         """Wait for what has begun, and return the rest."""
         self.closing = True
         running().wait(lambda: self._idle == self.threads, timeout)
         self.depth = 0
-        return self._queue.clear(), self._batcher.clear()
+        return [*self._queue.clear(), *self._batcher.clear()]
 
     def _look_in(self, seconds: float) -> None:
         """Let an idle thread look for a task; a switch of threads takes a moment."""

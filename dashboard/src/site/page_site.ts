@@ -36,7 +36,7 @@ export class PageSite implements Site {
   readonly logCounts: Signal<Site["logCounts"]["value"]> = signal({});
   readonly dropped = signal<Readonly<Record<string, number>>>({});
   readonly isPaused = signal(false);
-  readonly selection = signal<Selection>({ stream: "", model: "", className: "" });
+  readonly selection = signal<Selection>({ stream: "", model: "", className: "", hasIds: false });
   readonly tiles: Site["tiles"];
   readonly connection: Site["connection"];
   readonly #platform: Platform;
@@ -56,7 +56,7 @@ export class PageSite implements Site {
     this.#tables = {
       drops,
       models,
-      tiles: new Tiles(platform, drops, models),
+      tiles: new Tiles(platform, drops, models, () => this.selection.peek().hasIds),
       workers: new Workers(clock, drops),
       clients: new Clients(clock, drops),
       log: new Log(clock),

@@ -31,6 +31,8 @@ export interface Box {
   readonly bottom: number;
   readonly score: number;
   readonly classIndex: number;
+  /** Of its object over the frames, where it is followed. */
+  readonly id?: number;
   /** x, y and score of each key point; absent where the model has none. */
   readonly keypoints?: readonly (readonly [number, number, number])[];
 }
@@ -187,6 +189,8 @@ export interface Selection {
   readonly model: string;
   /** Name of the only class to draw. */
   readonly className: string;
+  /** Whether objects are followed over the frames, and have ids. */
+  readonly hasIds: boolean;
 }
 
 /** All that the page knows. Signals change at most four times a second, those of a tile's frame with each frame drawn. */

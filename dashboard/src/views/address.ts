@@ -12,6 +12,7 @@ export interface Shown extends Selection {
 }
 
 const NAMES = { filter: "filter", stream: "stream", model: "model", className: "class", enlarged: "tile" } as const;
+const IDS = "ids";
 const LONGEST = 1000;
 
 /** Read an address's fragment, such as `#live?stream=car-1/front&class=road`; what it does not say is the default. */
@@ -26,6 +27,7 @@ export function readAddress(hash: string): Shown {
     model: text("model"),
     className: text("className"),
     enlarged: text("enlarged"),
+    hasIds: given.has(IDS),
   };
 }
 
@@ -36,6 +38,7 @@ export function writeAddress(shown: Shown): string {
     const value = shown[key as keyof typeof NAMES];
     if (value) given.set(name, value);
   }
+  if (shown.hasIds) given.set(IDS, "1");
   const query = given.toString().replaceAll("%2F", "/");
   return `#${shown.view}${query && `?${query}`}`;
 }

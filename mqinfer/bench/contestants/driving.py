@@ -10,7 +10,7 @@ from itertools import count
 from random import Random
 from typing import TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from mqinfer.protocol.errors import MqinferError
 
@@ -19,6 +19,10 @@ Ask = Callable[[int], Awaitable[object]]
 """Sends the frame of a number, and returns once its output is there."""
 _MOST_TIMES = 10_000
 """Times that a turn keeps, so that a million requests take no more memory than ten thousand."""
+_MOST_REASONS = 32
+"""Codes of errors that a turn tells apart: they come from outside."""
+_WARM_UP, _LONGEST_WARM_UP_S = 0.2, 2.0
+"""Time before the first turn that is not counted, as a share of a turn."""
 
 
 class Load(Struct, frozen=True):
@@ -115,7 +119,8 @@ class _Watch:
         try:
             await ask(number)
         except MqinferError as error:
-            self.failures[error.code] += 1
+            is_counted = error.code in self.failures or len(self.failures) < _MOST_REASONS
+            self.failures[error.code if is_counted else "other"] += 1
         else:
             self._keep(self.clock() - since)
             self.turn.vehicles[vehicle] += 1
@@ -131,6 +136,12 @@ class _Watch:
     def end(self) -> DrivenTurn:
         turn = self.turn
         return DrivenTurn(self.clock() - self.begin, turn.times, turn.vehicles, dict(self.failures), self.dropped)
+
+
+def warm_up(load: Load) -> Load:
+    """Return a short turn of a load, which is not counted."""
+    seconds = max(0.05, min(load.seconds * _WARM_UP, _LONGEST_WARM_UP_S))
+    return structs.replace(load, seconds=seconds, samples=load.samples // 5)
 
 
 async def drive(asks: Sequence[Ask], load: Load, clock: Callable[[], float] = time.perf_counter) -> DrivenTurn:

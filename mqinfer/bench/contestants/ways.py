@@ -92,7 +92,7 @@ async def _mqtt(target: Target, workload: Workload, vehicle: int) -> AsyncIterat
         name=name,
         options=options,
         announce=target.announce,
-        in_loop=not target.url.startswith("nats"),
+        in_loop=True,
         connect_timeout=_TIMEOUT_S,
     ) as client:
 

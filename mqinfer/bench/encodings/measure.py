@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated
 
 from mqinfer.bags.frame import Frame
@@ -73,6 +74,7 @@ class EncodingFigures:
         alone: Bytes, processor time, and the picture that the model gets.
         changed: Share of the model's answers, such as pixels of its masks, that differ from those to `raw`.
         p50_ms: From a frame's preparation to its outcome, through a broker and a worker, median.
+        finishing: Share of post-processing and encoding in the worker's time, 0 to 1, median.
         link_rate: Results a second over the thin link; None where it was not measured.
     """
 
@@ -80,6 +82,7 @@ class EncodingFigures:
     alone: Alone
     changed: float
     p50_ms: float
+    finishing: float
     link_rate: float | None = None
 
 
@@ -127,7 +130,8 @@ def measure_encodings(options: EncodingsOptions, report: Callable[[str], None]) 
             alone = measure_alone(Preparer(contract, encoding), frames, pictures)
             answers = send_all(broker.port, card, Preparer(contract, encoding), frames)
             first = first or answers
-            found = EncodingFigures(encoding, alone, changed_share(answers, first), answers.p50_ms)
+            changed, medians = changed_share(answers, first), map(median, (answers.milliseconds, answers.finishing))
+            found = EncodingFigures(encoding, alone, changed, *medians)
             if options.link_mbit:
                 live = camera(frames, rate, options.seconds)
                 kept = keep_over_link(broker.port, card, Preparer(contract, encoding), live, options.link_mbit)

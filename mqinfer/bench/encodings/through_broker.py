@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 
@@ -22,7 +20,7 @@ from mqinfer.edge_agent.frames.times import EdgeStage
 from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.choices import choose_output_encoding
 from mqinfer.edge_agent.preparing.preparer import Preparer
-from mqinfer.edge_agent.replay import Replay
+from mqinfer.edge_agent.replay import Pacer, Replay
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics
 from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.lab.comparing.tolerance import Deviation, NumberTolerance, deviation
@@ -39,30 +37,37 @@ _TOLERANCE = 0.01
 
 
 class CollectingSink:
-    """A sink that keeps what came back of each frame: outputs, and milliseconds from its preparation to its outcome."""
+    """A sink that keeps what came back of each frame.
+
+    Attributes:
+        outputs: By name.
+        milliseconds: From its preparation to its outcome.
+        finishing: Share of post-processing and encoding in the worker's time, 0 to 1; waiting is not in it.
+        failure: Of the first frame without a result; None where each has one.
+    """
 
     def __init__(self) -> None:
         self.outputs: list[dict[str, Array]] = []
         self.milliseconds: list[float] = []
+        self.finishing: list[float] = []
         self.failure: str | None = None
 
     def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
         """Keep one result."""
         if result.outcome is not Outcome.OK:
-            self.failure = self.failure or f"{frame.source}, frame {frame.sequence}: {result.error}"
+            why = result.error.message if result.error else result.outcome
+            self.failure = self.failure or f"{frame.source}, frame {frame.sequence}: {why}"
             return
         self.outputs.append(dict(result.outputs))
         waited = sum(view.times.stages.get(stage, 0) for stage in (EdgeStage.READ, EdgeStage.QUEUE))
         self.milliseconds.append((view.times.total - waited) / 1e6)
+        took = result.timings
+        finishing = took.postprocess + took.encode
+        self.finishing.append(finishing / (took.decode + took.preprocess + took.inference + finishing))
 
     def close(self) -> tuple[Path, ...]:
         """Have no files."""
         return ()
-
-    @property
-    def p50_ms(self) -> float:
-        """Median."""
-        return median(self.milliseconds)
 
 
 def _replay(
@@ -111,23 +116,17 @@ def keep_over_link(port: int, card: ModelCard, preparer: Preparer, frames: Itera
 
 
 def camera(frames: Sequence[Frame], rate: float, seconds: float) -> Iterator[Frame]:
-    """Yield the frame of the moment, in real time; a late reader gets the newest one, as from a camera's driver.
+    """Yield frames when they are due.
 
     Args:
         frames: Played forth and back, so that the scene never jumps.
         rate: Frames a second.
         seconds: How long.
     """
-    pause = threading.Event()
-    there_and_back = [*frames, *frames[-2:0:-1]]
-    start, taken = time.monotonic(), -1
-    while (now := time.monotonic() - start) < seconds:
-        number = int(now * rate)
-        if number == taken:
-            pause.wait((number + 1) / rate - now)
-            continue
-        taken = number
-        yield replace(there_and_back[number % len(there_and_back)], sequence=number)
+    there_and_back, pacer = cycle([*frames, *frames[-2:0:-1]]), Pacer()
+    for number in range(round(seconds * rate)):
+        pacer.wait_for(round(number / rate * 1e9))
+        yield replace(next(there_and_back), sequence=number)
 
 
 def _changed(outputs: dict[str, Array], expected: dict[str, Array]) -> float:

@@ -17,12 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mqinfer.extras import import_extra
+from mqinfer.lab.model_process import load
 from mqinfer.lab.profiling.inputs import RandomInputs
 from mqinfer.lab.profiling.memory import gpu_bytes
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.onnx import import_onnxruntime
-from mqinfer.models.engines import choose_loader
-from mqinfer.models.loading import load_options
 from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.errors import ConfigError
 
@@ -108,7 +107,7 @@ def _torch() -> Any:
 
 def _bound(torch: Any, model: ModelVersion, stream: Any) -> tuple[Any, Any, Any]:
     """Return what runs a row in a stream without waiting for it, and what copies its inputs and outputs there."""
-    on_cpu = choose_loader(model.path, "onnxruntime")(model.path, load_options(model.config, "cpu"))
+    on_cpu = load(model, "onnxruntime")
     feeds = RandomInputs().make(on_cpu.inputs, 1)
     results = on_cpu.infer(feeds)
     on_cpu.close()
@@ -194,7 +193,7 @@ def card_in_use(model: ModelVersion, batch: int) -> dict[str, float]:
 
 
 def _on_gpu(model: ModelVersion) -> Backend:
-    backend = choose_loader(model.path, "onnxruntime")(model.path, load_options(model.config, "cuda"))
+    backend = load(model, "onnxruntime", "cuda")
     if backend.device == "cpu":
         raise ConfigError(f"needs ONNX Runtime for CUDA: {backend.engine} here can't use the GPU")
     return backend

@@ -10,8 +10,8 @@ import numpy as np
 from mqinfer.bench.seeds.experiment import Bench
 from mqinfer.bench.seeds.formulas import event_bytes
 from mqinfer.bench.seeds.rows import Measured, of_rounds
-from mqinfer.lab.model_process import in_process
-from mqinfer.lab.profiling.arrays import call_memory, run_rows
+from mqinfer.lab.model_process import in_process, run_rows
+from mqinfer.lab.profiling.arrays import call_memory
 from mqinfer.lab.scores import roc
 from mqinfer.lab.zoo.building import read_losses
 from mqinfer.lab.zoo.jet_plots import SCORES

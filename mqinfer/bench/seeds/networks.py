@@ -17,7 +17,7 @@ from mqinfer.bench.seeds.experiment import Bench
 from mqinfer.bench.seeds.rows import Measured, of_rounds
 from mqinfer.extras import import_extra
 from mqinfer.lab.drives.synthetic import SyntheticDrive
-from mqinfer.lab.load import Drive, repeat
+from mqinfer.lab.load import Calls, repeat
 from mqinfer.lab.machine import describe_machine
 from mqinfer.lab.optimize.optimising import OptimizeOptions, optimize
 from mqinfer.lab.optimize.results import Product
@@ -112,7 +112,7 @@ def _rates_by_setting(model: ModelVersion, rounds: int, seconds: float) -> Mappi
     return rates
 
 
-def _together(work: Callable[[], object], callers: int, seconds: float) -> list[Drive]:
+def _together(work: Callable[[], object], callers: int, seconds: float) -> list[Calls]:
     """Run a function in so many threads for a while."""
     with ThreadPoolExecutor(callers) as pool:
         return list(pool.map(lambda _: repeat(work, seconds, 3), range(callers)))

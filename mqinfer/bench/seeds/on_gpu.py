@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -151,7 +150,7 @@ def by_kind(operations: Sequence[MemoryOperation], setting: str) -> Iterator[Mea
 
 
 def _row(table: str, row: str, value: float, setting: str, **words: str) -> Measured:
-    return replace(of_rounds(table, row, [float(value)], setting=setting), **words)  # type: ignore[arg-type] # texts
+    return of_rounds(table, row, [float(value)], 1, setting=setting, **words)
 
 
 def _compared(found: Mapping[tuple[str, int], Sequence[MemoryOperation]], setting: str) -> Iterator[Measured]:

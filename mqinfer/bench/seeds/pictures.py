@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +16,6 @@ from mqinfer.bench.encodings.measure import EncodingFigures, EncodingsOptions, m
 from mqinfer.bench.seeds.experiment import Bench
 from mqinfer.bench.seeds.formulas import break_even_mbit
 from mqinfer.bench.seeds.rows import Measured, of_rounds
-from mqinfer.bench.segmentation import measure_segmentation
 from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.images.pixel_format import demosaic
 from mqinfer.lab.drives.mosaic import make_mosaic
@@ -81,6 +82,17 @@ def recording(bench: Bench, size: tuple[int, int]) -> Iterator[str]:
         yield str(write_drive(path, ros=2, frames=60, seed=2, width=width, height=height, encoding="rgb8"))
 
 
+def with_mask(bench: Bench, name: str, folder: Path) -> Bench:
+    """Return the same for a repository in a folder, which has one model with the mask that a worker makes of logits."""
+    model = bench.model(name)
+    shutil.copytree(model.folder.parent, folder / name)
+    config = folder / name / "model.toml"
+    if "[segmentation]" not in (text := config.read_text(encoding="utf-8")):
+        output = card_of(model).outputs[0].name
+        config.write_text(f'{text}\n[segmentation]\noutput = "{output}"\n', encoding="utf-8")
+    return replace(bench, repository=folder)
+
+
 def lossless(bench: Bench) -> Iterator[Measured]:
     """Measure LZ4 in one thread, JPEG and demosaicing, on a frame of the drive and on what models return."""
     scene = SyntheticDrive(2).scene(0)
@@ -133,16 +145,18 @@ def segmentation_models(bench: Bench) -> Iterator[Measured]:
 
 
 def share_of_postprocessing(bench: Bench) -> Iterator[Measured]:
-    """Measure the share of post-processing with logits out, and with the argmax in the graph."""
-    for row, name in (
-        ("logits out", "encoder_decoder_2048_1024"),
-        ("argmax in the graph", "drive_segmentation_2048_1024_onnx"),
-    ):
-        model, rounds = bench.model(name), bench.count(3, 20)
-        (found,) = measure_segmentation(bench.repository, name, [model.version], rounds, bench.progress)
-        comment = f"{name}, {found.engine}; encoding included"
-        full = f"share of post-processing, CPU, {row}"
-        yield of_rounds("001.C3", full, [100 * found.finishing], rounds, comment=comment)
+    """Measure the share of post-processing with logits out, of which the worker makes the mask, and without."""
+    drive = "drive_segmentation_2048_1024_onnx"
+    bench.model(drive)
+    frames = bench.count(3, 20)
+    with TemporaryDirectory(prefix="mqinfer-bench-") as folder, recording(bench, (2048, 1024)) as source:
+        with_logits = with_mask(bench, "encoder_decoder_2048_1024", Path(folder))
+        asked = {"logits out": ("encoder_decoder_2048_1024", with_logits.repository)}
+        for row, (name, repository) in (asked | {"argmax in the graph": (drive, bench.repository)}).items():
+            options = EncodingsOptions(source, name, repository, encoding=["jpeg:90"], frames=frames)
+            found = measure_encodings(options, bench.progress).figures[-1]
+            full, comment = f"share of post-processing, CPU, {row}", f"{name}; encoding included"
+            yield of_rounds("001.C3", full, [100 * found.finishing], frames, comment=comment)
     logits = np.random.default_rng(0).standard_normal((1024, 2048, 20), np.float32)
     times = [1e3 * each for each in call_times(lambda: logits.argmax(2), bench.count(3, 20))]
     yield of_rounds("001.C3", "argmax of 1024x2048x20 float32", times, len(times))

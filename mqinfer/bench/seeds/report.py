@@ -23,27 +23,6 @@ from mqinfer.lab.reports import (
     write_files,
 )
 
-COLUMNS = (
-    "seed",
-    "table",
-    "row",
-    "setting",
-    "published",
-    "published_op",
-    "source",
-    "error",
-    "unit",
-    "measured",
-    "low",
-    "high",
-    "rounds",
-    "samples",
-    "scale",
-    "ratio",
-    "comparable",
-    "verdict",
-    "comment",
-)
 _HEADINGS = ("row", "published", "measured", "low - high", "unit", "ratio", "of machines", "")
 _SERIES = re.compile(r"(?P<series>.+?),? (?:batch )(?P<over>\d+)")
 """Rows that are drawn as lines over the batch size; the others of a table are bars."""
@@ -110,20 +89,32 @@ def _line(row: Joined) -> Sequence[Cell]:
 
 
 def _record(row: Joined) -> dict[str, Cell]:
-    """Return a row by `COLUMNS`."""
+    """Return every column of a row; what was not measured has no figure, and the reason as its comment."""
     of, found = row.published, row.measured
-    record: dict[str, Cell] = {name: getattr(of, name) for name in ("table", "row", "published", "source", "error")}
-    record |= {"seed": of.table[:3], "setting": row.setting, "published_op": of.op, "unit": of.unit}
-    if found:
-        record |= {name: getattr(found, name) for name in ("measured", "low", "high", "rounds", "samples", "comment")}
-    record |= {"scale": row.scale, "ratio": row.ratio, "comparable": of.comparable, "verdict": row.verdict}
-    return record | ({} if found else {"comment": row.reason})
+    return {
+        "seed": of.table[:3],
+        "table": of.table,
+        "row": of.row,
+        "setting": row.setting,
+        "published": of.published,
+        "published_op": of.op,
+        "source": of.source,
+        "error": of.error,
+        "unit": of.unit,
+        **{name: getattr(found, name, None) for name in ("measured", "low", "high", "rounds", "samples")},
+        "scale": row.scale,
+        "ratio": row.ratio,
+        "comparable": of.comparable,
+        "verdict": row.verdict,
+        "comment": found.comment if found else row.reason,
+    }
 
 
 def as_table(found: SeedFigures) -> Grid:
     """Return every row with every column."""
-    rows = [[record.get(name) for name in COLUMNS] for record in map(_record, found.rows)]
-    return Grid("The documents' figures, published and measured here", COLUMNS, rows, words=4)
+    records = list(map(_record, found.rows))
+    rows = [list(record.values()) for record in records]
+    return Grid("The documents' figures, published and measured here", list(records[0]), rows, words=4)
 
 
 def as_document(found: SeedFigures) -> str:

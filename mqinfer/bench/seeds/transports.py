@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -16,10 +14,9 @@ from mqinfer.bench.contestants.driving import Load
 from mqinfer.bench.contestants.site import chosen
 from mqinfer.bench.seeds.experiment import Bench
 from mqinfer.bench.seeds.formulas import rate_gained, time_saved
-from mqinfer.bench.seeds.pictures import recording
+from mqinfer.bench.seeds.pictures import recording, with_mask
 from mqinfer.bench.seeds.rows import Measured, NotMeasured, of_rounds
 from mqinfer.bench.workloads import Workload, load_workloads, record_workload
-from mqinfer.lab.model_process import card_of
 from mqinfer.protocol.errors import ConfigError
 
 _NAMES: Mapping[str, str] = {
@@ -92,17 +89,6 @@ def tensorflow_serving(bench: Bench) -> Iterator[Measured | NotMeasured]:
                     )
                 else:
                     yield NotMeasured("001.T2", row, each.reason)
-
-
-def with_mask(bench: Bench, name: str, folder: Path) -> Bench:
-    """Return the same for a repository in a folder, which has one model with the mask that a worker makes of logits."""
-    model = bench.model(name)
-    shutil.copytree(model.folder.parent, folder / name)
-    config = folder / name / "model.toml"
-    if "[segmentation]" not in (text := config.read_text(encoding="utf-8")):
-        output = card_of(model).outputs[0].name
-        config.write_text(f'{text}\n[segmentation]\noutput = "{output}"\n', encoding="utf-8")
-    return replace(bench, repository=folder)
 
 
 def vehicles(bench: Bench) -> Iterator[Measured]:

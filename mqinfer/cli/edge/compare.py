@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.edge.running import failed_load
 from mqinfer.cli.exit_codes import ExitCode, exit_code, print_error
 from mqinfer.cli.local import local_address, local_versions, versions_of
@@ -105,7 +104,8 @@ def compare(
     name, topics = connection.name or default_name(address), Topics(connection.root)
     with ExitStack() as signals, ExitStack() as stack:
         if local:
-            _serve(stack, repository, models, address, topics)
+            for served, versions in versions_of(models).items():
+                stack.enter_context(local_versions(repository, served, versions, address, topics))
         requester = connect(address, name, topics, ClientOptions(window=window * len(models)))
         stack.callback(requester.close)
         stop = signals.enter_context(until_signal(lambda: "nothing was compared"))
@@ -139,11 +139,6 @@ def _checked(model: Sequence[str], truth: str | None, min_score: float | None) -
     if min_score is not None and truth is None:
         raise ConfigError("--min-score is against a --truth; name it")
     return models
-
-
-def _serve(stack: ExitStack, repository: Path, models: Sequence[str], address: BrokerAddress, topics: Topics) -> None:
-    for name, versions in versions_of(models).items():
-        stack.enter_context(local_versions(repository, name, versions, address, topics))
 
 
 def _report(found: Compared) -> ExitCode:

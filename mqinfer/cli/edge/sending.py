@@ -322,18 +322,7 @@ class ProcessOptions:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """What a command line states about the frames and their results; each field of a group is an option.
-
-    Attributes:
-        models: The models that frames go to.
-        topics: The frames of the sources that are sent.
-        requests: How many requests there are at a time, and how long each may take.
-        preparing: What a request carries, and what its result.
-        outputs: The files that a run leaves.
-        spool: The store for frames while there is no connection.
-        collect: The frames that are kept since they matter.
-        process: The name on the broker, metrics and spans.
-    """
+    """What a command line states about the frames and their results; each field of a group is an option."""
 
     models: ModelOptions
     topics: TopicOptions

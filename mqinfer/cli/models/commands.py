@@ -27,6 +27,7 @@ from mqinfer.protocol.topics import instead_of
 Model = Annotated[str, typer.Argument(help="Name of the model.")]
 Worker = Annotated[str, typer.Argument(help="A server (its `mqinfer worker --name`), or one process, such as gpu-1.0.")]
 Address = Annotated[str, typer.Argument(help="Shared repository: s3://, gs://, az://, https:// or file://.")]
+Directory = Annotated[Path, typer.Argument(help="Model repository: a folder of MODEL/VERSION/FILE.")]
 Timeout = Annotated[float, typer.Option(help="Seconds to wait for the replies.", min=0.001, max=1e6)]
 
 
@@ -81,11 +82,7 @@ app.command()(with_log_options(profile))
 @app.command()
 @with_connection
 @with_group("asked", ServerOptions, timeout=300)
-def load(
-    connection: ConnectionOptions,
-    asked: ServerOptions,
-    model: Model,
-) -> None:
+def load(connection: ConnectionOptions, asked: ServerOptions, model: Model) -> None:
     """Load a model, or reload a changed one. New processes serve before the old ones stop."""
     with _control(connection) as control:
         replies = control.load(model, server=asked.server, timeout=asked.timeout)
@@ -95,11 +92,7 @@ def load(
 @app.command()
 @with_connection
 @with_group("asked", ServerOptions, timeout=60)
-def unload(
-    connection: ConnectionOptions,
-    asked: ServerOptions,
-    model: Model,
-) -> None:
+def unload(connection: ConnectionOptions, asked: ServerOptions, model: Model) -> None:
     """Unload a model. Its processes answer the requests they have accepted, then exit."""
     with _control(connection) as control:
         replies = control.unload(model, server=asked.server, timeout=asked.timeout)
@@ -155,11 +148,7 @@ def traffic(
 @app.command()
 @with_connection
 @with_group("asked", ServerOptions, timeout=300)
-def rollback(
-    connection: ConnectionOptions,
-    asked: ServerOptions,
-    model: Model,
-) -> None:
+def rollback(connection: ConnectionOptions, asked: ServerOptions, model: Model) -> None:
     """Remove a model's canary; without one, make the previous stable version the default again."""
     with _control(connection) as control:
         replies = control.rollback(model, server=asked.server, timeout=asked.timeout)
@@ -245,9 +234,7 @@ def card(
 @app.command()
 @with_log_options
 def build(
-    directory: Annotated[Path, typer.Argument(help="Model repository: a folder of MODEL/VERSION/FILE.")] = Path(
-        "models"
-    ),
+    directory: Directory = Path("models"),
     model: Annotated[list[str] | None, typer.Option(help="Model to build; may be repeated. All by default.")] = None,
     listing: Annotated[bool, typer.Option("--list", help="List the models that can be built, and build none.")] = False,
     train: Annotated[
@@ -286,9 +273,7 @@ def push(
 @with_log_options
 def pull(
     url: Address,
-    directory: Annotated[Path, typer.Argument(help="Model repository: a folder of MODEL/VERSION/FILE.")] = Path(
-        "models"
-    ),
+    directory: Directory = Path("models"),
     model: Annotated[list[str] | None, typer.Option(help="Model to pull; may be repeated. All by default.")] = None,
 ) -> None:
     """Download models of a shared repository into a folder; versions that are only there stay."""

@@ -49,14 +49,7 @@ def profile(
         check_plots()
     console = plain_console(stderr=True)
     chosen = Repository(repository).find(model, version)
-    found = run.profile(
-        chosen,
-        plan,
-        backends=backend,
-        device=device,
-        inputs=inputs,
-        progress=console.print,
-    )
+    found = run.profile(chosen, plan, backends=backend, device=device, inputs=inputs, progress=console.print)
     for grid in as_grids(found):
         print_grid(grid, table_console())
     for sentence in verdicts(found):

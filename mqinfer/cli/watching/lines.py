@@ -7,14 +7,7 @@ from datetime import datetime
 
 from msgspec.structs import asdict
 
-from mqinfer.answers.outputs import (
-    class_shares,
-    find_boxes,
-    find_mask,
-    find_top,
-    label,
-    top_label,
-)
+from mqinfer.answers.outputs import class_shares, find_boxes, find_mask, find_top, label, top_label
 from mqinfer.answers.words import describe_boxes, describe_outputs, describe_top, elements
 from mqinfer.client.result import InferResult
 from mqinfer.client.watching import SeenResult
@@ -31,13 +24,7 @@ _STAGES = ("server_queue", "decode", "preprocess", "inference", "postprocess", "
 
 
 def line_of(seen: SeenResult, result: InferResult, classes: tuple[ClassInfo, ...]) -> str:
-    """Return one line: time, client, source, sequence, outcome, worker, model, time in the worker, and the answer.
-
-    Args:
-        seen: As it came.
-        result: The same, decoded.
-        classes: Of the model's card.
-    """
+    """Return one line: time, client, source, sequence, outcome, worker, model, time in the worker, and the answer."""
     capture = result.capture
     parts = (
         f"{datetime.fromtimestamp(seen.received_ns / 1e9):%H:%M:%S.%f}"[:-3],  # noqa: DTZ006 - the reader's own time
@@ -48,7 +35,7 @@ def line_of(seen: SeenResult, result: InferResult, classes: tuple[ClassInfo, ...
         result.worker or "-",
         f"{result.model_name} {result.model_version}".strip(),
         _split(result.timings),
-        _problem(result) if result.error else _answer(result, classes),
+        f"{result.error.code}: {result.error.message}" if result.error else _answer(result, classes),
     )
     return "  ".join(_short(part) for part in parts)
 
@@ -99,10 +86,6 @@ def _split(timings: Timings) -> str:
     stages = ((name, getattr(timings, name)) for name in _STAGES)
     parts = [f"{name.removeprefix('server_')} {spent / 1e6:.1f}" for name, spent in stages if spent >= 50_000]
     return f"{timings.server / 1e6:.1f} ms" + (f" ({', '.join(parts)})" if parts else "")
-
-
-def _problem(result: InferResult) -> str:
-    return f"{result.error.code}: {result.error.message}" if result.error else ""
 
 
 def _answer(result: InferResult, classes: tuple[ClassInfo, ...]) -> str:

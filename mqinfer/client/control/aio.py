@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
 from mqinfer.broker.link import Message
 from mqinfer.client.aio import AsyncClient
@@ -28,11 +26,7 @@ class AsyncControl:
     """
 
     def __init__(self, client: AsyncClient) -> None:
-        """Ask over this client's connection; one `AsyncControl` a client.
-
-        Args:
-            client: Open.
-        """
+        """Ask over this client's connection; one `AsyncControl` a client."""
         self._requester = client.connection.requester
         self._registry = client.connection.registry
         self._ignored = Ignored("a server's reply")
@@ -43,19 +37,17 @@ class AsyncControl:
     async def ask(
         self,
         call: Call,
-        body: Mapping[str, Any] | None = None,
         *,
-        server: str | None = None,
         timeout: float = 10.0,  # noqa: ASYNC109  part of the result: who has not replied in time
         behalf: str = "",
     ) -> list[ControlReply]:
-        """Send a call to one server, or to all, and wait for the replies. As `ControlClient.ask`.
+        """Send a call to all servers, and wait for the replies. As `ControlClient.ask`.
 
         Servers log whom it is made for, `behalf`, beside the client.
         """
         check_timeout(timeout)
         await self._registry.wait_until_complete()
-        question, known, name = Question(server, timeout), self._registry.known, self._requester.name
+        question, known, name = Question(None, timeout), self._registry.known, self._requester.name
         asked = known.servers
 
         def on_ack(code: int) -> None:
@@ -64,7 +56,7 @@ class AsyncControl:
 
         self._asked[question.request.hex()] = question
         try:
-            self._requester.link.publish(question.message(self._requester.topics, name, call, body, behalf), on_ack)
+            self._requester.link.publish(question.message(self._requester.topics, name, call, None, behalf), on_ack)
             ends_at = time.monotonic() + timeout
             while (left := ends_at - time.monotonic()) > 0:
                 if await self._registry.until(lambda: question.is_complete(known.servers), min(left, question.again_s)):
@@ -76,29 +68,13 @@ class AsyncControl:
         finally:
             del self._asked[question.request.hex()]
 
-    async def load(
-        self,
-        model: str,
-        *,
-        server: str | None = None,
-        timeout: float = 300.0,  # noqa: ASYNC109  as of `ask`
-        behalf: str = "",
-    ) -> list[ControlReply]:
-        """Load a model, or what has changed of it. As `ControlClient.load`."""
-        asked = await self.ask(Call(Operation.LOAD, model), server=server, timeout=timeout, behalf=behalf)
-        return check_replies(asked)
+    async def load(self, model: str, *, behalf: str = "") -> list[ControlReply]:
+        """Load a model, or what has changed of it, on all servers that have it. As `ControlClient.load`."""
+        return check_replies(await self.ask(Call(Operation.LOAD, model), timeout=300.0, behalf=behalf))
 
-    async def unload(
-        self,
-        model: str,
-        *,
-        server: str | None = None,
-        timeout: float = 60.0,  # noqa: ASYNC109  as of `ask`
-        behalf: str = "",
-    ) -> list[ControlReply]:
-        """Unload a model. As `ControlClient.unload`."""
-        asked = await self.ask(Call(Operation.UNLOAD, model), server=server, timeout=timeout, behalf=behalf)
-        return check_replies(asked)
+    async def unload(self, model: str, *, behalf: str = "") -> list[ControlReply]:
+        """Unload a model from all servers. As `ControlClient.unload`."""
+        return check_replies(await self.ask(Call(Operation.UNLOAD, model), timeout=60.0, behalf=behalf))
 
     def _on_reply(self, message: Message) -> None:
         question = self._asked.get(message.topic.rpartition("/")[2])

@@ -20,10 +20,11 @@ from mqinfer.client.closing import WithBlock
 from mqinfer.client.connection import address_of, default_name, read_environment
 from mqinfer.client.control.question import ControlReply, Question, check_replies
 from mqinfer.client.options import check_timeout
+from mqinfer.client.registry import Registry
 from mqinfer.client.result import Ignored
 from mqinfer.protocol.control import OF_EDGES, Call, Operation
 from mqinfer.protocol.errors import LinkError, MqinferError, NoWorker
-from mqinfer.protocol.states import ServerState, ServerStatus, read_server_state
+from mqinfer.protocol.states import ServerStatus, read_server_state
 from mqinfer.protocol.topics import DEFAULT_ROOT, Topics, check_name
 
 
@@ -93,7 +94,7 @@ class ControlClient(WithBlock):
         self._topics = Topics(root)
         self._asking = threading.Lock()
         self._changed = threading.Condition()
-        self._servers: dict[str, ServerState] = {}
+        self._known = Registry(time.monotonic)  # of it the servers alone
         self._question: Question | None = None
         self._ignored_states = Ignored("a server's state")
         self._ignored_replies = Ignored("a server's reply")
@@ -121,7 +122,7 @@ class ControlClient(WithBlock):
     def servers(self) -> dict[str, ServerStatus]:
         """The servers by name: those that are ready, and those that were lost."""
         with self._changed:
-            return {name: state.status for name, state in self._servers.items()}
+            return {name: state.status for name, state in self._known.servers.items()}
 
     def ask(
         self, call: Call, body: Mapping[str, Any] | None = None, *, server: str | None = None, timeout: float = 10.0
@@ -152,17 +153,17 @@ class ControlClient(WithBlock):
             )
             ends_at = time.monotonic() + timeout
             while not self._wait(question, ends_at - time.monotonic()) and time.monotonic() < ends_at:
-                for message in question.again(self._topics, self._name, self._servers):
+                for message in question.again(self._topics, self._name, self._known.servers):
                     with suppress(LinkError):
                         self._link.publish(message)
             with self._changed:
-                return question.outcome(self._servers, self._name)
+                return question.outcome(self._known.servers, self._name)
 
     def _wait(self, question: Question, timeout: float) -> bool:
         """Wait for the replies until it is time to ask for them again."""
         with self._changed:
             limit = min(timeout, question.again_s)
-            return bool(self._changed.wait_for(lambda: question.is_complete(self._servers), limit))
+            return bool(self._changed.wait_for(lambda: question.is_complete(self._known.servers), limit))
 
     @contextmanager
     def _listening(self, call: Call, server: str | None) -> Iterator[None]:
@@ -275,7 +276,7 @@ class ControlClient(WithBlock):
 
     def _on_ack(self, question: Question, code: int) -> None:
         with self._changed:
-            question.acked(code, self._servers)
+            question.acked(code, self._known.servers)
             self._changed.notify_all()
 
     def _on_state(self, message: Message) -> None:
@@ -283,15 +284,10 @@ class ControlClient(WithBlock):
         if found is None:
             return
         server, state = found
-        if state is not None and state.status is ServerStatus.CLAIMING:
-            return  # a question to the one that has the name
         with self._changed:
-            if state is None or state.status is ServerStatus.STOPPED:
-                self._servers.pop(server, None)
-            else:
-                self._servers[server] = state
-                if message.retain and self._question:
-                    self._question.was_ready(state)
+            self._known.put_server(server, state)
+            if state and message.retain and self._question:
+                self._question.was_ready(state)
             self._changed.notify_all()
 
     def _on_reply(self, message: Message) -> None:

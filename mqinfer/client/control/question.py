@@ -62,12 +62,7 @@ class Question:
     again_s: ClassVar[float] = 5.0
 
     def __init__(self, server: str | None, timeout: float) -> None:
-        """Start without a reply.
-
-        Args:
-            server: Name of the server; None for all.
-            timeout: In seconds.
-        """
+        """Start without a reply; `timeout` is in seconds, and `server` None for all."""
         self.request = os.urandom(16)
         self._server = server
         self._timeout = timeout
@@ -165,10 +160,6 @@ class Question:
 
     def outcome(self, servers: Mapping[str, ServerState], client: str) -> list[ControlReply]:
         """Return the replies, sorted by server; those that have not come are errors. At least one.
-
-        Args:
-            servers: Those that are known.
-            client: Name of the client that asks, for messages.
 
         Raises:
             NoWorker: There is no such server, or none at all.

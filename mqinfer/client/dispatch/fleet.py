@@ -54,11 +54,7 @@ class Fleet:
     """
 
     def __init__(self, silence: Silence | None = None) -> None:
-        """Start with no worker.
-
-        Args:
-            silence: When a worker's silence means something.
-        """
+        """Start with no worker."""
         self._silence = silence or Silence()
         self.channels = SharedChannels(self._silence)
         self._lanes: dict[str, Lane] = {}

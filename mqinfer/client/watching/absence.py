@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
+from typing import Any
 
 from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.client.requester import Requester
@@ -109,23 +110,16 @@ class Absence:
         with suppress(MqinferError), self._changed:  # a reply that can't be read is no reason
             if message.topic.rpartition("/")[2] == self._question.hex():
                 index = parse_json(message.payload, "control reply")
-                self._found = [*self._found, *_failures(index)][:_MOST]
+                entries = [each for each in index if isinstance(each, dict)] if isinstance(index, list) else []
+                self._found = [*self._found, *_failures(entries)][:_MOST]
                 self._replies += 1
-                self._is_listed |= any(name in self._asked for name in _names(index))
+                self._is_listed |= any(str(each.get("name")) in self._asked for each in entries)
                 self._changed.notify_all()
 
 
-def _names(index: object) -> Iterator[str]:
-    """Yield the models of a server's index."""
-    for entry in index if isinstance(index, list) else []:
-        if isinstance(entry, dict):
-            yield str(entry.get("name"))
-
-
-def _failures(index: object) -> Iterator[tuple[str, str]]:
+def _failures(index: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     """Yield the models of a server's index that it could not load, each with the reason."""
-    for entry in index if isinstance(index, list) else []:
-        if isinstance(entry, dict) and entry.get("state") != ModelState.READY:
-            name, reason = str(entry.get("name")), str(entry.get("reason") or "")
-            if reason and reason != "not loaded":
-                yield name, printable(f"server {entry.get('server')} can't load model {name!r}: {reason}")
+    for entry in index:
+        name, reason = str(entry.get("name")), str(entry.get("reason") or "")
+        if entry.get("state") != ModelState.READY and reason not in {"", "not loaded"}:
+            yield name, printable(f"server {entry.get('server')} can't load model {name!r}: {reason}")

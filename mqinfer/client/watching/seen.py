@@ -15,7 +15,7 @@ from msgspec import Struct
 from mqinfer.broker.link import Message
 from mqinfer.client.result import InferResult
 from mqinfer.codecs import decode_outputs, decode_tensor
-from mqinfer.protocol import envelope, oip_json
+from mqinfer.protocol import envelope, header, oip_json
 from mqinfer.protocol.checksum import CHECKSUM, verify
 from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.errors import BadTensor, BadTopic, Corrupted, MqinferError
@@ -186,13 +186,7 @@ def drop_reason(error: MqinferError) -> DropReason:
 
 
 class Reader:
-    """Reads the messages of one site.
-
-    Args:
-        topics: Below the root of the site.
-        model: Whose results and previews count; None for those of all models.
-        limits: Bounds of what a reply may contain.
-    """
+    """Reads the messages of one site: results and previews of a model, or of all models where that is None."""
 
     def __init__(self, topics: Topics, model: str | None, limits: Limits) -> None:
         self._topics, self._model, self._limits = topics, model, limits
@@ -255,10 +249,7 @@ def _or_all(client: str | None) -> str:
 
 def _decode(message: Message, limits: Limits) -> InferResponse:
     """Decode a reply in the form that its client had asked for."""
-    is_json = bytes(memoryview(message.payload)[:16]).lstrip()[:1] == b"{"
-    if message.content_type:
-        is_json = message.content_type.startswith(oip_json.CONTENT_TYPE)
-    if not is_json:
+    if not header.is_json(message.content_type, message.payload):
         return envelope.decode_response(message.payload, limits)
     return oip_json.decode_response(message.payload, oip_json.header_length(message.user_properties), limits)
 

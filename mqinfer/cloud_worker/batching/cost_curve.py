@@ -48,18 +48,8 @@ class CostCurve:
         self._order: list[int] = []
         self._known: list[int] = []
 
-    @property
-    def points(self) -> int:
-        """How many sizes are kept apart."""
-        return len(self._points)
-
     def add(self, rows: int, seconds: float) -> None:
-        """Learn from a batch.
-
-        Args:
-            rows: On its batch axis; 1 or more.
-            seconds: How long it kept the model busy.
-        """
+        """Learn how many seconds a batch of so many rows, 1 or more, kept the model busy."""
         place = _place(rows)
         point = self._points.get(place)
         if point is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 
 from mqinfer.cloud_worker.batching.adaptive import AdaptivePolicy
 from mqinfer.cloud_worker.batching.batcher import BatchPolicy, FixedPolicy
@@ -30,18 +31,11 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.batching is None:
             return
+        warn = partial(log_once, log, logging.WARNING)
         if self.batching.priority_queue_policy:
-            log_once(
-                log,
-                logging.WARNING,
-                "dynamic_batching.priority_queue_policy does nothing here: default_queue_policy is for all levels",
-            )
+            warn("dynamic_batching.priority_queue_policy does nothing here: default_queue_policy is for all levels")
         if self.batching.default_queue_policy.timeout_action is TimeoutAction.DELAY:
-            log_once(
-                log,
-                logging.WARNING,
-                "dynamic_batching.default_queue_policy.timeout_action DELAY does nothing here: what is late expires",
-            )
+            warn("dynamic_batching.default_queue_policy.timeout_action DELAY does nothing here: what is late expires")
 
     def policy(self) -> BatchPolicy:
         """Make a policy: a fixed one where sizes or a delay are stated, otherwise one that measures what pays."""

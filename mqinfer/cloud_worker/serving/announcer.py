@@ -105,10 +105,6 @@ class WorkerAnnouncer:
             self._refresh_at = now + _REFRESH_S
             self.presence.publish(qos=0)
 
-    def end(self) -> None:
-        """Publish `stopped` and remove the state."""
-        self.presence.end()
-
     def withdraw(self) -> None:
         """Publish nothing more."""
         self._publishes_card = False
@@ -153,11 +149,15 @@ class WorkerAnnouncer:
 
     def _encode(self, status: str, incarnation: int) -> bytes:
         load, counters = self._published = self._figures()
+        card, known = self._card, self._card.parameters
+        served = ServedModel(
+            card.name, card.version, self._is_default, self._share, known.precision, known.backend, known.device
+        )
         return WorkerState(
             worker=self._options.name,
             status=WorkerStatus(status),
             incarnation=incarnation,
-            models=(_served(self._card, self._share, is_default=self._is_default),),
+            models=(served,),
             capacity=self._options.capacity,
             depth=load.depth,
             service_time_us=load.service_time_us,
@@ -167,8 +167,3 @@ class WorkerAnnouncer:
 
     def _figures(self) -> tuple[WorkerLoad, dict[str, int]]:
         return self._load(), self._counters()
-
-
-def _served(card: ModelCard, share: int, *, is_default: bool) -> ServedModel:
-    known = card.parameters
-    return ServedModel(card.name, card.version, is_default, share, known.precision, known.backend, known.device)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from mqinfer.broker.link import Message
 from mqinfer.cloud_worker.serving.pictures import EVERYTHING, STREAM, Wanted, read_picture, read_wanted
 from mqinfer.images.sending import begins_picture
-from mqinfer.protocol import envelope, oip_json
+from mqinfer.protocol import envelope, header, oip_json
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.checksum import CHECKSUM, verify
 from mqinfer.protocol.errors import BadTopic
@@ -94,13 +94,7 @@ class IncomingRequest:
 
 
 def accept(topics: Topics, message: Message, received: float) -> Delivery:
-    """Return a message with the time of its receipt and, from its topic, its sender.
-
-    Args:
-        topics: The site's topics.
-        message: As it came.
-        received: When, in seconds by the worker's clock.
-    """
+    """Return a message with the time of its receipt, in seconds by the worker's clock, and the sender that it names."""
     try:
         address = topics.parse_infer(message.topic)
     except BadTopic:
@@ -121,7 +115,8 @@ def reply_path(topics: Topics, delivery: Delivery) -> ReplyPath:
     if _is_picture(topics, message):
         return _picture_path(topics, address, message, trace, EVERYTHING)
     topic = _own_topic(topics, address, message.response_topic)
-    return ReplyPath(topic, message.correlation_data, _is_json(message), trace=trace)
+    is_json = header.is_json(message.content_type, message.payload)
+    return ReplyPath(topic, message.correlation_data, is_json, trace=trace)
 
 
 def read_request(
@@ -168,9 +163,12 @@ def _read(
     topics: Topics, address: InferAddress, message: Message, limits: Limits, trace: TraceContext | None
 ) -> tuple[InferRequest, ReplyPath]:
     """Read a request in one of the two content types."""
-    is_json, binary = _is_json(message), False
+    is_json, binary = header.is_json(message.content_type, message.payload), False
     if is_json:
-        request = _read_json(message, address, limits)
+        length = oip_json.header_length(message.user_properties)
+        request = oip_json.decode_request(
+            message.payload, address.model, address.version, header_length=length, limits=limits
+        )
         binary = request.parameters.get(oip_json.BINARY_OUTPUT) is True
     else:
         request = envelope.decode_request(message.payload, limits)
@@ -205,15 +203,3 @@ def _is_picture(topics: Topics, message: Message) -> bool:
     if message.content_type:
         return message.content_type.startswith("image/")
     return begins_picture(message.payload) or (message.response_topic or "").startswith(f"{topics.root}/answers/")
-
-
-def _is_json(message: Message) -> bool:
-    """Return whether the Content Type is JSON, or the first byte where there is none (`mosquitto_pub` sends none)."""
-    if message.content_type:
-        return message.content_type.startswith(oip_json.CONTENT_TYPE)
-    return bytes(message.payload[:16]).lstrip()[:1] == b"{"
-
-
-def _read_json(message: Message, address: InferAddress, limits: Limits) -> InferRequest:
-    length = oip_json.header_length(message.user_properties)
-    return oip_json.decode_request(message.payload, address.model, address.version, header_length=length, limits=limits)

@@ -92,12 +92,7 @@ class LoadMeter:
         log_dropped(log, what, name, self._counters[name])
 
     def served(self, seconds: float, requests: int) -> None:
-        """Smooth the service time by a batch.
-
-        Args:
-            seconds: How long it took.
-            requests: How many there were in it.
-        """
+        """Smooth the service time by a batch of so many requests that took so many seconds."""
         reading = seconds / requests
         with self._lock:
             if not self.service_s:
@@ -154,12 +149,8 @@ class LoadMeter:
         with self._lock:
             return dict(self._counters)
 
-    def statistics(self, memory_bytes: int = 0) -> ModelStatistics:
-        """Return what was done so far, in the Open Inference Protocol's words.
-
-        Args:
-            memory_bytes: Resident memory of the process, repeated in the statistics.
-        """
+    def statistics(self) -> ModelStatistics:
+        """Return what was done so far, in the Open Inference Protocol's words."""
         with self._lock:
             answered = self._counters[Outcome.OK]
             stages = StageTimes(
@@ -172,16 +163,14 @@ class LoadMeter:
                 inference_count=sum(rows * figures[0] for rows, figures in self._batches.items()),
                 execution_count=sum(figures[0] for figures in self._batches.values()),
                 stages=stages,
-                batches={rows: _batch(*figures) for rows, figures in sorted(self._batches.items())},
-                memory_bytes=memory_bytes,
+                batches={
+                    rows: BatchStatistics(*(Duration(runs, ns) for ns in times))
+                    for rows, (runs, *times) in sorted(self._batches.items())
+                },
                 recent_ns=tuple(self._recent),
                 counters=dict(self._counters),
                 histograms={stage: tuple(counts) for stage, counts in zip(STAGES, self._lengths, strict=True)},
             )
-
-
-def _batch(runs: int, input_ns: int, infer_ns: int, output_ns: int) -> BatchStatistics:
-    return BatchStatistics(Duration(runs, input_ns), Duration(runs, infer_ns), Duration(runs, output_ns))
 
 
 class Admission:
@@ -221,13 +210,15 @@ class Admission:
             self._active[client] = now
             if len(self._active) > 1:
                 self._active.move_to_end(client)
-                self._forget(now - _FORGET_S)
+                while len(self._active) > _MOST or next(iter(self._active.values())) < now - _FORGET_S:
+                    self._active.popitem(last=False)
             if self._bytes and self._bytes + size > self._options.capacity_bytes:
                 return False
             self._bytes += size
             self._accepted[client] += 1
             if now >= self._halve_at or len(self._accepted) > _MOST:
-                self._halve(now)
+                self._halve_at = now + _HALF_LIFE_S
+                self._accepted = Counter({name: count // 2 for name, count in self._accepted.items() if count > 1})
             return True
 
     def accepted(self) -> dict[str, int]:
@@ -248,14 +239,6 @@ class Admission:
         """
         wanted = max(_BATCHES * self._rows, math.ceil(_WORK_S / service_s) if service_s else 0)
         return max(1, min(self._options.capacity, wanted) // max(1, len(self._active)))
-
-    def _halve(self, now: float) -> None:
-        self._halve_at = now + _HALF_LIFE_S
-        self._accepted = Counter({client: count // 2 for client, count in self._accepted.items() if count > 1})
-
-    def _forget(self, before: float) -> None:
-        while len(self._active) > _MOST or next(iter(self._active.values())) < before:
-            self._active.popitem(last=False)
 
 
 class CancelledRequests:

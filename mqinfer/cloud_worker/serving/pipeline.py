@@ -82,10 +82,6 @@ class RunningRequests:
         return tuple(found) if len(found) <= _MOST_REPORTED else ()
 
 
-def _record_nothing(number: int, items: Sequence[object]) -> None:
-    """Ignore what a thread works on."""
-
-
 class FinishedRun(NamedTuple):
     """What a run of the model leaves.
 
@@ -118,7 +114,7 @@ class Pipeline(Generic[M, T]):
         in_order: bool = False,
         most_bytes: int = 256 << 20,
         clock: Callable[[], float] = time.monotonic,
-        record: Callable[[int, Sequence[M | T]], None] = _record_nothing,
+        record: Callable[[int, Sequence[M | T]], None] = lambda *_: None,
     ) -> None:
         """Set up; `start` starts the threads.
 
@@ -215,19 +211,12 @@ class Pipeline(Generic[M, T]):
             return self._batcher.pop_last(most) if message is None else message
 
     def drain(self, timeout: float) -> bool:
-        """Wait until the depth is 0.
-
-        Args:
-            timeout: In seconds.
-
-        Returns:
-            Whether that was reached in time.
-        """
+        """Wait until the depth is 0, for so many seconds at most; return whether that was reached."""
         with self._lock:
             return self._emptied.wait_for(lambda: self.depth == 0, timeout)
 
-    def stop(self, timeout: float | None = None) -> tuple[list[M], list[T]]:
-        """Wait until every thread has finished its task, and return what nobody began: unprepared and prepared.
+    def stop(self, timeout: float | None = None) -> list[M | T]:
+        """Wait until every thread has finished its task, and return what nobody began, prepared or not.
 
         Args:
             timeout: For the tasks, in seconds; a thread whose task never ends is left behind.
@@ -240,7 +229,7 @@ class Pipeline(Generic[M, T]):
             if thread.is_alive():
                 thread.join(None if timeout is None else max(0.0, end - self._clock()))
         self.depth = 0
-        return self._queue.clear(), self._batcher.clear()
+        return [*self._queue.clear(), *self._batcher.clear()]
 
     def fail(self, error: BaseException) -> None:
         """Keep a defect that left a request without a reply; the other requests go on."""

@@ -51,20 +51,11 @@ class RemoteModels:
         name: The process's.
         root: Root of the site's topics.
         longest_s: How long a step may take at most, in seconds; None for 50.
-        clock: As of the worker, in seconds.
     """
 
-    def __init__(
-        self,
-        broker: BrokerAddress,
-        name: str,
-        root: str,
-        longest_s: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, broker: BrokerAddress, name: str, root: str, longest_s: float | None = None) -> None:
         self._broker, self._name, self._root = broker, name, root
         self._longest_s = longest_s or _LONGEST_S
-        self._clock = clock
         self._client: Client | None = None
         self._found = 0
         self._lock = threading.Lock()
@@ -122,7 +113,7 @@ class RemoteModels:
         client, served = self._client, _served.get()
         if client is None:
             raise ModelFailed("the ensemble is closed")
-        left = max((each.deadline for each in served), default=math.inf) - self._clock()
+        left = max((each.deadline for each in served), default=math.inf) - time.monotonic()
         if left <= 0:
             raise Expired("the deadline passed before the step was sent")
         options["priority"] = min((each.request.priority for each in served if each.request.priority), default=0)

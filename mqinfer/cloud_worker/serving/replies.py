@@ -324,13 +324,9 @@ class ReplyMemory:
                 not stored at all.
         """
         self._max_bytes = max_bytes
-        self._bytes = 0
-        self._entries: OrderedDict[Hashable, Message | None] = OrderedDict()  # None while the request runs
-
-    @property
-    def bytes(self) -> int:
+        self.bytes = 0
         """What all stored replies cost together."""
-        return self._bytes
+        self._entries: OrderedDict[Hashable, Message | None] = OrderedDict()  # None while the request runs
 
     def begin(self, key: Hashable) -> Message | Seen:
         """Remember a new request; of a known one return the stored reply, or that it is running."""
@@ -347,12 +343,12 @@ class ReplyMemory:
         if cost > self._max_bytes:
             return
         self._entries[key] = reply
-        self._bytes += cost
-        while self._bytes > self._max_bytes:  # running requests are bounded elsewhere
+        self.bytes += cost
+        while self.bytes > self._max_bytes:  # running requests are bounded elsewhere
             self.forget(next(key for key, stored in self._entries.items() if stored))
 
     def forget(self, key: Hashable) -> None:
         """Forget a request, so that it runs again: a retry may end better."""
         reply = self._entries.pop(key, None)
         if reply:
-            self._bytes -= payload_size(reply) + REPLY_COST
+            self.bytes -= payload_size(reply) + REPLY_COST

@@ -80,10 +80,6 @@ class Completed:
     postprocess_ns: int = 0
 
 
-def _ignore_run(rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
-    """Ignore a run."""
-
-
 class InferenceService:
     """One loaded model. `prepare` and `encode` may be called from any thread, `run` from one at a time."""
 
@@ -91,7 +87,7 @@ class InferenceService:
         self,
         model: LoadedModel,
         limits: Limits = DEFAULT_LIMITS,
-        ran: Callable[[int, int, int, int], None] = _ignore_run,
+        ran: Callable[[int, int, int, int], None] = lambda *_: None,
         count: Callable[[str], None] = lambda _: None,
         streams: StreamStates | None = None,
     ) -> None:
@@ -184,7 +180,10 @@ class InferenceService:
         except BaseException:  # noqa: BLE001  mapped where a member fails alone: also SystemExit, which ends a thread
             self._count("batches_rerun")
             return [self._run_alone(item) for item in batch]
-        return self._completed(batch, parts, inferred - started, time.perf_counter_ns() - inferred)
+        infer_ns, split_ns = inferred - started, time.perf_counter_ns() - inferred
+        prepared_ns = sum(item.decode_ns + item.preprocess_ns for item in batch)
+        self._ran(sum(item.rows for item in batch), prepared_ns, infer_ns, split_ns)
+        return [Completed(part, None, infer_ns, split_ns) for part in parts]
 
     def _infer(self, batch: Sequence[Prepared]) -> tuple[dict[str, Array], list[int]]:
         """Run the network once; return whose the rows of the outputs are.
@@ -198,14 +197,10 @@ class InferenceService:
             given = max(batch, key=lambda item: item.rows).inputs
             inputs.append({name: np.repeat(array[-1:], missing, axis=0) for name, array in given.items()})
             rows.append(missing)
-        return self._network.infer(inputs[0] if len(inputs) == 1 else _join(inputs), batch[0].outputs), rows
-
-    def _completed(
-        self, batch: Sequence[Prepared], parts: list[dict[str, Array]], inference_ns: int, postprocess_ns: int
-    ) -> list[Completed]:
-        prepared = sum(item.decode_ns + item.preprocess_ns for item in batch)
-        self._ran(sum(item.rows for item in batch), prepared, inference_ns, postprocess_ns)
-        return [Completed(part, None, inference_ns, postprocess_ns) for part in parts]
+        whole = inputs[0]
+        if len(inputs) > 1:
+            whole = {name: np.concatenate([each[name] for each in inputs]) for name in whole}
+        return self._network.infer(whole, batch[0].outputs), rows
 
     def _run_alone(self, item: Prepared) -> Completed:
         started = time.perf_counter_ns()
@@ -388,10 +383,6 @@ def _method(name: Scalar) -> Demosaic:
         raise BadTensor(
             f"the picture's {DEMOSAIC} is {str(name)[:80]!r}; expected one of {', '.join(Demosaic)}"
         ) from None
-
-
-def _join(requests: Sequence[dict[str, Array]]) -> dict[str, Array]:
-    return {name: np.concatenate([inputs[name] for inputs in requests]) for name in requests[0]}
 
 
 def _split(outputs: dict[str, Array], rows: Sequence[int]) -> list[dict[str, Array]]:

@@ -187,18 +187,15 @@ class Worker:
         return min(self.pipeline.busy_since, self._inline_since, self._clock())
 
     def statistics(self, memory_bytes: int = 0) -> ModelStatistics:
-        """Return what it has done so far.
-
-        Args:
-            memory_bytes: Resident memory of the process, repeated in the statistics.
-        """
+        """Return what it has done so far, and in it the resident memory of the process."""
         received = [
             each.incoming.received if isinstance(each, PreparedRequest) else each.received
             for each in self.pipeline.waiting()
         ]
         oldest = max(0.0, self._clock() - min(received)) if received else 0.0
         return structs.replace(
-            self._meter.statistics(memory_bytes),
+            self._meter.statistics(),
+            memory_bytes=memory_bytes,
             depth=self.depth,
             capacity=self._options.capacity,
             oldest_ns=round(oldest * 1e9),
@@ -242,13 +239,11 @@ class Worker:
         if not drained:
             log.warning("worker %s stops with %d requests unfinished after %g s", self.name, self.depth, timeout)
         why = Rejected(f"worker {self.name} is stopping")
-        deliveries, requests = self.pipeline.stop(None if drained else _UNFINISHED_S)
+        left = self.pipeline.stop(None if drained else _UNFINISHED_S)
         self._shadow(None)
-        for delivery in deliveries:
-            self._reject(delivery, why)
-        for request in requests:
-            self._reject(request, why)
-        self._announcer.end()
+        for each in left:
+            self._reject(each, why)
+        self._announcer.presence.end()
         self._link.close()
         if math.isinf(self.pipeline.busy_since):  # else a thread is still in it
             self._model.backend.close()
@@ -257,9 +252,6 @@ class Worker:
         """Accept nothing more from the models' channels, or serve again, and announce that.
 
         What comes over the lane is still served.
-
-        Args:
-            on: Whether it drains.
 
         Raises:
             BrokerUnreachable: The broker does not answer; call it again.

@@ -149,12 +149,9 @@ class CanaryWatch:
             return
         self._asked = self._supervisor.statistics() if self._tests else None
         if asked is not None and not asked.exception():
-            self._judge(asked.result())
-
-    def _judge(self, found: ServerStatistics) -> None:
-        for model, test in self._tests.items():
-            if why := test.add(found):
-                self._take_back(model, test, why)
+            for model, test in self._tests.items():
+                if why := test.add(asked.result()):
+                    self._take_back(model, test, why)
 
     def _known(self, model: str, test: CanaryTest) -> CanaryTest:
         """Return the test of a model that goes on, or this one where that is of other versions."""

@@ -169,7 +169,7 @@ class Child:
             case DrainReport():
                 self.drain_report = received
             case Traffic():
-                self.is_assigning = received != self._traffic
+                self.is_assigning = received != self.spec.traffic
             case ProcessReport():
                 self._take_report(received)
         return received
@@ -182,7 +182,7 @@ class Child:
             self.run.is_waiting = report.is_waiting
         if report.card and self.run and self.phase is Phase.STARTING:
             self.phase, self.card, self.untried = Phase.READY, report.card, report.untried
-            if self._traffic != _traffic_of(self.run.spec):
+            if self.spec.traffic != self.run.spec.traffic:
                 self._send_traffic()  # it was assigned while the model was loaded
             default = max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * report.service_s)
             self.run.hang.restart(default if self.spec.run_timeout is None else self.spec.run_timeout)
@@ -259,13 +259,6 @@ class Child:
             self.phase, self.due = Phase.WAITING, now + delay
             self.reason = f"{why}; restart in {delay:g} s"
 
-    @property
-    def _traffic(self) -> Traffic | None:
-        return _traffic_of(self.spec)
-
     def _send_traffic(self) -> None:
-        self.is_assigning = self._traffic is not None and self.send(self._traffic)
-
-
-def _traffic_of(spec: ProcessSpec) -> Traffic | None:
-    return spec.found.traffic if spec.found else None
+        traffic = self.spec.traffic
+        self.is_assigning = traffic is not None and self.send(traffic)

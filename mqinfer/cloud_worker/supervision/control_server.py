@@ -67,10 +67,6 @@ def crash_message(topics: Topics, event: Event) -> Message | None:
     """Return the state that reports a crash of a worker process to clients, or None for any other event.
 
     It is not retained: by the time that another client comes the process may have been started again.
-
-    Args:
-        topics: The site's topics.
-        event: Of the supervisor.
     """
     if not event.crashed:
         return None
@@ -146,12 +142,7 @@ class ControlServer:
         return self._link.connected
 
     def poll(self, seconds: float, models: Sequence[str] = ()) -> None:
-        """Scan the repository for changes at an interval, the first time when it starts; before `start`.
-
-        Args:
-            seconds: The interval.
-            models: Models to watch; empty for all.
-        """
+        """Scan the repository for changes of some models, or of all, at an interval; as `repeat` otherwise."""
         self.repeat(seconds, lambda: self._scan(models))
 
     def repeat(self, seconds: float, job: Callable[[], None]) -> None:
@@ -324,7 +315,7 @@ class ControlServer:
 
     def _handle(self, message: Message) -> None:
         try:
-            call = self._call(message)
+            call = read_path(self._topics.control.parse(message.topic)["path"])
             if call.operation is Operation.REPLY:
                 self._repeat(message)
                 return
@@ -366,9 +357,6 @@ class ControlServer:
         elif not is_known:
             why = Rejected(f"server {self._name} has not received the call, or no longer knows it; call again")
             self._fail(replace(message, response_topic=self._topics.control_result(client, request.hex())), why)
-
-    def _call(self, message: Message) -> Call:
-        return read_path(self._topics.control.parse(message.topic)["path"])
 
     def _finish(self, message: Message, call: Call, done: Future[Any]) -> None:
         if call.operation is Operation.UNLOAD:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from mqinfer.cloud_worker.supervision.child import Child, Phase
 from mqinfer.cloud_worker.supervision.process import Command
-from mqinfer.protocol.errors import MqinferError, Unanswered
+from mqinfer.protocol.errors import Unanswered
 
 
 @dataclass(slots=True, eq=False)
@@ -49,10 +49,6 @@ class DrainOrder:
             self.future.set_exception(Unanswered("; ".join(problems)))
         else:
             self.future.set_result([child.name for child in self.children])
-
-    def supersede(self, why: MqinferError) -> None:
-        """Complete the future with an error, since a later order contradicts this one."""
-        self.future.set_exception(why)
 
     def _send(self, child: Child) -> None:
         child.send(Command.DRAIN if self.on else Command.UNDRAIN)

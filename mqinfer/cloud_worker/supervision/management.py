@@ -79,10 +79,6 @@ class Management:
     def execute(self, call: Call, body: CallBody) -> Future[Any]:
         """Execute a control request.
 
-        Args:
-            call: Operation, model and version, from the topic.
-            body: Body of the message; empty without one.
-
         Returns:
             Future of the reply, which holds JSON types only, or of a MqinferError.
 
@@ -104,7 +100,9 @@ class Management:
                 raise BadTopic(
                     f"this is a server, and {call.operation} is of edges; ask `mqinfer replay` by its --name"
                 )
-        return _done(self._reply_at_once(call, body))
+        reply: Future[Any] = Future()
+        reply.set_result(self._reply_at_once(call, body))
+        return reply
 
     @property
     def counts(self) -> dict[str, int]:
@@ -379,12 +377,6 @@ def _fits(view: ProcessView, call: Call) -> bool:
     if call.version is None:
         return view.spec.found is None or view.spec.found.is_default
     return str(view.spec.version) == call.version
-
-
-def _done(reply: Any) -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_result(reply)
-    return future
 
 
 def _then(future: Future[Any], make: Callable[[Any], Any]) -> Future[Any]:

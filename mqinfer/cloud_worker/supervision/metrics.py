@@ -22,14 +22,7 @@ _PATIENCE_S = 5.0
 
 
 def add_server(supervisor: Supervisor, control: ControlServer, samples: Samples, *, triton: bool = False) -> None:
-    """Add the metrics of a server.
-
-    Args:
-        supervisor: Of its processes.
-        control: Its connection.
-        samples: Receives them.
-        triton: Whether to add Triton's names.
-    """
+    """Add the metrics of a server, where `triton` is set those of inference under Triton's names, too."""
     add_connection(samples, connected=control.connected)
     for reason, count in list(control.dropped.items()):
         samples.count("control_dropped", "Control messages that were dropped.", count, reason=reason)
@@ -53,7 +46,7 @@ def is_ready(supervisor: Supervisor, control: ControlServer) -> bool:
 def _add_labels(samples: Samples, processes: Iterable[ProcessView]) -> None:
     """Add what part of the requests without a version each labelled version gets."""
     text = "Part of the requests without a version that a labelled version gets."
-    policies = {view.spec.model: view.spec.found.traffic for view in processes if view.spec.found}
+    policies = {view.spec.model: view.spec.traffic for view in processes if view.spec.traffic}
     for model, traffic in policies.items():
         shares = traffic.shares or {traffic.labels.get("stable", ""): 100}
         for label, version in traffic.labels.items():

@@ -94,13 +94,9 @@ def may_share(version: ModelVersion, instances: Sequence[ProcessSpec]) -> bool:
         return False
 
 
-def _cpu_devices() -> tuple[list[str], ...]:
-    """Return which devices of a model's only instance are a CPU: `auto` is one on a machine without a GPU."""
-    has_gpu = any(Path(device).exists() for device in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))
-    return (["cpu"],) if has_gpu else (["cpu"], ["auto"])
-
-
-_CPU = _cpu_devices()
+_HAS_GPU = any(Path(device).exists() for device in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))
+_CPU = (["cpu"],) if _HAS_GPU else (["cpu"], ["auto"])
+"""Devices of a model's only instance that are a CPU: `auto` is one on a machine without a GPU."""
 _SMALL_BYTES = 16 << 20
 """The files of a version that may share a process have no more bytes than that."""
 

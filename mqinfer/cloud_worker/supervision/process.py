@@ -22,7 +22,7 @@ from enum import Enum
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
@@ -101,6 +101,11 @@ class ProcessSpec:
         """Model and version, for messages."""
         return f"{self.model} version {self.version}"
 
+    @property
+    def traffic(self) -> Traffic | None:
+        """Labels of the model's versions; None where the version is looked up at the start."""
+        return self.found.traffic if self.found else None
+
 
 _CHECK_S = 0.5
 """Interval at which a process reports its progress and checks whether its connection has failed for good."""
@@ -161,6 +166,29 @@ class DrainReport:
     error: str = ""
 
 
+@dataclass(slots=True)
+class ModelPlace:
+    """What a process and its supervisor have in common for one model.
+
+    Attributes:
+        pipe: This side's end of the status pipe.
+        progress: Changes every half second unless a request does not end.
+        memory: For `RunningRequests`.
+    """
+
+    pipe: Connection
+    progress: ctypes.c_double
+    memory: ctypes.Array[ctypes.c_ubyte]
+
+
+def make_place(context: Any) -> tuple[ModelPlace, ModelPlace]:
+    """Make a place as the supervisor and as the process has it, by the multiprocessing context that starts it."""
+    ours, theirs = context.Pipe()
+    progress = context.RawValue(ctypes.c_double)
+    memory = context.RawArray(ctypes.c_ubyte, RunningRequests.SIZE)
+    return ModelPlace(ours, progress, memory), ModelPlace(theirs, progress, memory)
+
+
 def serve(spec: ProcessSpec, tracer: Tracer | None = None) -> Worker:
     """Load a model, warm it up and start a worker for it; the caller stops the worker, and closes the tracer.
 
@@ -190,12 +218,11 @@ def _load(
         return make_link(spec.broker, client_id=client_id, will=will, on_connection=on_connection)
 
     def start() -> Worker:
-        options, is_default = spec.options, version.is_default
         worker = Worker(
             model,
             connect,
-            options,
-            is_default=is_default,
+            spec.options,
+            is_default=version.is_default,
             share=version.traffic.share_of(version.version),
             service_s=warmed_up.run_s,
             incarnation=spec.incarnation,
@@ -206,7 +233,7 @@ def _load(
             connect_shadow=partial(_shadow_client, spec),
         )
         worker.start()
-        log.debug("%s runs on %s with %s", options.name, model.backend.device, model.backend.engine)
+        log.debug("%s runs on %s with %s", worker.name, model.backend.device, model.backend.engine)
         return worker
 
     return start, warmed_up
@@ -229,23 +256,13 @@ def _shadow_client(spec: ProcessSpec) -> Client:
     )
 
 
-def run_process(
-    spec: ProcessSpec, pipe: Connection, progress: ctypes.c_double, memory: ctypes.Array[ctypes.c_ubyte]
-) -> None:
-    """Run the worker process: its entry point.
-
-    Args:
-        spec: What to serve.
-        pipe: Status pipe to the supervisor.
-        progress: Shared with the supervisor: changes every half second unless a request does not end.
-        memory: Shared likewise, for `RunningRequests`.
-    """
+def run_process(spec: ProcessSpec, place: ModelPlace) -> None:
+    """Run the worker process: its entry point."""
     set_up(replace(spec.logs, process=spec.options.name))
-    forward_notices(lambda notice: _send(pipe, notice))  # all processes of a model report the same
+    forward_notices(lambda notice: _send(place.pipe, notice))  # all processes of a model report the same
     end_with_the_supervisor()
     stop = threading.Event()
-    waker = stop_on_sigterm([stop])
-    worker = serve_model(spec, pipe, progress, RunningRequests(memory), waker=waker, stop=stop)
+    worker = serve_model(spec, place, waker=stop_on_sigterm([stop]), stop=stop)
     if worker is None:
         return
     logging.shutdown()
@@ -253,11 +270,9 @@ def run_process(
     os._exit(1 if worker.failure else 0)  # after a failure the supervisor restarts it
 
 
-def serve_model(  # noqa: PLR0913 - the process's own parts, of which a shared process has several
+def serve_model(
     spec: ProcessSpec,
-    pipe: Connection,
-    progress: ctypes.c_double,
-    running: RunningRequests,
+    place: ModelPlace,
     *,
     waker: Waker,
     stop: threading.Event,
@@ -267,17 +282,15 @@ def serve_model(  # noqa: PLR0913 - the process's own parts, of which a shared p
 
     Args:
         spec: What to serve.
-        pipe: Status pipe to the supervisor.
-        progress: As for `run_process`.
-        running: Where the requests are recorded that it works on.
+        place: The process's side of it.
         waker: Ends its waits.
         stop: Set where it is to stop.
         loading: Entered while the model is loaded.
     """
-    tracer = make_tracer("mqinfer-worker", spec.options.name, spec.otlp)
+    tracer, pipe = make_tracer("mqinfer-worker", spec.options.name, spec.otlp), place.pipe
     try:
         with loading or contextlib.nullcontext():
-            start, warmed_up = _load(spec, running, tracer)
+            start, warmed_up = _load(spec, RunningRequests(place.memory), tracer)
         worker = _await_broker(start, pipe, waker, stop)
     except MqinferError as error:
         _send(pipe, ProcessReport(error=f"{error.code}: {error}", is_final=not _may_pass(error)))
@@ -291,7 +304,7 @@ def serve_model(  # noqa: PLR0913 - the process's own parts, of which a shared p
         return None
     _send(pipe, ProcessReport(card=worker.card, service_s=warmed_up.run_s, untried=warmed_up.untried))
     with contextlib.suppress(EOFError, OSError):  # the supervisor has exited
-        _serve(worker, pipe, waker, stop, progress)
+        _serve(worker, place, waker, stop)
     _stop(worker, pipe)
     if tracer is not None:
         tracer.close()
@@ -311,11 +324,11 @@ def stop_on_sigterm(stops: Sequence[threading.Event]) -> Waker:
     return waker
 
 
-def _serve(worker: Worker, pipe: Connection, waker: Waker, stop: threading.Event, progress: ctypes.c_double) -> None:
+def _serve(worker: Worker, place: ModelPlace, waker: Waker, stop: threading.Event) -> None:
     """Report the progress and execute commands until the process is to stop or the worker has failed."""
-    draining = False
+    draining, pipe = False, place.pipe
     while not stop.is_set() and not worker.failure:
-        progress.value = worker.progress()
+        place.progress.value = worker.progress()
         worker.refresh()
         draining = draining and not _report_drained(pipe, worker)
         if pipe in wait([pipe, waker.fileno()], _DRAIN_CHECK_S if draining else _CHECK_S):
@@ -376,15 +389,16 @@ _ORPHAN_S = 35
 def end_with_the_supervisor() -> None:
     """Have the system kill this process some time after its supervisor, even if no thread of it ever runs again.
 
-    When memory runs out, the system chooses it before others.
-
     The process drains and ends by itself if its main thread can run (the status pipe closes). A hang may hold Python's
     lock, so no Python code can be relied on here: the system sends the real-time signal 35 when the supervisor exits,
     its handler is the C function `alarm`, whose argument, the signal's number, is the time in seconds, and nothing
     handles the alarm, so that it ends the process.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up chatter
-    _end_before_the_supervisor()
+    # When memory runs out, the system is to choose this process before others: without that Linux killed, 6 ms after
+    # the worker that had taken all memory, the supervisor beside it.
+    with contextlib.suppress(OSError):  # no Linux, or another value is prescribed
+        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
     if not sys.platform.startswith("linux"):
         return
     with contextlib.suppress(OSError, AttributeError):  # a C library without them
@@ -392,15 +406,6 @@ def end_with_the_supervisor() -> None:
         libc.signal.argtypes, libc.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
         libc.signal(_ORPHAN_S, ctypes.cast(libc.alarm, ctypes.c_void_p))
         libc.prctl(_SET_PARENT_DEATH_SIGNAL, _ORPHAN_S)
-
-
-def _end_before_the_supervisor() -> None:
-    """Have the system choose this process before others when memory runs out.
-
-    Without that Linux killed, 6 ms after the worker that had taken all memory, the supervisor beside it.
-    """
-    with contextlib.suppress(OSError):  # no Linux, or another value is prescribed
-        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
 
 
 def _send(pipe: Connection, report: ProcessReport | DrainReport | Notice | ModelStatistics) -> None:

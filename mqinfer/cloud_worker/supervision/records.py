@@ -25,12 +25,7 @@ from mqinfer.protocol.types import TensorSpec
 
 
 def config_record(config: ModelConfig, card: ModelCard) -> dict[str, Any]:
-    """Return a loaded model's configuration; what the configuration file leaves open comes from the model's card.
-
-    Args:
-        config: Configuration from the repository.
-        card: Card of the loaded model.
-    """
+    """Return a loaded model's configuration; what the configuration file leaves open comes from the model's card."""
     batched = card.max_batch_size > 0
     found = {
         "name": card.name,
@@ -64,7 +59,7 @@ def _tensors(
         one = stated.get(spec.name, TensorConfig(spec.name))
         tensor: dict[str, Any] = {
             "name": spec.name,
-            "data_type": _triton(spec.datatype),
+            "data_type": f"TYPE_{'STRING' if spec.datatype is Datatype.BYTES else spec.datatype}",
             "dims": list(spec.shape[batched:]),
         }
         if layout := one.format or layouts.get(spec.name):
@@ -75,10 +70,6 @@ def _tensors(
             tensor["label_filename"] = one.label_filename
         found.append(tensor)
     return found
-
-
-def _triton(datatype: Datatype) -> str:
-    return "TYPE_STRING" if datatype is Datatype.BYTES else f"TYPE_{datatype}"
 
 
 def _plain(value: Any) -> Any:
@@ -102,10 +93,6 @@ def _fields(value: Any) -> list[tuple[str, Any]]:
 def statistics_record(found: ServerStatistics, call: Call) -> dict[str, Any]:
     """Return the statistics that a call requests: of all models, of one, or of one version.
 
-    Args:
-        found: Statistics of the server's processes.
-        call: Model and version; none of them for all.
-
     Raises:
         ModelNotFound: No process serves the model or version.
     """
@@ -123,12 +110,7 @@ def statistics_record(found: ServerStatistics, call: Call) -> dict[str, Any]:
 
 
 def index(scan: Scan, processes: Iterable[ProcessView]) -> list[IndexEntry]:
-    """Return an entry for each model version in the repository or in a process, sorted by name and version.
-
-    Args:
-        scan: Content of the repository.
-        processes: Processes of the server.
-    """
+    """Return an entry for each model version in the repository or in a process, sorted by name and version."""
     views: dict[tuple[str, int], list[ProcessView]] = {(found.name, found.version): [] for found in scan.models}
     for view in processes:
         views.setdefault((view.spec.model, view.spec.version), []).append(view)

@@ -92,13 +92,9 @@ class Rollout:
 
 
 def begin(model: str, specs: Sequence[ProcessSpec], name: str, children: list[Child]) -> Rollout:
-    """Add new processes to the children, and remove those of the model that do not run.
+    """Add new processes to all children of the supervisor, in place, and remove those of the model that do not run.
 
-    Args:
-        model: Model name.
-        specs: Wanted processes.
-        name: Server name, the prefix of the process names.
-        children: All children of the supervisor; changed in place.
+    The other arguments are those of `Supervisor.roll_out`.
     """
     mine = [child for child in children if child.spec.model == model]
     running = {child.name: child for child in mine if child.phase in {Phase.STARTING, Phase.READY}}

@@ -8,23 +8,23 @@ all of them, and the records say which were at work: see `StartedProcess`.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import multiprocessing
 import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
-from typing import Any
 
 from mqinfer.broker.waker import Waker
 from mqinfer.cloud_worker.serving.pipeline import RunningRequests
 from mqinfer.cloud_worker.supervision.process import (
     MODEL_THREAD,
+    ModelPlace,
     ProcessSpec,
     end_with_the_supervisor,
+    make_place,
     serve_model,
     stop_on_sigterm,
 )
@@ -38,44 +38,11 @@ _LOADS_ALONE_S = 10.0
 """A load waits so long for the one before it: models load one after the other unless one of them hangs."""
 
 
-@dataclass(slots=True)
-class ModelPlace:
-    """What a process and its supervisor have in common for one model.
-
-    Attributes:
-        pipe: This side's end of the status pipe.
-        progress: Changes every half second unless a request does not end.
-        memory: For `RunningRequests`.
-    """
-
-    pipe: Connection
-    progress: ctypes.c_double
-    memory: ctypes.Array[ctypes.c_ubyte]
-
-
-def make_place(context: Any) -> tuple[ModelPlace, ModelPlace]:
-    """Make a place as the supervisor and as the process has it.
-
-    Args:
-        context: Of multiprocessing, which the process is started with.
-    """
-    ours, theirs = context.Pipe()
-    progress = context.RawValue(ctypes.c_double)
-    memory = context.RawArray(ctypes.c_ubyte, RunningRequests.SIZE)
-    return ModelPlace(ours, progress, memory), ModelPlace(theirs, progress, memory)
-
-
 class SharedProcess:
     """One such process, as its supervisor sees it. Only the supervisor's thread uses it."""
 
     def __init__(self, name: str, logs: LogSettings, places: int) -> None:
-        """Start the process.
-
-        Args:
-            name: For its log.
-            logs: How it logs.
-            places: Models that it takes, one after the other.
-        """
+        """Start the process, with places for so many models, one after the other."""
         context = multiprocessing.get_context("spawn")
         pairs = [make_place(context) for _ in range(places)]
         self._places = [ours for ours, _ in pairs]
@@ -173,17 +140,9 @@ def _run(name: str, logs: LogSettings, places: Sequence[ModelPlace]) -> None:
 
 def _serve(spec: ProcessSpec, place: ModelPlace, stop: threading.Event, lock: threading.Lock) -> None:
     """Serve one model; the last message says that it has ended, which the end of the pipe alone would not."""
-    running, waker = RunningRequests(place.memory), Waker().open()
+    waker = Waker().open()
     try:
-        serve_model(
-            spec,
-            place.pipe,
-            place.progress,
-            running,
-            waker=waker,
-            stop=stop,
-            loading=_loading(place.pipe, running, lock),
-        )
+        serve_model(spec, place, waker=waker, stop=stop, loading=_loading(place, lock))
     except Exception:
         log.exception("%s ended", spec.title)
     finally:
@@ -194,15 +153,15 @@ def _serve(spec: ProcessSpec, place: ModelPlace, stop: threading.Event, lock: th
 
 
 @contextmanager
-def _loading(pipe: Connection, running: RunningRequests, lock: threading.Lock) -> Iterator[None]:
+def _loading(place: ModelPlace, lock: threading.Lock) -> Iterator[None]:
     """Load one model at a time, and record that it is this one, for a load that ends the process.
 
     Raises:
         Cancelled: It was asked to stop meanwhile.
     """
-    is_alone = lock.acquire(timeout=_LOADS_ALONE_S)
+    is_alone, running = lock.acquire(timeout=_LOADS_ALONE_S), RunningRequests(place.memory)
     try:
-        if pipe.poll():
+        if place.pipe.poll():
             raise Cancelled("it was asked to stop")
         running.write(0, [None])
         yield

@@ -11,8 +11,8 @@ from typing import Any
 
 from mqinfer.broker.presence import new_incarnation
 from mqinfer.cloud_worker.serving.pipeline import RunningRequests
-from mqinfer.cloud_worker.supervision.process import Command, ProcessSpec, run_process
-from mqinfer.cloud_worker.supervision.shared_process import SharedProcess, make_place
+from mqinfer.cloud_worker.supervision.process import Command, ProcessSpec, make_place, run_process
+from mqinfer.cloud_worker.supervision.shared_process import SharedProcess
 from mqinfer.models.repository.traffic import Traffic
 from mqinfer.protocol.control import ModelStatistics
 
@@ -97,11 +97,8 @@ class StartedProcess:
         else:
             context = multiprocessing.get_context("spawn")  # a fork would share TensorFlow's threads and locks
             place, theirs = make_place(context)
-            self._process = context.Process(
-                target=run_process,
-                args=(self.spec, theirs.pipe, theirs.progress, theirs.memory),
-                name=f"mqinfer-{spec.options.name}",
-            )
+            name = f"mqinfer-{spec.options.name}"
+            self._process = context.Process(target=run_process, args=(self.spec, theirs), name=name)
             self._process.start()
             theirs.pipe.close()
         self.pipe: Connection | None = place.pipe

@@ -114,11 +114,6 @@ class StatisticsQuery:
         return now >= self.deadline or all(child.run is None for child in self.waiting)
 
     def finish(self, totals: Totals, children: Iterable[Child]) -> None:
-        """Complete the future with the replies so far and the names of the missing processes.
-
-        Args:
-            totals: Of the server.
-            children: All its processes.
-        """
+        """Complete the future with the replies so far and the names of the missing processes; `children` are all."""
         missing = tuple(child.name for child in self.waiting)
         self.future.set_result(ServerStatistics(self._models, missing, totals.sums(children), dict(totals.crashes)))

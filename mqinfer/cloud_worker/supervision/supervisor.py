@@ -122,18 +122,19 @@ class Supervisor:
         stop_timeout: Seconds for a process to drain before it is killed.
         may_idle: Whether `run` continues without a process and waits for `roll_out`, or for a broker that is away at
             the start. It still returns if none of the first processes ever served and all have failed.
+        processes: Snapshots of all processes, those that failed for good included; any thread may read them.
     """
 
     specs: Sequence[ProcessSpec]
     on_event: Callable[[Event], None] = lambda _: None
     stop_timeout: float = 35.0
     may_idle: bool = False
+    processes: tuple[ProcessView, ...] = field(default=(), init=False)
     _children: list[Child] = field(default_factory=list)
     _rollouts: list[Rollout] = field(default_factory=list)
     _drains: list[DrainOrder] = field(default_factory=list)
     _totals: Totals = field(default_factory=Totals)
     _shared: SharedProcesses = field(default_factory=SharedProcesses)
-    _views: tuple[ProcessView, ...] = ()
     _inbox: Inbox = field(default_factory=Inbox)
     _check_at: float = 0.0
     _is_stopping: bool = False
@@ -145,14 +146,9 @@ class Supervisor:
         self._update_views()
 
     @property
-    def processes(self) -> tuple[ProcessView, ...]:
-        """Snapshots of all processes, those that failed for good included; thread-safe."""
-        return self._views
-
-    @property
     def pids(self) -> dict[str, int]:
         """Process ids of the running processes, by worker name."""
-        return {view.spec.options.name: view.pid for view in self._views if view.pid}
+        return {view.spec.options.name: view.pid for view in self.processes if view.pid}
 
     def run(self) -> bool:
         """Run until `stop` is called, or until every process has failed for good.
@@ -160,9 +156,7 @@ class Supervisor:
         Returns:
             Whether any process ever served.
         """
-        self._inbox.waker = waker = Waker().open(
-            signals=True
-        )  # before the inbox is read first, so that no action is missed
+        self._inbox.waker = waker = Waker().open(signals=True)  # before the first look there: no action is missed
         try:
             while self._run_once(waker):
                 pass
@@ -202,12 +196,8 @@ class Supervisor:
     def scale(self, model: str, specs: Sequence[ProcessSpec], name: str) -> Future[None]:
         """Start what lacks of these processes of a model, and drain what is too much; thread-safe.
 
-        Nothing is done while a rollout of the model has not switched: it ends with the processes that it wants.
-
-        Args:
-            model: Model name.
-            specs: Wanted processes, the same as now but for their number.
-            name: Server name, the prefix of the process names.
+        Nothing is done while a rollout of the model has not switched: it ends with the processes that it wants. The
+        arguments are those of `roll_out`; the wanted processes differ from those of now in their number alone.
 
         Returns:
             Future that completes when the processes are starting or draining. It raises Cancelled.
@@ -406,7 +396,8 @@ class Supervisor:
         for earlier in [each for each in self._drains if each.on != order.on]:
             if not set(map(id, earlier.children)).isdisjoint(map(id, order.children)):
                 self._drains.remove(earlier)
-                earlier.supersede(Superseded(f"superseded by a later {'drain' if order.on else 'undrain'} of {worker}"))
+                why = f"superseded by a later {'drain' if order.on else 'undrain'} of {worker}"
+                earlier.future.set_exception(Superseded(why))
         order.begin()
         self._drains.append(order)
         self._update_views()
@@ -441,7 +432,7 @@ class Supervisor:
 
     def _update_views(self) -> None:
         """Publish snapshots of the processes to other threads."""
-        self._views = tuple(child.view() for child in self._children)
+        self.processes = tuple(child.view() for child in self._children)
 
     def _emit(self, child: Child, kind: str, detail: str = "", crashed: int = 0, running: tuple[str, ...] = ()) -> None:
         self._update_views()
@@ -457,18 +448,7 @@ _LEVELS = {"ready": logging.INFO, "stopped": logging.INFO, "failed": logging.ERR
 
 
 def _log_event(child: Child, kind: str, detail: str) -> None:
-    log.log(
-        _LEVELS.get(kind, logging.WARNING),
-        "%s %s: %s%s",
-        child.name,
-        kind,
-        child.spec.title,
-        detail and f", {detail}",
-        extra={
-            "event": kind,
-            "worker": child.name,
-            "model": child.spec.model,
-            "version": str(child.spec.version),
-            "detail": detail,
-        },
-    )
+    level, shown = _LEVELS.get(kind, logging.WARNING), detail and f", {detail}"
+    process = {"worker": child.name, "model": child.spec.model, "version": str(child.spec.version)}
+    extra = {"event": kind, **process, "detail": detail}
+    log.log(level, "%s %s: %s%s", child.name, kind, child.spec.title, shown, extra=extra)

@@ -22,7 +22,7 @@ from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import NEWER_FRAME, Policy, StreamWindow
 from mqinfer.edge_agent.cascade.small import shown_as, size_of
-from mqinfer.edge_agent.cascade.stage import CascadeFrame, OwnModel, SmallAnswer, SmallStage
+from mqinfer.edge_agent.cascade.stage import CascadeFrame, OwnModel, SmallStage
 from mqinfer.edge_agent.frames.table import (
     FrameStage,
     PendingFrame,
@@ -66,7 +66,19 @@ class _StreamState:
 
 
 class Cascade:
-    """Decides about the frames of one run, a `FrameStage`. Thread-safe."""
+    """Decides about the frames of one run, a `FrameStage`; `attach` comes before the first frame. Thread-safe.
+
+    Args:
+        answers: Brings the answers to one form; has the settings.
+        options: How frames are sent.
+        requester: Connected, or will be.
+        preparer: Of the reference model.
+        stage: Where the small model is; closed with the cascade.
+        load: Loads the version of the small model that settings name into this process.
+
+    Raises:
+        ConfigError: The picture to compare frames with can't be read.
+    """
 
     def __init__(  # noqa: PLR0913, PLR0917 - its parts
         self,
@@ -77,19 +89,6 @@ class Cascade:
         stage: SmallStage,
         load: Load,
     ) -> None:
-        """Prepare; `attach` before the first frame.
-
-        Args:
-            answers: Brings the answers to one form; has the settings.
-            options: How frames are sent.
-            requester: Connected, or will be.
-            preparer: Of the reference model.
-            stage: Where the small model is; closed with the cascade.
-            load: Loads the version of the small model that settings name into this process.
-
-        Raises:
-            ConfigError: The picture to compare frames with can't be read.
-        """
         self._now = answers
         self._options = options
         self._requester = requester
@@ -199,7 +198,10 @@ class Cascade:
         if result.outcome is Outcome.OK:
             result = (self._now if entry is None else entry.now).of_reference(result)
         elif entry is not None and pending.edge_answers and (why := absence(result)):
-            self._answer_alone(entry, why, result)
+            if entry.answer is None:  # it takes a while
+                self._stage.pool.submit(self._answer_alone, entry, why, result)
+            else:
+                self._answer_alone(entry, why, result)
             return
         self._end(pending, prepared, result)
 
@@ -327,19 +329,10 @@ class Cascade:
 
     def _answer_alone(self, entry: CascadeFrame, why: MqinferError, failed: InferResult) -> None:
         """End a frame by the small model's answer, sure or not, since the reference model can't be reached."""
-        if entry.answer is None:
-            self._stage.pool.submit(self._answer_late, entry, why, failed)
-            return
-        self._conclude_alone(entry, entry.answer, why)
-
-    def _answer_late(self, entry: CascadeFrame, why: MqinferError, failed: InferResult) -> None:
-        answer = self._stage.run_here(entry)
+        answer = entry.answer or self._stage.run_here(entry)
         if answer is None:
             self._end(entry.pending, None, failed)
-        else:
-            self._conclude_alone(entry, answer, why)
-
-    def _conclude_alone(self, entry: CascadeFrame, answer: SmallAnswer, why: MqinferError) -> None:
+            return
         parameters = {**answer.result.parameters, FALLBACK: why.code}
         size = max(answer.result.bytes_sent, entry.bytes_sent)
         self._end(entry.pending, answer.prepared, replace(answer.result, parameters=parameters, bytes_sent=size))

@@ -74,11 +74,7 @@ class SmallInput:
         return size == (SIDE, SIDE) and contract.resize is Resize.STRETCH and contract.colour is not ColourOrder.DEPTH
 
     def prepare(self, frame: Frame, small: Thumbnail | None) -> PreparedFrame:
-        """Return a frame as the small model takes it.
-
-        Args:
-            frame: As recorded.
-            small: Its thumbnail, if it was made.
+        """Return a frame as the small model takes it; where that is its thumbnail, one that was made already is used.
 
         Raises:
             BadImage: The frame can't be decoded.
@@ -93,20 +89,19 @@ class SmallInput:
 
 
 class SmallNetwork:
-    """The small model in this process. Thread-safe; as many callers at a time as there are replicas."""
+    """The small model in this process. Thread-safe; as many callers at a time as there are replicas.
+
+    Args:
+        settings: Which model, and how often.
+        repository: That has it.
+        is_raw: Whether to return the network's own outputs, without the mask that `model.toml` makes of them.
+
+    Raises:
+        ConfigError: There is no such repository, or the model takes no picture.
+        ModelNotLoadable: There is no such model, or it can't be loaded.
+    """
 
     def __init__(self, settings: SmallModel, repository: Path, *, is_raw: bool) -> None:
-        """Load it.
-
-        Args:
-            settings: Which model, and how often.
-            repository: That has it.
-            is_raw: Whether to return the network's own outputs, without the mask that `model.toml` makes of them.
-
-        Raises:
-            ConfigError: There is no such repository, or the model takes no picture.
-            ModelNotLoadable: There is no such model, or it can't be loaded.
-        """
         self.replicas = settings.replicas
         version = settings.version
         if version is not None and not version.isdecimal():

@@ -83,6 +83,11 @@ class SmallStage:
     Attributes:
         own: The model in this process; None if it is not here. Another version of it may take its place.
         pool: Threads that run or ask it.
+
+    Args:
+        requester: Asks it in the cloud.
+        timeout: Of such a request, in seconds.
+        there: Prepares frames for the one in the cloud; None if there is none.
     """
 
     def __init__(
@@ -92,14 +97,6 @@ class SmallStage:
         own: OwnModel | None = None,
         there: SmallInput | None = None,
     ) -> None:
-        """Start without a frame.
-
-        Args:
-            requester: Asks it in the cloud.
-            timeout: Of such a request, in seconds.
-            own: The model in this process; None if it is not here.
-            there: Prepares frames for the one in the cloud; None if there is none.
-        """
         self.own = own
         self.threads = _THREADS if own is None else max(_THREADS, own.network.replicas)
         """How many frames it can work on at a time."""

@@ -28,7 +28,7 @@ from mqinfer.broker.packets import buffer_size
 from mqinfer.edge_agent.output_files import lock, writing
 from mqinfer.edge_agent.sinks.sink import file_name
 from mqinfer.extras import check_packages
-from mqinfer.logs import log_dropped
+from mqinfer.logs import encodable, log_dropped
 from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.types import Count, Finite
 from mqinfer.toml_files import MAX_FILE_BYTES, read_bytes
@@ -151,7 +151,7 @@ class Store:
         try:
             with BagWriter(unfinished, "mcap", compression="zstd") as bag:
                 for each in (frame, *frame.joined):
-                    topic, times = _topic(each), (each.capture_time_ns, frame.log_time_ns, each.frame_id)
+                    topic, times = encodable(each.source), (each.capture_time_ns, frame.log_time_ns, each.frame_id)
                     if each.camera:
                         bag.write_camera(info_topic(topic), each.camera, *times)
                     if not each.points:
@@ -159,7 +159,7 @@ class Store:
                     for points in each.points:
                         bag.add(topic, points, frame.log_time_ns)
                 message = bag.message("std_msgs/msg/String", text)
-                bag.add(f"{_topic(frame).rstrip('/')}/mqinfer/result", message, frame.log_time_ns)
+                bag.add(f"{encodable(frame.source).rstrip('/')}/mqinfer/result", message, frame.log_time_ns)
             (made,) = unfinished.glob("*" + ENTRY)
             sync(made)
             if (size := made.stat().st_size) > most:
@@ -206,11 +206,6 @@ def _size_of(frame: Frame) -> int:
     arrays = (getattr(each, name, None) for each in frame.points for name in each.__dataclass_fields__)
     numbers = sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
     return buffer_size(frame.image.data) + numbers + len(frame.points) * _MESSAGE
-
-
-def _topic(frame: Frame) -> str:
-    """Return the name of a frame's stream; those of files may have bytes that are no text."""
-    return frame.source.encode(errors="replace").decode()
 
 
 def _name_of(frame: Frame) -> str:

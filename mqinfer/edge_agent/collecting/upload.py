@@ -6,12 +6,11 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from mqinfer.edge_agent.collecting.store import UNFINISHED, entries, sync
-from mqinfer.edge_agent.output_files import lock, writing
+from mqinfer.edge_agent.collecting.store import entries, sync
+from mqinfer.edge_agent.output_files import lock, replacing, writing
 from mqinfer.models.repository.remote import Remote
 from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.errors import ConfigError
@@ -59,7 +58,7 @@ class _Folder:
             if folder.samefile(source):
                 raise ConfigError(f"{folder} is the folder of --collect itself; name another one")
         _, digits = checksum((platform.node().encode(), os.fsencode(source.absolute())))
-        self._suffix = f".{digits}{UNFINISHED}"  # uploads from other folders may be at the same frame
+        self._prefix = f"{digits}-"  # uploads from other folders may be at the same frame
 
     def has(self, name: str) -> bool:
         """Return whether it is there."""
@@ -68,15 +67,9 @@ class _Folder:
     def upload(self, name: str, source: BinaryIO) -> None:
         """Write it under another name first, so that its own name stands for a whole one, also after a power cut."""
         path = self._folder / name
-        unfinished = path.with_name(name + self._suffix)
         with writing(path):
-            try:
+            with replacing(path, prefix=self._prefix) as unfinished:
                 with unfinished.open("wb") as file:
                     shutil.copyfileobj(source, file)
                 sync(unfinished)
-                unfinished.replace(path)
-                sync(self._folder)
-            except OSError:
-                with suppress(OSError):
-                    unfinished.unlink()
-                raise
+            sync(self._folder)

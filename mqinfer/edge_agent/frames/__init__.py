@@ -1,4 +1,4 @@
 """A frame on its way from the source to the sinks: what it is, when each stage of it ended, and how it is seen.
 
-`table` and `reach` decide what happens to it next, without threads or I/O.
+`table` and `retries` decide what happens to it next, without threads or I/O.
 """

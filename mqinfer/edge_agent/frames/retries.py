@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from mqinfer.client.registry import Registry
@@ -33,6 +33,7 @@ class Again(Enum):
     """No worker took it; there may be one soon."""
 
 
+@dataclass(slots=True, eq=False)
 class Retries:
     """Decides which frames of one model are sent once more. Thread-safe, as far as each is at one thread at a time.
 
@@ -44,31 +45,18 @@ class Retries:
     A frame has the time of one request for all its requests, and its outcome counts the attempts and bytes of all.
 
     Attributes:
+        timeout: Of each request, in seconds.
+        was_there: Returns whether there has been a worker of the model.
         waits: Whether frames wait for a worker.
+        clock: In seconds.
         unserved: How often a frame was sent again for want of a worker.
     """
 
-    def __init__(
-        self,
-        timeout: float,
-        was_there: Callable[[], bool],
-        *,
-        waits: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Start without a frame.
-
-        Args:
-            timeout: Of each request, in seconds.
-            was_there: Returns whether there has been a worker of the model.
-            waits: Whether frames wait for a worker.
-            clock: In seconds.
-        """
-        self.waits = waits
-        self.unserved = 0
-        self._timeout = timeout
-        self._was_there = was_there
-        self._clock = clock
+    timeout: float
+    was_there: Callable[[], bool]
+    waits: bool = False
+    clock: Callable[[], float] = time.monotonic
+    unserved: int = 0
 
     def again(self, frame: PendingFrame, result: InferResult, *, is_prepared: bool = True) -> Again | None:
         """Return how a frame is sent once more, and note this outcome in it; None where the outcome is the frame's.
@@ -84,7 +72,7 @@ class Retries:
         frame.is_whole = frame.is_whole or found is Again.WHOLE
         self.unserved += found is Again.AS_IT_IS
         if not frame.ends_at:
-            frame.ends_at = self._clock() + self._timeout - result.timings.total / 1e9
+            frame.ends_at = self.clock() + self.timeout - result.timings.total / 1e9
         frame.earlier = result if frame.earlier is None else with_earlier(frame.earlier, result)
         return found
 
@@ -96,15 +84,15 @@ class Retries:
         return None
 
     def _has_time(self, frame: PendingFrame) -> bool:
-        return not frame.ends_at or self._clock() < frame.ends_at
+        return not frame.ends_at or self.clock() < frame.ends_at
 
     def time_left(self, frame: PendingFrame) -> float:
         """Return how long the next request of a frame that was sent before may take, in seconds."""
-        return max(_LEAST_TIMEOUT_S, frame.ends_at - self._clock())
+        return max(_LEAST_TIMEOUT_S, frame.ends_at - self.clock())
 
     def is_unserved(self, result: InferResult) -> bool:
         """Return whether a request found no worker of a model that was there."""
-        return result.error is not None and result.error.code == NoWorker.code and self._was_there()
+        return result.error is not None and result.error.code == NoWorker.code and self.was_there()
 
     def is_for_later(self, result: InferResult, up_since: float) -> bool:
         """Return whether a frame that a spool can keep is sent from there once more.
@@ -113,7 +101,7 @@ class Retries:
             result: The outcome of its request.
             up_since: When the connection was made, by the clock; infinite while there is none.
         """
-        is_cut_off = result.outcome is Outcome.EXPIRED and up_since > self._clock() - self._timeout
+        is_cut_off = result.outcome is Outcome.EXPIRED and up_since > self.clock() - self.timeout
         return is_cut_off or self.is_unserved(result)
 
 
@@ -135,7 +123,6 @@ class Patience:
     """Lasts so many seconds from the first failure after a success."""
 
     def __init__(self, seconds: float) -> None:
-        """Set the seconds; they run from the first question on."""
         self._seconds = seconds
         self._until = math.inf
 

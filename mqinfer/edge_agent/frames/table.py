@@ -172,19 +172,14 @@ class FrameStage(Protocol):
 
 
 class ReadingOrder(Generic[T]):
-    """Yields items by their number, without gaps. Not thread-safe; its owner bounds how far numbers run ahead."""
+    """Yields items by number, from 0, without gaps. Not thread-safe; its owner bounds how far numbers run ahead."""
 
     def __init__(self) -> None:
         self._next = 0
         self._early: dict[int, T] = {}
 
     def put(self, number: int, item: T) -> Iterator[T]:
-        """Add an item, and yield every item that has no gap before it.
-
-        Args:
-            number: From 0, each number once.
-            item: To be yielded.
-        """
+        """Add an item, each number once, and yield every item that has no gap before it."""
         self._early[number] = item
         while self._next in self._early:
             item = self._early.pop(self._next)
@@ -210,17 +205,16 @@ class Reach:
 
     A model is silent from a lost connection or a request without a reply until its next reply, so also in the seconds
     of a reconnect. Meanwhile one frame at a time tries it all the same, the probe; the edge answers the others where it
-    can.
+    can. At first nothing is known of the model, so every frame may try it.
 
     Attributes:
         silence: Why the model did not answer the last time; None while it answers.
         is_connected: Whether there is a connection.
     """
 
-    def __init__(self, *, is_connected: bool = True) -> None:
-        """Start with a model of which nothing is known, so that every frame may try it."""
+    def __init__(self) -> None:
         self.silence: MqinferError | None = None
-        self.is_connected = is_connected
+        self.is_connected = True
         self._probe: int | None = None
 
     def on_connection(self, *, is_connected: bool) -> None:
@@ -260,54 +254,39 @@ class Reach:
         return why
 
 
-def because(result: InferResult, why: MqinferError) -> InferResult:
-    """Return an outcome with the silence that it is owed to as its error."""
-    return replace(result, error=ErrorInfo(why.code, str(why)))
-
-
 def _not_connected() -> NotConnected:
     return NotConnected("there is no connection to the broker")
 
 
+@dataclass(slots=True, eq=False)
 class FrameTable:
     """The frames without an outcome, the window of each stream, and whether the model answers. Not thread-safe.
 
     Attributes:
+        policy: What happens to a frame that finds the window full.
+        window: Upper bound of the frames of one stream in flight.
+        priorities: Of the frames; None where they state none.
+        clock: In seconds.
         frames: The frames without an outcome, by number; the oldest comes first.
         streams: The window of each stream.
         reach: What is known of the model.
         held: Number of frames in memory: those that were read, but for those in the spool and those that are written.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        window: int,
-        priorities: Priorities | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Start without a frame.
-
-        Args:
-            policy: What happens to a frame that finds the window full.
-            window: Upper bound of the frames of one stream in flight.
-            priorities: Of the frames; None where they state none.
-            clock: In seconds.
-        """
-        self.frames: dict[int, PendingFrame] = {}
-        self.streams: dict[str, StreamWindow[PendingFrame]] = {}
-        self.reach = Reach()
-        self.held = 0
-        self._policy = policy
-        self._window = window
-        self._priorities = priorities
-        self._clock = clock
+    policy: Policy
+    window: int
+    priorities: Priorities | None = None
+    clock: Callable[[], float] = time.monotonic
+    frames: dict[int, PendingFrame] = field(default_factory=dict)
+    streams: dict[str, StreamWindow[PendingFrame]] = field(default_factory=dict)
+    reach: Reach = field(default_factory=Reach)
+    held: int = 0
 
     def stream(self, source: str) -> StreamWindow[PendingFrame]:
         """Return the window of a stream, from its first frame on."""
         if source not in self.streams:
-            priority = 0 if self._priorities is None else self._priorities.of(source)
-            self.streams[source] = StreamWindow(self._policy, self._window, priority)
+            priority = 0 if self.priorities is None else self.priorities.of(source)
+            self.streams[source] = StreamWindow(self.policy, self.window, priority)
         return self.streams[source]
 
     def read(self, frame: PendingFrame) -> None:
@@ -341,7 +320,7 @@ class FrameTable:
 
     def leave(self, frame: PendingFrame, result: InferResult) -> None:
         """Make the room of a frame in the window free, and adapt the window to its outcome."""
-        frame.stream.finish(result, self._clock())
+        frame.stream.finish(result, self.clock())
 
     def ended(self, frame: PendingFrame, result: InferResult) -> InferResult:
         """Learn from the outcome of a frame that the model was to answer.
@@ -350,7 +329,9 @@ class FrameTable:
             The outcome, whose error is the silence of the model where the edge can answer instead.
         """
         why = self.reach.ended(frame.number, result)
-        return result if why is None or not frame.edge_answers else because(result, why)
+        if why is None or not frame.edge_answers:
+            return result
+        return replace(result, error=ErrorInfo(why.code, str(why)))
 
     def settle(self, frame: PendingFrame) -> None:
         """Remove a frame that has its outcome; a second one is a defect, and raises KeyError."""

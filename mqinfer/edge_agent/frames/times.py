@@ -193,15 +193,16 @@ NO_TIMES = FrameTimes()
 
 
 class Laps:
-    """Measures one frame: at each moment one stage runs. Times are monotonic nanoseconds. Not thread-safe."""
+    """Measures one frame, from its reading on: at each moment one stage runs. Not thread-safe.
+
+    Times are monotonic nanoseconds.
+
+    Args:
+        now: The time.
+        read: How long reading took.
+    """
 
     def __init__(self, now: int, read: int = 0) -> None:
-        """Start with a frame that was just read, and waits for its preparation.
-
-        Args:
-            now: The time.
-            read: How long reading took.
-        """
         self._stages: dict[str, int] = {EdgeStage.READ: read}
         self._stage: str = EdgeStage.QUEUE
         self._since = now
@@ -220,13 +221,7 @@ class Laps:
         self._since += nanoseconds
 
     def end(self, result: InferResult, now: int, clocks: Clocks) -> FrameTimes:
-        """Return the split of a frame that has its outcome.
-
-        Args:
-            result: The outcome.
-            now: The time.
-            clocks: Receives the exchange, and knows the worker's clock.
-        """
+        """Return the split of a frame that has its outcome; the clocks learn from its exchange."""
         offset = None
         if result.submitted:
             submitted = round(result.submitted * 1e9)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -38,23 +38,20 @@ def listed_encodings(text: str) -> list[str]:
 
 
 class FrameEncoder:
-    """Encodes the pictures of all streams of one model. Thread-safe."""
+    """Encodes the pictures of all streams of one model. Thread-safe.
 
-    def __init__(self, encoding: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start without a frame.
+    Args:
+        encoding: How frames travel, such as `jpeg:90`; `auto:` and several, with commas between them, to choose one by
+            what is measured.
 
-        Args:
-            encoding: How frames travel, such as `jpeg:90`; `auto:` and several, with commas between them, to choose
-                one by what is measured.
-            clock: In seconds.
+    Raises:
+        BadEncoding: There is no such encoding.
+    """
 
-        Raises:
-            BadEncoding: There is no such encoding.
-        """
+    def __init__(self, encoding: str) -> None:
         self._encodings = {each: FrameEncoding.parse(each) for each in listed_encodings(encoding)}
         self._first, *others = self._encodings.values()
         self._is_choosing = bool(others)
-        self._clock = clock
         self._lock = threading.Lock()
         self._streams: dict[tuple[str, str, str], ChainEncoder] = {}
         self._choices: dict[str, EncodingChoice] = {}
@@ -82,7 +79,7 @@ class FrameEncoder:
             if source not in self._choices:
                 candidates = [EncodingCandidate(name, *each.expected) for name, each in self._encodings.items()]
                 self._choices[source] = EncodingChoice(candidates)
-            return self._encodings[self._choices[source].next(self._clock(), possible or list(self._encodings))]
+            return self._encodings[self._choices[source].next(time.monotonic(), possible or list(self._encodings))]
 
     def encoded(self, source: str, how: FrameEncoding, sizes: tuple[int, int], seconds: float) -> None:
         """Record what preparing a frame took, and its bytes: as it travels, and raw."""
@@ -161,7 +158,7 @@ class FrameEncoder:
                     worker = times.decode + times.preprocess
                     choice.answered(how.text, result.bytes_sent, times.transmission / 1e9, worker / 1e9)
                 elif result.outcome is Outcome.EXPIRED and result.submitted:
-                    choice.lost(result.bytes_sent, self._clock() - result.submitted)
+                    choice.lost(result.bytes_sent, time.monotonic() - result.submitted)
 
     def _stream(self, how: FrameEncoding, state: StreamHalves, source: str, name: str) -> ChainEncoder:
         key = (how.text, source, name)

@@ -80,14 +80,13 @@ class _Link:
 
 
 class EncodingChoice:
-    """Chooses for one stream. Not thread-safe. Times are in seconds."""
+    """Chooses for one stream. Not thread-safe. Times are in seconds.
+
+    Args:
+        candidates: At least one; the first is chosen at first, and their order is that of trials.
+    """
 
     def __init__(self, candidates: Sequence[EncodingCandidate]) -> None:
-        """Start with the first candidate.
-
-        Args:
-            candidates: At least one; their order is that of trials.
-        """
         self._candidates = {each.name: each for each in candidates}
         self._current = candidates[0]
         self._link = _Link()
@@ -103,12 +102,7 @@ class EncodingChoice:
         return self._current.name
 
     def next(self, now: float, possible: Collection[str]) -> str:
-        """Return the encoding of the next frame.
-
-        Args:
-            now: The time.
-            possible: Names of the candidates that suit the frame; at least one.
-        """
+        """Return the encoding of the next frame: one of the candidates that suit it, of which there is one at least."""
         if self._current.name not in possible:
             self._current = next(each for name, each in self._candidates.items() if name in possible)
         if self._trial_at is None:

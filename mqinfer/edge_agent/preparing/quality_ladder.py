@@ -52,15 +52,14 @@ FULL_QUALITY = QualityStep()
 
 
 class QualityLadder:
-    """Chooses the step for one stream. Not thread-safe."""
+    """Chooses the step for one stream, full quality at first. Not thread-safe.
+
+    Args:
+        bounds: What the user allows.
+        quality: Configured JPEG quality; None if frames do not travel as JPEG.
+    """
 
     def __init__(self, bounds: QualityBounds, quality: int | None) -> None:
-        """Start with full quality.
-
-        Args:
-            bounds: What the user allows.
-            quality: Configured JPEG quality; None if frames do not travel as JPEG.
-        """
         self._bounds = bounds
         self._steps = _steps(bounds, quality)
         self._level = 0
@@ -75,11 +74,7 @@ class QualityLadder:
         return self._steps[self._level]
 
     def on_frame(self, now: float) -> None:
-        """Count a frame of the source, and decide at the end of a period.
-
-        Args:
-            now: In seconds.
-        """
+        """Count a frame of the source, at a time in seconds, and decide at the end of a period."""
         if self._since is None:
             self._since = now
         self._frames += 1

@@ -10,7 +10,6 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from html import escape
 from importlib.resources import files
@@ -19,7 +18,7 @@ from urllib.parse import quote
 
 from mqinfer._version import __version__
 from mqinfer.edge_agent.frames.times import EdgeStage, LinkStage
-from mqinfer.edge_agent.output_files import set_aside, writing
+from mqinfer.edge_agent.output_files import replacing, set_aside, writing
 from mqinfer.edge_agent.reporting.answers import OutputRange
 from mqinfer.edge_agent.reporting.charts import Axis, paint, stacked
 from mqinfer.edge_agent.reporting.command_line import command_line, without_secrets
@@ -71,21 +70,6 @@ _EDGE: _Groups = {
 """Stages by what a chart calls them; those of reading are left out: a source waits until a frame is due."""
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
-    """How a run was made.
-
-    Attributes:
-        settings: By name.
-        command: The command line, secrets included.
-        written: Files of the run beside those of its models.
-    """
-
-    settings: Mapping[str, object]
-    command: Sequence[str] = ()
-    written: Sequence[Path] = ()
-
-
 class ReportFile:
     """The report of one session, on its models.
 
@@ -106,8 +90,9 @@ class ReportFile:
             if path.is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             path.parent.mkdir(parents=True, exist_ok=True)
-            _unfinished(path).touch()
-            _unfinished(path).unlink()
+            trial = path.with_name(f"{path.name}.new")
+            trial.touch()
+            trial.unlink()
 
     def observe(self, settings: ReplaySettings, card: ModelCard) -> Sink:
         """Return the recorder of a model's run, a sink that receives its results."""
@@ -121,63 +106,49 @@ class ReportFile:
         command: Sequence[str],
         written: Sequence[Path] = (),
     ) -> None:
-        """Write the report, once the session has ended.
-
-        Args:
-            settings: Of the run.
-            reports: One a model.
-            command: The command line that made it.
-            written: Files beside those of the sinks.
-
-        Raises:
-            ConfigError: The file cannot be written.
-        """
+        """Write the report, once the session has ended, as `write_report` does."""
         runs = [(each, self._recorders.get((each.model, each.version))) for each in reports]
-        write_report(self.path, Made(settings.describe(), command, written), runs)
+        write_report(self.path, settings.describe(), runs, command, written)
 
 
-def write_report(path: Path, made: Made, runs: Runs) -> None:
+def write_report(
+    path: Path, settings: Mapping[str, object], runs: Runs, command: Sequence[str] = (), written: Sequence[Path] = ()
+) -> None:
     """Write a report; the file of an earlier run is kept under a number.
 
     Args:
         path: The file.
-        made: How the run was made.
+        settings: Of the run, by name.
         runs: One a model, with what was collected of it.
+        command: The command line that made it, secrets included.
+        written: Files of the run beside those of its models.
 
     Raises:
         ConfigError: The file cannot be written.
     """
-    unfinished = _unfinished(path)
-    with writing(path):
+    with replacing(path) as unfinished:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            unfinished.write_text(_page(made, runs, path.parent), encoding="utf-8")
-            set_aside(path)
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        unfinished.write_text(_page(settings, runs, command, written, path.parent), encoding="utf-8")
+        set_aside(path)
 
 
-def _unfinished(path: Path) -> Path:
-    """Return where a report is until it is whole."""
-    return path.parent / f"{path.name}.new"
-
-
-def _page(made: Made, runs: Runs, folder: Path) -> str:
+def _page(
+    settings: Mapping[str, object], runs: Runs, command: Sequence[str], written: Sequence[Path], folder: Path
+) -> str:
     style = files(__package__).joinpath("report.css").read_text(encoding="utf-8")
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
     title = ", ".join(run.model for run, _ in runs)
     now = datetime.now().astimezone().isoformat(" ", "seconds")
     body = "".join(_run(run, recorder or RunRecorder(), folder) for run, recorder in runs)
-    command = f"<p><code>{_text(command_line(made.command), _LONGEST_COMMAND)}</code></p>" if made.command else ""
-    about = f"<h2>Settings</h2>{_pairs(made.settings)}{_section('Summary', _links(made.written, folder))}"
+    typed = f"<p><code>{_text(command_line(command), _LONGEST_COMMAND)}</code></p>" if command else ""
+    about = f"<h2>Settings</h2>{_pairs(settings)}{_section('Summary', _links(written, folder))}"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{_text(title)}: replay</title><style>{style}</style></head><body>"
-        f"<header><h1>Replay of {_text(made.settings.get('source', ''))}</h1>"
-        f"<p>{_text(now)}, mqinfer {_text(__version__)}</p>{command}</header>"
+        f"<header><h1>Replay of {_text(settings.get('source', ''))}</h1>"
+        f"<p>{_text(now)}, mqinfer {_text(__version__)}</p>{typed}</header>"
         f"{body}<section>{about}</section></body></html>\n"
     )
 

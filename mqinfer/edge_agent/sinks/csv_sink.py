@@ -90,7 +90,7 @@ class CsvSink:
         with ExitStack() as closing:  # closes all, also if one fails
             for table in tables:
                 closing.callback(table.close)
-        return tuple(table.path for table in tables if table.is_open)
+        return tuple(table.path for table in tables if table.file)
 
 
 def _frame_row(
@@ -111,19 +111,17 @@ class _Table:
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self.path = path
-        self.is_open = False
+        self.file: TextIO | None = None
         self._columns = columns
-        self._file: TextIO | None = None
         with writing(path):
             set_aside(path)
 
     def open(self) -> Any:
         """Open the file if it is not open, and return its writer."""
-        if self._file is None:
+        if self.file is None:
             with writing(self.path):
-                self._file = self.path.open("w", encoding="utf-8", newline="", buffering=1)
-                self.is_open = True
-                self._rows = csv.writer(self._file, lineterminator="\n")
+                self.file = self.path.open("w", encoding="utf-8", newline="", buffering=1)
+                self._rows = csv.writer(self.file, lineterminator="\n")
                 self._rows.writerow(self._columns)
         return self._rows
 
@@ -135,9 +133,9 @@ class _Table:
 
     def close(self) -> None:
         """Close the file, if it is open."""
-        if self._file is not None:
+        if self.file is not None:
             with writing(self.path):
-                self._file.close()
+                self.file.close()
 
 
 def _cell(value: object) -> object:

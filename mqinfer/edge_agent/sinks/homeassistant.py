@@ -74,15 +74,7 @@ class HomeAssistant:
     def messages(
         self, own: Own, frame: Frame, view: FrameView, result: InferResult, words: Mapping[str, Any]
     ) -> tuple[bool, list[Message]]:
-        """Return whether the answer is to be published, and what else the broker is to have: entities, an overlay.
-
-        Args:
-            own: Model, client and stream, as levels of topics.
-            frame: As it was read.
-            view: What the overlay shows.
-            result: The outcome.
-            words: The answer, with presence.
-        """
+        """Return whether the answer, in words, is to be published, and what else is: entities, an overlay."""
         source, now_s = frame.source, self._clock()
         if result.outcome is not Outcome.OK or now_s < self._next_s.get(source, now_s):
             return self._has_all, self._entities.get(source, [])

@@ -84,13 +84,7 @@ def _open(path: Path, *, append: bool) -> TextIO:
 
 
 def describe_times(frame: Frame, view: FrameView, result: InferResult) -> dict[str, object]:
-    """Return what differs between two runs over the same frame as one JSON object; times are nanoseconds.
-
-    Args:
-        frame: As it was read.
-        view: What replied.
-        result: The outcome.
-    """
+    """Return what differs between two runs over the same frame as one JSON object; times are nanoseconds."""
     return {
         "source": frame.source,
         "sequence": frame.sequence,
@@ -107,13 +101,7 @@ def describe_times(frame: Frame, view: FrameView, result: InferResult) -> dict[s
 
 
 def describe_result(frame: Frame, view: FrameView, result: InferResult) -> dict[str, object]:
-    """Return what depends on frame, model and settings alone as one JSON object; boxes are in the frame's pixels.
-
-    Args:
-        frame: As it was read.
-        view: Its outputs in pixels of the frame.
-        result: The outcome.
-    """
+    """Return what depends on frame, model and settings alone as one JSON object; boxes are in the frame's pixels."""
     return {
         "source": frame.source,
         "sequence": frame.sequence,
@@ -139,11 +127,7 @@ def describe_settled(
 ) -> dict[str, object]:
     """Return all that became of a frame as one JSON object, by `answer.schema.json`.
 
-    Args:
-        frame: As it was read.
-        view: Its outputs in pixels of the frame, and what replied.
-        result: The outcome.
-        words: What was found, those of the view, and what else is to be there.
+    `words` are what was found, those of the view, and what else is to be there.
     """
     described, times = describe_result(frame, view, result), describe_times(frame, view, result)
     width, height = view.placement.frame

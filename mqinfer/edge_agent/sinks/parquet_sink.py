@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,10 @@ from mqinfer.answers.words import SCHEMA
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.view import FrameView
-from mqinfer.edge_agent.output_files import set_aside, writing
+from mqinfer.edge_agent.output_files import replacing, set_aside, writing
 from mqinfer.edge_agent.sinks.jsonl_sink import describe_settled
 from mqinfer.extras import import_extra
+from mqinfer.logs import encodable
 from mqinfer.protocol.errors import ConfigError
 
 FOLDER = "results.parquet"
@@ -113,15 +113,8 @@ class ParquetSink:
 
     def _write(self, begin: int, table: Any) -> None:
         path = self._folder / f"part-{begin:012d}.parquet"
-        unfinished = path.with_name(f".{path.name}.new")  # readers of a folder leave out what begins with a dot
-        try:
-            with writing(path):
-                self._parquet.write_table(table, unfinished, compression="zstd")
-                unfinished.replace(path)
-        except BaseException:
-            with suppress(OSError):
-                unfinished.unlink()
-            raise
+        with replacing(path, prefix=".") as unfinished:  # readers of a folder leave out what begins with a dot
+            self._parquet.write_table(table, unfinished, compression="zstd")
 
     def _cut(self, rows: int) -> None:
         """Remove what follows so many rows, which a run that goes on writes again, and what a kill left unfinished."""
@@ -175,7 +168,7 @@ def _column(arrow: Any, field: Mapping[str, Any]) -> _Column:
     of, plain = _column(arrow, inner)
     if kind == "array":
         return arrow.list_(of), lambda values: [plain(each) for each in values]
-    return arrow.map_(arrow.string(), of), lambda found: [(_text(key), plain(each)) for key, each in found.items()]
+    return arrow.map_(arrow.string(), of), lambda found: [(encodable(key), plain(each)) for key, each in found.items()]
 
 
 def _struct(arrow: Any, fields: Mapping[str, Any]) -> tuple[list[Any], Callable[[Mapping[str, Any]], dict[str, Any]]]:
@@ -191,11 +184,6 @@ def _struct(arrow: Any, fields: Mapping[str, Any]) -> tuple[list[Any], Callable[
     return described, row
 
 
-def _text(value: str) -> str:
-    """Return a text without what UTF-8 has no bytes for."""
-    return value.encode(errors="replace").decode()
-
-
 def _whole(value: int) -> int | None:
     """Return a number that fits into 64 bits; None in place of another one."""
     return value if -(1 << 63) <= value < 1 << 63 else None
@@ -204,6 +192,6 @@ def _whole(value: int) -> int | None:
 _SCALARS: Mapping[str, Callable[[Any], _Column]] = {
     "integer": lambda arrow: (arrow.int64(), _whole),
     "number": lambda arrow: (arrow.float64(), float),
-    "string": lambda arrow: (arrow.string(), _text),
+    "string": lambda arrow: (arrow.string(), encodable),
     "boolean": lambda arrow: (arrow.bool_(), bool),
 }

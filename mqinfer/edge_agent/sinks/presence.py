@@ -143,10 +143,7 @@ class ModelPresence:
     def messages(self, topics: Topics, own: tuple[str, str, str], held: Mapping[str, Any]) -> list[Message]:
         """Return the messages of a stream's states, made anew only where `update` returned others.
 
-        Args:
-            topics: Of the site.
-            own: Model, client and stream, as levels of topics.
-            held: What `update` returned.
+        `own` is model, client and stream, as levels of topics.
         """
         if held is not self._sent.get(own[2], (None,))[0]:
             states = ((topics.presence(*own, place, what), value) for place, what, value in self.states(held))
@@ -173,13 +170,7 @@ def _watched(settings: PresenceSettings, known: Sequence[str]) -> tuple[str, ...
 
 
 class StreamPresence:
-    """The states of one stream.
-
-    Args:
-        settings: What is watched.
-        watched: The classes.
-        source: The stream.
-    """
+    """The states of one stream, for the classes that are watched."""
 
     def __init__(self, settings: PresenceSettings, watched: Sequence[str], source: str) -> None:
         self._settings = settings

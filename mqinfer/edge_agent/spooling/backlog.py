@@ -50,18 +50,16 @@ class Backlog:
 
     A frame goes on at once while there is a connection and nothing older on the disk, and where the edge can answer it.
     Any other one is prepared and stored, and so is one that was queued when the connection was lost. With `latest`
-    the oldest one on the disk makes room where nothing more fits.
+    the oldest one on the disk makes room where nothing more fits. What an earlier run has left there goes first.
+
+    Args:
+        spool: Stores the frames.
+        behind: The next stage.
+        parts: Of the run.
+        on_left: Receives the stream of each frame that an earlier run has left, not this one before it had a card.
     """
 
     def __init__(self, spool: Spool, behind: FrameStage, parts: StageParts, *, on_left: Callable[[str], None]) -> None:
-        """Adopt the frames that are in the spool; they go first.
-
-        Args:
-            spool: Stores the frames.
-            behind: The next stage.
-            parts: Of the run.
-            on_left: Receives the stream of each frame that an earlier run has left, not this one before it had a card.
-        """
         self._spool = spool
         self._behind = behind
         self._requester = parts.requester

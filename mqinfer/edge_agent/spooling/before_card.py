@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 
@@ -28,40 +29,31 @@ _CHECK_S = 0.2
 """How often a stop is looked for while nothing but the card can come."""
 
 
+@dataclass(slots=True, eq=False)
 class BeforeCard:
-    """Stores frames until the model's card is there."""
+    """Stores frames until the model's card is there.
 
-    def __init__(  # noqa: PLR0913 - its parts, each made by the model's run
-        self,
-        model: str,
-        preparer: Preparer,
-        spool: Spool,
-        statistics: ReplayStatistics,
-        *,
-        find: Callable[[float], bool],
-        stop: threading.Event,
-    ) -> None:
-        """Prepare.
+    Attributes:
+        model: Name of the model.
+        preparer: Encodes frames at their recorded size.
+        spool: Stores the frames.
+        statistics: Counts them.
+        find: Waits for the card this long, in seconds, and returns whether it is there.
+        stop: Ends the waiting.
+        is_read: Whether the source was read to its end.
+        error: Why the source broke off.
+        stored: Frames of this run, by source.
+    """
 
-        Args:
-            model: Name of the model.
-            preparer: Encodes frames at their recorded size.
-            spool: Stores the frames.
-            statistics: Counts them.
-            find: Waits for the card this long, in seconds, and returns whether it is there.
-            stop: Ends the waiting.
-        """
-        self.is_read = False
-        """Whether the source was read to its end."""
-        self.error: SourceError | None = None
-        """Why the source broke off."""
-        self._model = model
-        self._preparer = preparer
-        self._spool = spool
-        self._statistics = statistics
-        self._find = find
-        self._stop = stop
-        self._stored: Counter[str] = Counter()
+    model: str
+    preparer: Preparer
+    spool: Spool
+    statistics: ReplayStatistics
+    find: Callable[[float], bool]
+    stop: threading.Event
+    is_read: bool = False
+    error: SourceError | None = None
+    stored: Counter[str] = field(default_factory=Counter)
 
     def keep(self, frames: Iterator[Frame], patience: float) -> Iterator[Frame] | None:
         """Store frames until the card is there.
@@ -73,55 +65,55 @@ class BeforeCard:
         Returns:
             The frames that are left to be sent; None if the card has not come by the end of the source, or a stop.
         """
-        log.warning("model %s: no card yet; frames are kept in the spool until there is one", self._model)
+        log.warning("model %s: no card yet; frames are kept in the spool until there is one", self.model)
         try:
             for frame in frames:
-                while not (is_found := self._find(0.0)) and not self._store(frame):
-                    if is_found := wait_for(self._find, FULL_CHECK_S, self._stop):
+                while not (is_found := self.find(0.0)) and not self._store(frame):
+                    if is_found := wait_for(self.find, FULL_CHECK_S, self.stop):
                         break
-                    if self._stop.is_set():
+                    if self.stop.is_set():
                         self._lose(frame)
                         return None
                 if is_found:
                     return chain([frame], frames)
-            self.is_read = not self._stop.is_set()
+            self.is_read = not self.stop.is_set()
         except SourceError as error:  # what was stored before is sent all the same
             self.error = error
-        return iter(()) if wait_for(self._find, patience, self._stop) else None
+        return iter(()) if wait_for(self.find, patience, self.stop) else None
 
     def abandon(self, why: str) -> MqinferError:
         """End the stored frames of this run as cancelled, and return the reason."""
-        for source, count in self._stored.items():
+        for source, count in self.stored.items():
             for _ in range(count):
                 self._end(source, Cancelled(KEPT))
-        return LinkError(f"{why}; {len(self._spool)} frames are kept in the spool, and the next run sends them")
+        return LinkError(f"{why}; {len(self.spool)} frames are kept in the spool, and the next run sends them")
 
     def _store(self, frame: Frame) -> bool:
         """Store a frame; return False if it can't be stored now."""
         try:
-            prepared = self._preparer.prepare(frame, partial(self._statistics.stage, frame.source))
+            prepared = self.preparer.prepare(frame, partial(self.statistics.stage, frame.source))
         except MqinferError as error:  # this frame's fault
             log.warning("%s, frame %d: %s", frame.source, frame.sequence, error)
-            self._statistics.frame_read(frame.source)
+            self.statistics.frame_read(frame.source)
             self._end(frame.source, error)
             return True
         except MemoryError:
             return False
-        if self._spool.put(SpooledFrame.of(frame, prepared)) is None:
+        if self.spool.put(SpooledFrame.of(frame, prepared)) is None:
             return False
-        self._statistics.frame_read(frame.source)
-        self._stored[frame.source] += 1
+        self.statistics.frame_read(frame.source)
+        self.stored[frame.source] += 1
         return True
 
     def _lose(self, frame: Frame) -> None:
-        self._statistics.frame_read(frame.source)
-        self._end(frame.source, Cancelled(f"not kept in the spool ({self._spool.refusal}), and never sent"))
+        self.statistics.frame_read(frame.source)
+        self._end(frame.source, Cancelled(f"not kept in the spool ({self.spool.refusal}), and never sent"))
 
     def _end(self, source: str, error: MqinferError) -> None:
-        self._statistics.request_sent(source)
+        self.statistics.request_sent(source)
         reason = ErrorInfo(error.code, str(error))
-        result = InferResult("", error.outcome, self._model, error=reason, capture=Capture(source))
-        self._statistics.finished(result, bytes_raw=0)
+        result = InferResult("", error.outcome, self.model, error=reason, capture=Capture(source))
+        self.statistics.finished(result, bytes_raw=0)
 
 
 def wait_for(find: Callable[[float], bool], seconds: float, stop: threading.Event) -> bool:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from msgspec import MsgspecError, convert, to_builtins
+from msgspec.structs import asdict
 
 from mqinfer.bags.frame import Frame
 from mqinfer.broker.packets import buffer_size
@@ -116,25 +117,23 @@ class SpoolBusy(Exception):
     """
 
     def __init__(self, number: int, why: OSError | MemoryError) -> None:
-        """Name the frame, and why it can't be read."""
         super().__init__(_reason(why))
         self.number = number
 
 
 class Spool:
-    """The store in one folder. Thread-safe; one process at a time."""
+    """The store in one folder. Thread-safe; one process at a time.
+
+    Args:
+        folder: Created if it does not exist.
+        max_bytes: Bound of the stored files; a single frame is always stored.
+        redacts: Whether all frames that it gets are redacted, and those that it has have to be.
+
+    Raises:
+        ConfigError: The folder cannot be used, another process uses it, or its frames may not be redacted.
+    """
 
     def __init__(self, folder: Path, max_bytes: int = 4 << 30, *, redacts: bool = False) -> None:
-        """Open or create the store.
-
-        Args:
-            folder: Created if it does not exist.
-            max_bytes: Bound of the stored files; a single frame is always stored.
-            redacts: Whether all frames that it gets are redacted, and those that it has have to be.
-
-        Raises:
-            ConfigError: The folder cannot be used, another process uses it, or its frames may not be redacted.
-        """
         self.refusal = ""
         """Why the last frame was not stored; empty if it was."""
         self.is_full = False
@@ -370,14 +369,9 @@ def _decode(number: int, content: bytes) -> SpooledFrame:
 
 
 def _describe(tensor: EncodedTensor) -> dict[str, Any]:
-    return {
-        "name": tensor.name,
-        "datatype": tensor.datatype,
-        "shape": tensor.shape,
-        "encoding": tensor.encoding,
-        "parameters": dict(tensor.parameters),
-        "bytes": buffer_size(tensor.data),
-    }
+    fields = asdict(tensor)
+    size = buffer_size(fields.pop("data"))
+    return fields | {"parameters": dict(tensor.parameters), "bytes": size}
 
 
 def _tensor(described: Mapping[str, Any], data: bytes) -> EncodedTensor:

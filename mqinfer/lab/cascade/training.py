@@ -19,6 +19,7 @@ from mqinfer.lab.zoo.export import Input, Network
 from mqinfer.lab.zoo.layers import keras, tensorflow
 from mqinfer.lab.zoo.networks.classifiers import SIDE, noscope, noscope_network
 from mqinfer.lab.zoo.networks.drive_net import drive_net
+from mqinfer.lab.zoo.training import class_weights
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import ConfigError
 
@@ -127,8 +128,7 @@ def train_masks(
     width, height = MASK_SIZE
     logits = drive_net(height, width, max(classes, int(masks.max()) + 1))
     model = keras().Model(logits.input, keras().layers.Softmax()(logits.output))
-    shares = np.bincount(masks.ravel(), minlength=256) / masks.size
-    weights = np.clip(np.sqrt(0.05 / np.maximum(shares, 1e-4)), 0.5, 6.0).astype(np.float32)
+    weights = class_weights(masks, 256)
     split = round(len(pictures) * (1 - _KEPT_BACK))
     shown = np.asarray(pictures, np.float32) / np.float32(255)
     accuracy = _fit(model, (shown, masks, np.asarray(weights[masks], np.float32)), split, report, seed)

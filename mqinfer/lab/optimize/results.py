@@ -9,7 +9,7 @@ from statistics import median
 
 from mqinfer.lab.optimize.parity import Parity, Tolerance
 from mqinfer.lab.profiling.results import BatchPoint, Profile
-from mqinfer.lab.reports import Grid, as_json, as_markdown, machine_sentence, write_files
+from mqinfer.lab.reports import Cell, Grid, as_json, as_markdown, machine_sentence, write_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ _LEGEND = (
     "cpu: processor time of a run over all threads, which other programs disturb least. "
     "batch, inf/s: batch size with the most inferences a second. peak: memory of the whole process."
 )
-_NO_SPEED = ("",) * 9
+_NO_SPEED = (None,) * 9
 
 
 def as_grid(found: Optimisation) -> Grid:
@@ -168,12 +168,12 @@ def _tolerance(found: Optimisation) -> str:
     return f"Compared on {found.samples}. Tolerance: {tolerance}."
 
 
-def _rows(found: Optimisation) -> list[tuple[str, ...]]:
+def _rows(found: Optimisation) -> list[tuple[Cell, ...]]:
     score = next((each.parity.original_score for each in found.candidates if each.parity), None)
-    original = (f"{found.version} ({found.engine})", *_speed(found.original), _megabytes(found.original_size))
-    rows = [(*original, "", "", _number(score), "")]
+    original = (f"{found.version} ({found.engine})", *_speed(found.original), found.original_size / 1e6)
+    rows: list[tuple[Cell, ...]] = [(*original, "", "", _number(score), "")]
     for each in found.candidates:
-        figures = (*_speed(each.speed), _megabytes(each.size_bytes), *_parity(each.parity))
+        figures = (*_speed(each.speed), each.size_bytes / 1e6 or None, *_parity(each.parity))
         rows.append((each.label, *figures, _verdict(found, each)))
     return rows
 
@@ -186,21 +186,12 @@ def _verdict(found: Optimisation, each: Product) -> str:
     return f"best, now version {found.promoted}" if found.promoted else "best"
 
 
-def _speed(speed: Speed | None) -> Sequence[str]:
+def _speed(speed: Speed | None) -> Sequence[Cell]:
     if speed is None:
         return _NO_SPEED
     low, high = speed.spread
-    return (
-        f"{speed.p50_ms:.2f}",
-        f"{speed.ratio:.2f}",
-        f"{low:.2f}-{high:.2f}",
-        f"{speed.cpu_ms:.1f}",
-        f"{speed.cpu_ratio:.2f}",
-        str(speed.batch),
-        f"{speed.rate:.1f}",
-        f"{speed.rate_ratio:.2f}",
-        f"{speed.peak_bytes / 1e6:.0f}",
-    )
+    one_row = speed.p50_ms, speed.ratio, f"{low:.2f}-{high:.2f}", speed.cpu_ms, speed.cpu_ratio
+    return *one_row, speed.batch, speed.rate, speed.rate_ratio, speed.peak_bytes / 1e6
 
 
 def _parity(parity: Parity | None) -> Sequence[str]:
@@ -211,7 +202,3 @@ def _parity(parity: Parity | None) -> Sequence[str]:
 
 def _number(value: float | None, form: str = "{:.4f}") -> str:
     return "" if value is None else form.format(value)
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:.1f}" if size else ""

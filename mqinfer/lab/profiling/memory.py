@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 from pathlib import Path
+
+from mqinfer.metrics.nvml import GpuUse, gpu_use
 
 
 def resident_bytes(pid: int | None = None) -> int:
@@ -41,13 +42,7 @@ def reset_peak(pid: int | None = None) -> None:
 
 def gpu_bytes() -> int:
     """Return the GPU memory of this process in bytes; 0 where the driver does not report it, as in many containers."""
-    query = ["nvidia-smi", "--query-compute-apps=pid,used_gpu_memory", "--format=csv,noheader,nounits"]
-    try:
-        output = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout  # noqa: S603 - fixed
-    except (OSError, subprocess.SubprocessError):
-        return 0
-    rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
-    return sum(int(used) << 20 for pid, used in rows if pid == str(os.getpid()) and used.isdecimal())
+    return gpu_use().get(os.getpid(), GpuUse()).memory_bytes
 
 
 def _field(name: str, pid: int | None) -> int:

@@ -20,26 +20,9 @@ _PANELS = (
     Panel("ms a run: 99th percentile", ("p99 ms",), over="batch", by="backend", is_log=True),
     Panel("peak memory of the process, MB", ("peak MB",), over="batch", by="backend", is_log=True),
 )
-_COLUMNS = (
-    "model",
-    "version",
-    "backend",
-    "engine",
-    "device",
-    "precision",
-    "batch",
-    "runs",
-    "p50_ms",
-    "p99_ms",
-    "inferences_per_s",
-    "speed",
-    "peak_bytes",
-    "imported_bytes",
-    "loaded_bytes",
-    "gpu_bytes",
-    "load_s",
-    "problem",
-)
+_LOADED = ("engine", "device", "precision", "load_s", "imported_bytes", "loaded_bytes")
+_MEASURED = ("runs", "p50_ms", "p99_ms", "inferences_per_s", "speed", "peak_bytes", "gpu_bytes")
+"""Columns of the CSV file that are empty where a backend did not load, or not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +77,8 @@ def as_csv(found: ModelProfile) -> str:
         for profile in found.profiles
         for point in profile.points or (BatchPoint(0, problem=profile.problem),)
     ]
-    rows = [[record.get(column) for column in _COLUMNS] for record in records]
-    return reports.as_csv(Grid("", _COLUMNS, rows, words=3))
+    rows = [list(record.values()) for record in records]
+    return reports.as_csv(Grid("", list(records[0]), rows, words=3))
 
 
 def as_report(found: ModelProfile) -> Report:
@@ -135,20 +118,17 @@ def _figures(found: ModelProfile, profile: Profile, point: BatchPoint) -> tuple[
 
 
 def _record(found: ModelProfile, profile: Profile, point: BatchPoint) -> dict[str, Cell]:
-    record: dict[str, Cell] = {
-        "model": found.model,
-        "version": found.version,
-        "backend": profile.name,
-        "problem": point.problem,
-        "batch": point.batch or "",
-    }
-    if loaded := profile.loaded:
-        record |= {"engine": loaded.engine, "device": loaded.device, "precision": loaded.precision}
-        record |= {"imported_bytes": loaded.imported_bytes, "loaded_bytes": loaded.loaded_bytes}
-        record["load_s"] = round(loaded.load_s, 4)
+    record: dict[str, Cell] = {"model": found.model, "version": found.version, "backend": profile.name}
+    record |= {name: getattr(profile.loaded, name, None) for name in _LOADED} | {"batch": point.batch or None}
+    record |= dict.fromkeys(_MEASURED)
     if point.turns:
-        speed = found.base and ratio(profile, found.base, point.batch)
-        record |= {"runs": sum(len(turn.latencies_ns) for turn in point.turns), "peak_bytes": point.peak_bytes}
-        record |= {"p50_ms": round(point.p50_ms, 6), "p99_ms": round(point.p99_ms, 6), "gpu_bytes": point.gpu_bytes}
-        record |= {"inferences_per_s": round(point.rate, 3), "speed": round(speed, 4) if speed else ""}
-    return record
+        record |= {
+            "runs": sum(len(turn.latencies_ns) for turn in point.turns),
+            "p50_ms": point.p50_ms,
+            "p99_ms": point.p99_ms,
+            "inferences_per_s": point.rate,
+            "speed": ratio(profile, found.base, point.batch) if found.base else None,
+            "peak_bytes": point.peak_bytes,
+            "gpu_bytes": point.gpu_bytes,
+        }
+    return record | {"problem": point.problem}

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mqinfer.edge_agent.output_files import set_aside, writing
-from mqinfer.lab.model_process import in_process
+from mqinfer.lab.model_process import in_process, run_rows
 from mqinfer.lab.reports import new_figure
 from mqinfer.lab.scores import RocCurve, roc
 from mqinfer.lab.zoo.building import read_losses
 from mqinfer.lab.zoo.networks.jets import adjacency, draw_both
-from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion
-from mqinfer.protocol.datatypes import Array
 
 SCORES = ("chamfer", "loss")
-_COUNT, _BATCH = 1000, 250
-_AUTOENCODERS = ("conv_vae", "graph_vae")
+_COUNT = 1000
+_GRAPH = "graph_vae"
+_AUTOENCODERS = ("conv_vae", _GRAPH)
 
 
 def draw_autoencoder(model: ModelVersion, directory: Path) -> tuple[Path, ...]:
@@ -38,7 +34,7 @@ def draw_autoencoder(model: ModelVersion, directory: Path) -> tuple[Path, ...]:
     """
     if not model.name.startswith(_AUTOENCODERS):
         return ()
-    curves = in_process(score_jets, model, _COUNT)
+    curves = score_jets(model, _COUNT)
     figure = new_figure(4.6, 4.2)
     axes = figure.subplots()
     for name, curve in curves.items():
@@ -61,16 +57,10 @@ def score_jets(model: ModelVersion, count: int) -> dict[str, RocCurve]:
         model: One of the two autoencoders.
         count: Jets of either kind.
     """
-    backend = load_model(model, device="cpu").backend
     jets = draw_both(count)
-    names = [spec.name for spec in backend.inputs]
-    runs = [backend.infer(_inputs(names, jets[start : start + _BATCH])) for start in range(0, len(jets), _BATCH)]
-    scores = {name: np.concatenate([run[name] for run in runs]) for name in SCORES}
+    inputs = {"features": jets, "adjacency": adjacency(jets)} if model.name.startswith(_GRAPH) else {"jets": jets}
+    scores = in_process(run_rows, model, None, inputs, SCORES)
     return {name: roc(found[count:], found[:count]) for name, found in scores.items()}
-
-
-def _inputs(names: Sequence[str], jets: Any) -> dict[str, Array]:
-    return {name: adjacency(jets) if name == "adjacency" else jets for name in names}
 
 
 def _label(axes: Any, over: str, up: str) -> None:

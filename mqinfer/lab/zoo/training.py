@@ -80,7 +80,7 @@ def train(lessons: Lessons, plan: TrainingPlan, weights: Path, progress: Callabl
     pictures, masks = _render(lessons, plan)
     progress(f"rendered {len(pictures)} frames of {plan.drives} drives in {time.monotonic() - started:.0f} s")
     model = drive_net(*plan.crop, len(lessons.classes))
-    _fit(model, plan, (pictures, masks), _class_weights(masks, len(lessons.classes)), progress)
+    _fit(model, plan, (pictures, masks), class_weights(masks, len(lessons.classes)), progress)
     weights.parent.mkdir(parents=True, exist_ok=True)
     model.save_weights(weights)
     progress(f"trained in {time.monotonic() - started:.0f} s")
@@ -106,7 +106,7 @@ def _fit(
     model: Any,
     plan: TrainingPlan,
     data: tuple[Pixels, Pixels],
-    class_weights: npt.NDArray[np.float32],
+    by_class: npt.NDArray[np.float32],
     progress: Callable[[str], None],
 ) -> None:
     tf = tensorflow()
@@ -114,7 +114,7 @@ def _fit(
         plan.rate / 20, plan.steps, alpha=0.01, warmup_target=plan.rate, warmup_steps=plan.steps // 20
     )
     optimizer = keras().optimizers.AdamW(schedule, weight_decay=1e-3)
-    weights = tf.constant(class_weights)
+    weights = tf.constant(by_class)
 
     @tf.function(jit_compile=False)  # type: ignore[untyped-decorator]  # TensorFlow ships no types
     def step(picture: Any, mask: Any) -> Any:
@@ -133,7 +133,7 @@ def _fit(
             progress(f"step {number + 1} of {plan.steps}, loss {float(loss):.3f}")
 
 
-def _class_weights(masks: Pixels, classes: int) -> npt.NDArray[np.float32]:
+def class_weights(masks: Pixels, classes: int) -> npt.NDArray[np.float32]:
     """Return a weight for each class, larger for rare ones: poles, lane marks and cars have few pixels."""
     shares = np.bincount(masks.ravel(), minlength=classes) / masks.size
     weights = np.sqrt(0.05 / np.maximum(shares, 1e-4))

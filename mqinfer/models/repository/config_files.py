@@ -34,10 +34,7 @@ _WARM_UP_FOLDER = "warmup"
 
 
 def read_layer(path: Path) -> Layer:
-    """Read one file: Triton's text format if it is called `config.pbtxt`, otherwise TOML.
-
-    Args:
-        path: The file; if it does not exist the layer is empty.
+    """Read one file, nothing where there is none: Triton's text format if it is called `config.pbtxt`, otherwise TOML.
 
     Raises:
         ConfigError: The message has the file, the key, its value and what is expected.

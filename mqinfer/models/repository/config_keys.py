@@ -23,11 +23,7 @@ from mqinfer.models.repository.config import (
     WarmUpInput,
     WarmUpSample,
 )
-from mqinfer.models.repository.output_tables import (
-    Classification,
-    Detection,
-    Segmentation,
-)
+from mqinfer.models.repository.output_tables import Classification, Detection, Segmentation
 from mqinfer.models.repository.tables import (
     Check,
     Place,

@@ -10,7 +10,6 @@ from functools import lru_cache
 from pathlib import Path
 
 from mqinfer.models.repository import ModelVersion
-from mqinfer.models.repository.config import EnsembleStep
 from mqinfer.models.repository.config_files import CONFIG_FILES
 
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -25,17 +24,16 @@ def content_hash(model: ModelVersion) -> str:
     tensors.
     """
     if model.config.ensemble_scheduling:
-        wiring = zip(model.config.ensemble_scheduling, model.parts, strict=True)
-        return _text_hash("".join(f"{content_hash(part)} {_maps(step)}\n" for step, part in wiring))
+        wiring = [
+            f"{content_hash(part)} {sorted(step.input_map.items())} {sorted(step.output_map.items())}\n"
+            for step, part in zip(model.config.ensemble_scheduling, model.parts, strict=True)
+        ]
+        return _text_hash("".join(wiring))
     if model.is_remote:
         return _text_hash(f"{model.name} {model.version}, run by other workers")
     folder = model.path.parent
     beside = [each for each in folder.iterdir() if each.name not in CONFIG_FILES] if model.path.is_file() else []
     return model_hash(folder if len(beside) > 1 else model.path, without=CONFIG_FILES)
-
-
-def _maps(step: EnsembleStep) -> str:
-    return f"{sorted(step.input_map.items())} {sorted(step.output_map.items())}"
 
 
 def _text_hash(text: str) -> str:

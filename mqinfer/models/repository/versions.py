@@ -131,22 +131,15 @@ class _Folder:
 class Repository:
     """A folder of models. Nothing is cached: every call reads the disk again.
 
-    Args:
-        path: The repository.
-
     Raises:
         ConfigError: There is no such folder.
     """
 
     def __init__(self, path: Path | str) -> None:
-        self._path = Path(path)
-        if not self._path.is_dir():
-            raise ConfigError(f"model repository {path}: there is no such folder; expected one with models")
-
-    @property
-    def path(self) -> Path:
+        self.path = Path(path)
         """The repository's folder, as given."""
-        return self._path
+        if not self.path.is_dir():
+            raise ConfigError(f"model repository {path}: there is no such folder; expected one with models")
 
     def models(self) -> tuple[ModelVersion, ...]:
         """Return the versions that the models' policies select, by name and version."""
@@ -171,7 +164,7 @@ class Repository:
         try:
             return self._find(name, version, ())
         except ModelNotLoadable as error:
-            raise ModelNotLoadable(f"{self._path / name}: {error}") from error
+            raise ModelNotLoadable(f"{self.path / name}: {error}") from error
 
     def scan(self) -> Scan:
         """Return the versions and problems of every folder that is not hidden."""
@@ -187,25 +180,25 @@ class Repository:
     def _model_folders(self) -> list[Path]:
         try:
             return sorted(
-                path for path in self._path.iterdir() if path.is_dir() and not path.name.startswith((".", "__"))
+                path for path in self.path.iterdir() if path.is_dir() and not path.name.startswith((".", "__"))
             )
         except OSError as error:
-            raise ConfigError(f"model repository {self._path}: can't be read: {error}") from error
+            raise ConfigError(f"model repository {self.path}: can't be read: {error}") from error
 
     def _open(self, name: str) -> _Folder:
-        path = self._path / check_name("model", name)
-        check_inside(path, self._path)
+        path = self.path / check_name("model", name)
+        check_inside(path, self.path)
         layers = tuple(self._layer(path / file) for file in CONFIG_FILES)
         for file, layer in zip(CONFIG_FILES, layers, strict=True):
             if layer.get("name") not in {None, name}:
                 raise ConfigError(f"{path / file}: name = {layer['name']!r}: expected the folder's name, {name!r}")
         if (path / TRAFFIC_FILE).exists():
-            check_inside(path / TRAFFIC_FILE, self._path)
+            check_inside(path / TRAFFIC_FILE, self.path)
         return _Folder(path, layers, _numbered_folders(path), read_traffic(path))
 
     def _layer(self, path: Path) -> Layer:
         if path.exists():
-            check_inside(path, self._path)
+            check_inside(path, self.path)
             if not path.is_file():  # reading a pipe would block
                 raise ConfigError(f"{path}: not a file")
         return read_layer(path)
@@ -226,7 +219,7 @@ class Repository:
 
     def _version(self, folder: _Folder, number: int, above: tuple[str, ...] = ()) -> ModelVersion:
         path = folder.numbered[number]
-        check_inside(path, self._path)
+        check_inside(path, self.path)
         own = self._layer(path / CONFIG_FILE)
         if "version_policy" in own or own.get("name") not in {None, folder.path.name}:
             key = "version_policy" if "version_policy" in own else "name"
@@ -261,7 +254,7 @@ class Repository:
         return self._find(step.model_name, None if step.model_version == -1 else step.model_version, above)
 
     def _find(self, name: str, version: int | None, above: tuple[str, ...]) -> ModelVersion:
-        if not (self._path / check_name("model", name)).is_dir():
+        if not (self.path / check_name("model", name)).is_dir():
             names = ", ".join(path.name for path in self._model_folders()) or "none"
             raise ModelNotLoadable(f"there is no such model in the repository; it has: {names}")
         folder = self._open(name)
@@ -272,9 +265,9 @@ class Repository:
 
     def _model_path(self, folder: Path, config: ModelConfig) -> Path:
         path = _named(folder, config.default_model_filename) if config.default_model_filename else _discovered(folder)
-        check_inside(path, self._path)
+        check_inside(path, self.path)
         for inner in path.rglob("*") if path.is_dir() else ():
-            check_inside(inner, self._path)
+            check_inside(inner, self.path)
         return path
 
 

@@ -30,6 +30,8 @@ export interface DetectedBox {
   /** Of the class, with its name; without them the model has no classes. */
   readonly number?: number;
   readonly name: string;
+  /** Of the object over several pictures, where the model follows it. */
+  readonly id?: number;
   /** Of the object, in the model's order; absent where the model has none. */
   readonly keypoints?: readonly Keypoint[];
 }
@@ -38,32 +40,38 @@ export interface DetectedBox {
 export type Keypoint = readonly [number, number, number];
 
 /**
- * Find boxes: `boxes` [n, 4] with `scores` [n], and perhaps `classes` [n] and `keypoints` [n, K, 3], the best first.
+ * Find boxes: `boxes` [n, 4] with `scores` [n], and perhaps `classes` [n], `ids` [n] and `keypoints` [n, K, 3]: the best first.
  *
- * An output `count` is the number of valid rows.
+ * An output `count` is the number of valid rows; an id below 0 is none.
  */
 export function findBoxes(outputs: readonly Tensor[], classes: readonly ClassInfo[]): DetectedBox[] {
   const boxes = rows(outputs, "boxes", 2);
   const scores = boxes && rows(outputs, "scores", 1);
   if (!scores || boxes.shape[1] !== 4 || boxes.shape[0] !== scores.shape[0]) return [];
   if (!FLOATS.includes(scores.datatype)) return [];
-  const numbers = rows(outputs, "classes", 1);
   const count = rows(outputs, "count", 1);
   const end = count && INTEGERS.includes(count.datatype) && count.values.length === 1 ? count.values[0] : undefined;
-  const known = numbers?.shape[0] === scores.shape[0] && numbers?.values.every(Number.isFinite) ? numbers : undefined;
-  const points = keypointsOf(outputs, scores.shape[0] ?? 0);
+  const length = scores.values.length;
+  const [numberOf, idOf] = [wholeOf(outputs, "classes", length), wholeOf(outputs, "ids", length)];
+  const points = keypointsOf(outputs, length);
   return [...scores.values.entries()]
     .slice(0, end)
     .map(([row, score]) => {
       const box = boxes.values.slice(4 * row, 4 * row + 4) as unknown as Corners;
-      const found = { box, score, ...points(row) };
-      if (!known) return { ...found, name: "" };
-      const number = Math.trunc(known.values[row] as number);
-      return { ...found, number, name: className(number, classes) };
+      const [number, id = -1] = [numberOf(row), idOf(row)];
+      const found = { box, score, ...(id >= 0 && { id }), ...points(row) };
+      return number === undefined ? { ...found, name: "" } : { ...found, number, name: className(number, classes) };
     })
     .filter(({ box, score }) => [...box, score].every(Number.isFinite) && box[0] <= box[2] && box[1] <= box[3])
     .sort((one, other) => other.score - one.score)
     .slice(0, MOST_BOXES);
+}
+
+/** Return what finds a row's number in an output that has one for each box: its class, or its id. */
+function wholeOf(outputs: readonly Tensor[], name: string, length: number): (row: number) => number | undefined {
+  const numbers = rows(outputs, name, 1)?.values ?? [];
+  if (numbers.length !== length || !numbers.every(Number.isFinite)) return () => undefined;
+  return (row) => Math.trunc(numbers[row] as number);
 }
 
 /** Return what finds a row's key points; those that are not finite are at 0, with a score of 0. */

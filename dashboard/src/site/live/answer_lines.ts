@@ -41,7 +41,12 @@ function shareLines(mask: Area, classes: readonly ClassInfo[]): AnswerLine[] {
 function boxLine(box: Box, classes: readonly ClassInfo[]): AnswerLine {
   const [left, top, right, bottom] = [box.left, box.top, box.right, box.bottom].map(Math.round);
   const value = `${box.score.toFixed(2)} at ${left}, ${top} to ${right}, ${bottom}`;
-  return { name: className(box.classIndex, classes), value };
+  return { name: `${className(box.classIndex, classes)}${idOf(box)}`, value };
+}
+
+/** Return how the id of a box's object is written behind its class; nothing without one. */
+export function idOf({ id }: Box): string {
+  return id === undefined ? "" : ` #${id}`;
 }
 
 function className(number: number, classes: readonly ClassInfo[]): string {

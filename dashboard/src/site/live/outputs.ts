@@ -73,8 +73,8 @@ function describe(outputs: readonly Tensor[]): string[] {
   });
 }
 
-function boxOf({ box: [left, top, right, bottom], score, number = -1, keypoints }: DetectedBox): Box {
-  return { left, top, right, bottom, score, classIndex: number, ...(keypoints && { keypoints }) };
+function boxOf({ box: [left, top, right, bottom], number = -1, name: _, ...found }: DetectedBox): Box {
+  return { left, top, right, bottom, classIndex: number, ...found };
 }
 
 /** Find the best classes: `value:index:label` as BYTES, or one row of scores. */

@@ -9,6 +9,7 @@ import { decodeFrame } from "./frame.js";
 import { type Answer, type Preview, type StreamName, streamKey } from "./messages.js";
 import { Pairing } from "./pairing.js";
 import { SequenceTracker } from "./sequence.js";
+import { Tracks } from "./tracks.js";
 import type { Turns } from "./turns.js";
 
 /** Results wait for their previews, unless for so long, or so many intervals, none has come or belonged to a result. */
@@ -29,6 +30,8 @@ export interface TileContext {
   maskPixels(): number;
   /** Size of a model's picture by its card. */
   pictureSize(model: string): readonly [number, number] | null;
+  /** Whether objects are followed over the frames. */
+  hasIds(): boolean;
 }
 
 interface Entry {
@@ -55,6 +58,7 @@ export class LiveTile implements Tile {
   readonly #previews = new Rhythm();
   readonly #results = new SlidingRate();
   readonly #bornMs: number;
+  readonly #tracks = new Tracks();
   readonly #turn = () => this.#decodeNext();
   #next: Entry | null = null;
   /** While paused: the frames that came, in their order. */
@@ -241,13 +245,20 @@ export class LiveTile implements Tile {
     this.#isDecoding = false;
     if (this.#canDecode()) {
       this.#isStepping = false;
-      this.#show(frame);
+      this.#show(this.#context.hasIds() ? this.#followed(frame) : frame);
     } else {
       frame.preview?.close();
       if (this.#isPaused) this.#held.unshift(entry);
       else if (!this.#isClosed) this.#next ??= entry;
     }
     this.#ask();
+  }
+
+  /** Return a frame with ids of its objects, unless the model gave its own. */
+  #followed(frame: ShownFrame): ShownFrame {
+    if (frame.outcome !== "ok" || frame.boxes.some(({ id }) => id !== undefined)) return frame;
+    const nowS = frame.captureTimeNs === null ? frame.receivedMs / 1e3 : Number(frame.captureTimeNs) / 1e9;
+    return { ...frame, boxes: this.#tracks.follow(nowS, frame.boxes) };
   }
 
   /** Show a frame; the picture of the one before is given back to the browser. */

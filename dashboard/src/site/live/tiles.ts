@@ -32,7 +32,7 @@ export class Tiles {
   #isPaused = false;
   #isChanged = false;
 
-  constructor(platform: Platform, drops: Drops, models: ModelFacts) {
+  constructor(platform: Platform, drops: Drops, models: ModelFacts, hasIds = () => false) {
     this.#platform = platform;
     this.#models = models;
     this.#turns = new Turns(platform.clock);
@@ -43,6 +43,7 @@ export class Tiles {
       heldBytes: () => HELD_BYTES / 2 / this.#shares(), // once for halves of frames, once for those that wait for a step
       maskPixels: () => Math.min(16 << 20, MASK_PIXELS / this.#shares()),
       pictureSize: (model) => models.pictureSize(model),
+      hasIds,
     };
   }
 

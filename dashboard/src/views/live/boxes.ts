@@ -1,3 +1,4 @@
+import { idOf } from "../../site/live/answer_lines.js";
 import type { Box, ClassInfo } from "../../site/types.js";
 import { brief } from "../format.js";
 import { boxColourOf, css, isBright, nameOf } from "./palette.js";
@@ -130,5 +131,5 @@ function onScreen(box: Box, [scaleX, scaleY]: readonly [number, number]) {
 }
 
 function textOf(box: Box, classes: readonly ClassInfo[]) {
-  return { text: `${brief(nameOf(box.classIndex, classes), LONGEST_NAME)} ${box.score.toFixed(2)}` };
+  return { text: `${brief(nameOf(box.classIndex, classes), LONGEST_NAME)}${idOf(box)} ${box.score.toFixed(2)}` };
 }

@@ -39,6 +39,17 @@ export function Filters({ page }: { page: Page }) {
       {page.view.value === "live" && (
         <Choice name="className" label="Class" value={selection.className} choices={choices.classes} page={page} />
       )}
+      {page.view.value === "live" && (
+        <button
+          type="button"
+          class="quiet"
+          aria-pressed={selection.hasIds}
+          title="Follow objects over the frames (i)"
+          onClick={() => site.select({ hasIds: !selection.hasIds })}
+        >
+          Ids
+        </button>
+      )}
       {isAny && (
         <button type="button" class="quiet" data-testid="reset" onClick={reset}>
           Show all
@@ -49,7 +60,7 @@ export function Filters({ page }: { page: Page }) {
 }
 
 function Choice(props: {
-  name: keyof Selection;
+  name: Exclude<keyof Selection, "hasIds">;
   label: string;
   value: string;
   choices: readonly string[];

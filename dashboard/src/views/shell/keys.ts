@@ -8,6 +8,7 @@ export const KEYS: readonly { readonly keys: readonly string[]; readonly what: s
   { keys: ["Space"], what: "Pause, and go on" },
   { keys: [".", "→"], what: "While paused: go on to the next frames, those of all streams captured at the same time" },
   { keys: ["f"], what: "Enlarge the stream that has the focus, or the first; again to go back" },
+  { keys: ["i"], what: "Follow objects over the frames: ids stand beside their classes" },
   { keys: ["/"], what: "Type into the filter" },
   { keys: ["Esc"], what: "Go back from an enlarged stream; empty the filter; close this" },
   { keys: ["?"], what: "This help" },
@@ -41,6 +42,7 @@ const ACTIONS: Readonly<Record<string, (page: Page) => void>> = {
   ".": step,
   ArrowRight: step,
   f: toggleEnlarged,
+  i: ({ site }) => site.select({ hasIds: !site.selection.peek().hasIds }),
   "/": () => document.querySelector<HTMLInputElement>("#filter")?.focus(),
   "?": (page) => {
     page.isHelpOpen.value = true;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +17,7 @@ from mqinfer.bench.seeds.noscope.table_1 import over_json, over_mqtt, timed_serv
 from mqinfer.bench.seeds.rows import Measured, of_rounds
 from mqinfer.images.picture import CompressedImage
 from mqinfer.judging.thumbnail import difference, thumbnail
+from mqinfer.lab.load import call_times
 from mqinfer.lab.zoo.networks.yolo_v2 import yolo_network, yolo_v2
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion, Repository
@@ -45,12 +45,8 @@ def one_request(bench: Bench) -> Iterator[Measured]:
 
 def _milliseconds(work: Callable[[_Input], object], inputs: Sequence[_Input]) -> list[float]:
     """Return the time of a call with each input, after one that does not count."""
-    found = []
-    for each in (inputs[0], *inputs):
-        began = time.perf_counter()
-        work(each)
-        found.append((time.perf_counter() - began) * 1000)
-    return found[1:]
+    given = iter((inputs[0], *inputs))
+    return [1000 * seconds for seconds in call_times(lambda: work(next(given)), len(inputs))]
 
 
 def _part(part: str, rate: str, found: list[float], setting: str) -> Iterator[Measured]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from mqinfer.bags.sources import open_source
 from mqinfer.codecs.opencv import opencv
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import CompressedImage
+from mqinfer.lab.cascade.recording import read_part
 from mqinfer.lab.drives.street import StreetCamera
 from mqinfer.logs import reason
 from mqinfer.protocol.errors import ConfigError
@@ -53,14 +52,10 @@ def _pictures(source: str | None, numbers: Sequence[int], side: int) -> Iterator
         camera = StreetCamera(SEED, side, side, _RATE)
         yield from (camera.scene(number).picture for number in numbers)
         return
-    wanted = iter(numbers)
-    next_number = next(wanted, None)
-    with closing(open_source(source, depth=False)) as opened:
-        for number, frame in enumerate(opened.frames()):
-            if number == next_number:
-                yield to_rgb(frame.image)
-                if (next_number := next(wanted, None)) is None:
-                    return
+    wanted = frozenset(numbers)
+    for number, frame in enumerate(read_part(source, None, 0, numbers[-1] + 1)):
+        if number in wanted:
+            yield to_rgb(frame.image)
 
 
 def read_labels(path: Path, target: str = TARGET) -> frozenset[int]:

@@ -1,4 +1,7 @@
-"""Draw class masks and boxes over pictures, with a caption and a legend below."""
+"""Draw class masks and boxes over pictures, with a caption and a legend below.
+
+Pictures are RGB, `[height, width, 3]`. What draws on one leaves it as it is, and returns a new one of the same size.
+"""
 
 from __future__ import annotations
 
@@ -120,14 +123,11 @@ def draw_overlay(
     """Lay a mask's colours over a picture.
 
     Args:
-        picture: RGB `[height, width, 3]`; it stays as it is.
+        picture: Below them.
         mask: Class numbers; one of another size is stretched, each pixel to its nearest neighbour.
         classes: Names and colours from the model's card.
         alpha: Share of the mask's colour, from 0 to 1.
         seen: Which pixels of the picture have a class, and a colour; None if all have one.
-
-    Returns:
-        A new picture of the same size.
     """
     cv2 = opencv()
     height, width = picture.shape[:2]
@@ -138,16 +138,7 @@ def draw_overlay(
 
 
 def draw_boxes(picture: Picture, boxes: Sequence[DetectedBox], classes: Sequence[ClassInfo]) -> Picture:
-    """Draw boxes with their labels and key points, the best on top.
-
-    Args:
-        picture: RGB `[height, width, 3]`; it stays as it is.
-        boxes: In its pixels; parts outside are cut off.
-        classes: Names and colours from the model's card.
-
-    Returns:
-        A new picture of the same size.
-    """
+    """Draw boxes, in pixels of the picture, with labels and key points, the best on top; parts outside are cut off."""
     cv2 = opencv()
     drawn = picture.copy()
     colours = palette(visible(tuple(classes)))
@@ -186,7 +177,7 @@ def add_strip(picture: Picture, line: str, classes: Sequence[ClassInfo] = ()) ->
     Its size depends on the size of the picture and the classes alone, so that all frames of a video agree.
 
     Args:
-        picture: RGB `[height, width, 3]`.
+        picture: Above the strip.
         line: The caption; cut off if it does not fit.
         classes: Entries of the legend.
     """
@@ -224,8 +215,7 @@ def draw_answer(view: FrameView, line: str) -> Picture:
 def draw_areas(view: FrameView) -> Picture:
     """Lay over the recorded frame what a result has for each pixel: its mask or else its depth, and masks of objects.
 
-    Returns:
-        A new picture of the same size; the frame itself if there is nothing to lay over it.
+    Returns the frame itself if there is nothing to lay over it.
     """
     shown = view.pixels
     if view.mask is not None:
@@ -235,24 +225,20 @@ def draw_areas(view: FrameView) -> Picture:
     return draw_instances(shown, view) if view.boxes else shown
 
 
-def draw_depth(picture: Picture, levels: Mask, depth: Depth, alpha: float = 0.8) -> Picture:
+def draw_depth(picture: Picture, levels: Mask, depth: Depth) -> Picture:
     """Lay colours for numbers over a picture, with their scale in the lower left corner.
 
     Args:
-        picture: RGB `[height, width, 3]`; it stays as it is.
+        picture: Below them.
         levels: Of its pixels, 0 to 254; others stay as they are.
         depth: The least and the greatest number.
-        alpha: Share of the colours, from 0 to 1.
-
-    Returns:
-        A new picture of the same size.
     """
     cv2 = opencv()
     height, width = picture.shape[:2]
     if levels.shape != (height, width):  # the frame could not be decoded
         levels = cv2.resize(levels, (width, height), interpolation=cv2.INTER_NEAREST)
     colours = cv2.cvtColor(cv2.applyColorMap(levels, cv2.COLORMAP_TURBO), cv2.COLOR_BGR2RGB)
-    blended = cv2.addWeighted(picture, 1.0 - alpha, colours, alpha, 0.0)
+    blended = cv2.addWeighted(picture, 0.2, colours, 0.8, 0.0)
     drawn: Picture = np.where(levels[:, :, np.newaxis] < UNKNOWN, blended, picture)
     return _draw_scale(drawn, f"{depth.least:.4g}", f"{depth.greatest:.4g}")
 
@@ -278,11 +264,8 @@ def draw_instances(picture: Picture, view: FrameView) -> Picture:
     """Lay the masks of detected objects over a picture, each in the colour of its class, the best on top.
 
     Args:
-        picture: The recorded frame; it stays as it is.
+        picture: The recorded frame; returned itself if there are no masks.
         view: The result, whose `masks` `[n, height, width]` belong to its `boxes`.
-
-    Returns:
-        A new picture of the same size; the same one if there are no masks.
     """
     masks, numbers = view.outputs.get("masks"), view.outputs.get("classes")
     if masks is None or masks.ndim != 3 or not masks.size or masks.dtype.kind not in "bu":
@@ -303,15 +286,7 @@ def draw_instances(picture: Picture, view: FrameView) -> Picture:
 
 
 def draw_lines(picture: Picture, lines: Sequence[str]) -> Picture:
-    """Write lines of text into the upper left corner of a picture.
-
-    Args:
-        picture: RGB `[height, width, 3]`; it stays as it is.
-        lines: Each is cut off if it does not fit.
-
-    Returns:
-        A new picture of the same size.
-    """
+    """Write lines of text into the upper left corner of a picture, each cut off if it does not fit."""
     cv2 = opencv()
     drawn = picture.copy()
     for number, line in enumerate(lines):
@@ -394,7 +369,7 @@ def encode_picture(picture: Picture, suffix: str, quality: int = 90) -> bytes:
     """Encode a picture as bytes of an image file.
 
     Args:
-        picture: RGB `[height, width, 3]`.
+        picture: Of any size.
         suffix: `.png` or `.jpg`.
         quality: Of a JPEG, 1 to 100.
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.codecs.opencv import opencv
 from mqinfer.edge_agent.frames.view import FrameView
-from mqinfer.edge_agent.output_files import set_aside, writing
+from mqinfer.edge_agent.output_files import replacing, set_aside
 from mqinfer.edge_agent.sinks.drawing.overlay import draw_result, encode_picture
 from mqinfer.edge_agent.sinks.sink import StreamNames
-from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Outcome
 
 
@@ -52,17 +50,10 @@ class PictureSink:
             return
         path = self._directory / f"overlay-{self._names.of(frame.source)}-{frame.sequence:06d}.png"
         drawn = draw_result(frame, view, result)
-        unfinished = path.with_suffix(".png.new")  # a picture is complete once it has its name
-        try:
-            with writing(path):
-                unfinished.write_bytes(encode_picture(drawn, ".png"))
-                if set_aside(path, level=logging.DEBUG if self._has_kept else logging.WARNING):
-                    self._has_kept = True  # one message stands for all pictures
-                unfinished.replace(path)
-        except ConfigError:
-            with suppress(OSError):
-                unfinished.unlink()
-            raise
+        with replacing(path) as unfinished:
+            unfinished.write_bytes(encode_picture(drawn, ".png"))
+            if set_aside(path, level=logging.DEBUG if self._has_kept else logging.WARNING):
+                self._has_kept = True  # one message stands for all pictures
         self._written.append(path)
 
     def close(self) -> tuple[Path, ...]:

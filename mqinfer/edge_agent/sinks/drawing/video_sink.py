@@ -18,7 +18,7 @@ from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.edge_agent.sinks.drawing.overlay import draw_result
 from mqinfer.edge_agent.sinks.sink import StreamNames
-from mqinfer.extras import missing_extra
+from mqinfer.extras import import_extra
 
 _FALLBACK_RATE = Fraction(10)
 _FRAGMENT_S = 1.0
@@ -47,11 +47,7 @@ class VideoSink:
     """
 
     def __init__(self, directory: Path) -> None:
-        try:
-            import av
-        except ImportError as error:
-            raise missing_extra("av", "edge") from error
-        self._av = av
+        self._av = import_extra("av", "edge")
         self._directory = directory
         self._names = StreamNames()
         self._shapes: dict[str, tuple[int, ...]] = {}

@@ -38,7 +38,7 @@ from mqinfer.edge_agent.sinks.foxglove import messages as foxglove
 from mqinfer.edge_agent.sinks.foxglove.layout import LAYOUT_FILE, make_layout, result_topic
 from mqinfer.edge_agent.sinks.jsonl_sink import describe_result, describe_times
 from mqinfer.edge_agent.sinks.sink import repair_earlier
-from mqinfer.extras import missing_extra
+from mqinfer.extras import import_extra
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import datatype_of
 from mqinfer.protocol.errors import ConfigError
@@ -81,10 +81,7 @@ class McapSink:
     """
 
     def __init__(self, directory: Path, card: ModelCard) -> None:
-        try:
-            from mcap.writer import CompressionType, Writer
-        except ImportError as error:
-            raise missing_extra("mcap", "edge") from error
+        mcap = import_extra("mcap.writer", "edge")
         self._path = directory / "results.mcap"
         self._layout = directory / LAYOUT_FILE
         self._card = card
@@ -101,7 +98,7 @@ class McapSink:
             set_aside(self._layout)
             self._file = self._path.open("wb")
             # Zstandard takes back the third that base64 adds to pictures.
-            self._mcap: Any = Writer(self._file, compression=CompressionType.ZSTD)
+            self._mcap = mcap.Writer(self._file, compression=mcap.CompressionType.ZSTD)
             self._mcap.start(library="mqinfer")
             model = {"model_name": card.name, "model_version": card.version, "model_hash": card.parameters.model_hash}
             self._mcap.add_metadata("mqinfer", model)

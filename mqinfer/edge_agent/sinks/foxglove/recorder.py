@@ -85,7 +85,7 @@ class Recorder:
         self._dropped: Counter[str] = Counter()
         self._sinks: dict[str, McapSink] = {}
         self._streams: dict[tuple[str, str], _Stream] = {}
-        self._names = StreamNames(_topic_of, separator="-")
+        self._names = StreamNames(_topic_of)
         with writing(directory):
             directory.mkdir(parents=True, exist_ok=True)
 

@@ -155,33 +155,32 @@ def _detections(header: Any, boxes: Sequence[DetectedBox], classes: Sequence[Cla
 
 
 def _detection(header: Any, sides: Sequence[float], name: str, score: float, own: str) -> Any:
-    make = message
     left, top, right, bottom = sides
-    centre = make("vision_msgs/msg/Point2D", (left + right) / 2, (top + bottom) / 2)
-    box = make("vision_msgs/msg/BoundingBox2D", make("vision_msgs/msg/Pose2D", centre, 0.0), right - left, bottom - top)
-    hypothesis = make("vision_msgs/msg/ObjectHypothesis", _text(name), score)
-    result = make("vision_msgs/msg/ObjectHypothesisWithPose", hypothesis, _no_pose())
-    return make("vision_msgs/msg/Detection2D", header, [result], box, own)
+    centre = message("vision_msgs/msg/Point2D", (left + right) / 2, (top + bottom) / 2)
+    box = message(
+        "vision_msgs/msg/BoundingBox2D", message("vision_msgs/msg/Pose2D", centre, 0.0), right - left, bottom - top
+    )
+    hypothesis = message("vision_msgs/msg/ObjectHypothesis", _text(name), score)
+    result = message("vision_msgs/msg/ObjectHypothesisWithPose", hypothesis, _no_pose())
+    return message("vision_msgs/msg/Detection2D", header, [result], box, own)
 
 
 def _no_pose() -> Any:
-    make = message
-    pose = make(
+    pose = message(
         "geometry_msgs/msg/Pose",
-        make("geometry_msgs/msg/Point", 0.0, 0.0, 0.0),
-        make("geometry_msgs/msg/Quaternion", 0.0, 0.0, 0.0, 1.0),
+        message("geometry_msgs/msg/Point", 0.0, 0.0, 0.0),
+        message("geometry_msgs/msg/Quaternion", 0.0, 0.0, 0.0, 1.0),
     )
-    return make("geometry_msgs/msg/PoseWithCovariance", pose, np.zeros(36))
+    return message("geometry_msgs/msg/PoseWithCovariance", pose, np.zeros(36))
 
 
 def _classification(header: Any, top: Sequence[TopClass]) -> Any:
-    make = message
-    found = [make("vision_msgs/msg/ObjectHypothesis", _text(each.name), each.score) for each in top]
-    return make("vision_msgs/msg/Classification", header, found)
+    found = [message("vision_msgs/msg/ObjectHypothesis", _text(each.name), each.score) for each in top]
+    return message("vision_msgs/msg/Classification", header, found)
 
 
 def _outcome(header: Any, view: FrameView, result: InferResult) -> Any:
-    make, error = message, result.error
+    error = result.error
     facts = {
         "id": result.id,
         "model_version": result.model_version,
@@ -192,15 +191,15 @@ def _outcome(header: Any, view: FrameView, result: InferResult) -> Any:
         "latency_ms": f"{result.timings.total / 1e6:.3f}",
         "error": error.code if error else None,
     }
-    status = make(
+    status = message(
         "diagnostic_msgs/msg/DiagnosticStatus",
         _LEVELS.get(result.outcome, 2),
         result.model_name,
         _text(f"{result.outcome}: {error.message}") if error else str(result.outcome),
         result.worker,
-        [make("diagnostic_msgs/msg/KeyValue", key, _text(value)) for key, value in facts.items() if value],
+        [message("diagnostic_msgs/msg/KeyValue", key, _text(value)) for key, value in facts.items() if value],
     )
-    return make("diagnostic_msgs/msg/DiagnosticArray", header, [status])
+    return message("diagnostic_msgs/msg/DiagnosticArray", header, [status])
 
 
 def _topic(source: str) -> str:
