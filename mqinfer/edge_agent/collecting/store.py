@@ -34,7 +34,7 @@ from mqinfer.protocol.types import Count, Finite
 from mqinfer.toml_files import MAX_FILE_BYTES, read_bytes
 
 log = logging.getLogger("mqinfer.edge_agent")
-ENTRY, UNFINISHED = ".mcap", ".new"
+ENTRY, _UNFINISHED = ".mcap", ".new"
 _ENTRIES = f"{'?' * 20}-*-{'[0-9a-f]' * 16}{ENTRY}"
 _BUDGET = "budget.json"
 _DAY_S = 86400
@@ -97,7 +97,7 @@ class Store:
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._handle = lock(folder)
-            for path in folder.glob(_ENTRIES + UNFINISHED):  # of a process that was killed while it wrote
+            for path in folder.glob(_ENTRIES + _UNFINISHED):  # of a process that was killed while it wrote
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             self.bytes = self._count()
         budget = _read_budget(folder / _BUDGET) or _Budget(now, self.bytes)  # as if all that is here were of today
@@ -147,7 +147,7 @@ class Store:
         return Drop.FOLDER if self.bytes + most > self._max_bytes else None
 
     def _write(self, path: Path, frame: Frame, text: str, most: int) -> None:
-        unfinished = path.with_name(path.name + UNFINISHED)
+        unfinished = path.with_name(path.name + _UNFINISHED)
         try:
             with BagWriter(unfinished, "mcap", compression="zstd") as bag:
                 for each in (frame, *frame.joined):
