@@ -112,7 +112,7 @@ def _shape(bag: Rosbag, connection: Connection, raw: bytes) -> tuple[str, int, i
     kind = message_type(connection)
     if kind in PICTURE_TYPES:
         return picture_shape(bag.image(connection, raw).image)
-    with suppress(SourceError):  # what else the bag has can be read all the same
+    with suppress(SourceError), foreign_errors(bag.path, connection.topic):  # what else the bag has can be read
         if kind == POINT_CLOUD:
             (message,) = bag.image(connection, raw).points
             return " ".join(fields_of(message))[:_LONGEST], *size_of(message)

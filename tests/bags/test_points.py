@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rosbags.rosbag2 import StoragePlugin, Writer
+from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from mqinfer.bags.info import describe
 from mqinfer.bags.points import POINT_TYPES, check_message, read_points
@@ -206,6 +208,27 @@ def test_a_message_that_is_cut_off(tmp_path: Path) -> None:
         pytest.raises(SourceError, match="/lidar"),
     ):
         list(source.frames())
+
+
+def test_a_definition_of_its_own(tmp_path: Path) -> None:
+    """A bag may define a cloud whose fields have numbers for names: its other topics are listed all the same."""
+    store, kind = get_typestore(Stores.EMPTY), "sensor_msgs/msg/PointCloud2"
+    definition = "std_msgs/Header header\nuint32 height\nuint32 width\nmy_msgs/Field[] fields\nuint8[] data"
+    store.register(get_types_from_msg("int32 name", "my_msgs/msg/Field"))
+    store.register(get_types_from_msg("builtin_interfaces/Time stamp\nstring frame_id", "std_msgs/msg/Header"))
+    store.register(get_types_from_msg(definition, kind))
+    stamp = store.types["builtin_interfaces/msg/Time"](1, 2)
+    made = store.types[kind](
+        store.types["std_msgs/msg/Header"](stamp, "x"),
+        1,
+        1,
+        [store.types["my_msgs/msg/Field"](5)],
+        np.zeros(4, np.uint8),
+    )
+    with Writer(tmp_path / "drive", version=9, storage_plugin=StoragePlugin.MCAP) as bag:
+        bag.write(bag.add_connection("/lidar", kind, typestore=store), 1, store.serialize_cdr(made, kind))
+        bag.write(bag.add_connection("/other", kind, typestore=store), 1, store.serialize_cdr(made, kind))
+    assert [each.encoding for each in describe(str(tmp_path / "drive")).streams] == ["", ""]
 
 
 def test_a_topic_of_several_types(tmp_path: Path) -> None:
