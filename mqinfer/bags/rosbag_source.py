@@ -28,6 +28,8 @@ log = logging.getLogger("mqinfer.bags")
 _MOST_TOPICS = 1000
 _MOST_VIDEOS = 64
 """Decoders that keep pictures at the same time."""
+_MOST_PIXELS = 1 << 27
+"""Of a picture of each of them: those of 64 are of 1920x1080. Decoders take up to 36 bytes a pixel."""
 _MOST_NAMED = 50
 """Topics that an error names."""
 _STAMP_END = 12
@@ -194,7 +196,13 @@ class _Videos:
         if topic is None:
             return (frame,)
         self._packets[frame.source] += 1
-        return self._chosen(topic.add(frame))
+        found = topic.add(frame)
+        if (pixels := sum(each.pixels for each in self._topics.values())) > _MOST_PIXELS:
+            raise SourceError(
+                f"{self._path}: videos of {pixels} pixels; at most {_MOST_PIXELS} are decoded together; name those to "
+                "read: --topic"
+            )
+        return self._chosen(found)
 
     def flush(self) -> list[Frame]:
         """Return the frames that are left."""

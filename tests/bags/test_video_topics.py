@@ -282,6 +282,27 @@ def test_a_flood_of_units(tmp_path: Path) -> None:
     assert f"frames are missing: {GROUP - 2} of {FRAMES} on /video" in error
 
 
+def test_pictures_that_are_too_large_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each topic's decoder keeps some: a few kilobytes could stand for a gigabyte a topic."""
+    monkeypatch.setattr("mqinfer.bags.rosbag_source._MOST_PIXELS", 2 * WIDTH * HEIGHT)
+    names = []
+    with (tmp_path / "drive.mcap").open("wb") as file:
+        writer = McapWriter(file)
+        writer.start()
+        schema = writer.register_schema("foxglove.CompressedVideo", "protobuf", b"")
+        for topic in range(3):
+            names.append(f"/video{topic}")
+            channel = writer.register_channel(names[-1], "protobuf", schema)
+            for number, data in encoded("h264"):
+                writer.add_message(channel, FIRST + number * STEP, protobuf(number, data, "h264"), 0)
+        writer.finish()
+    path = str(tmp_path / "drive.mcap")
+    with closing(open_source(path, topics=names[:2])) as source:
+        assert len(list(source.frames())) == 2 * FRAMES
+    with closing(open_source(path)) as source, pytest.raises(SourceError, match="name those to read: --topic"):
+        list(source.frames())
+
+
 def test_before_the_first_key_frame(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A recorder that was started later: the packets before it are logged, and no damage."""
     frames = read(write(tmp_path, "h264", "sqlite3", encoded("h264")[4:]))

@@ -53,6 +53,11 @@ class VideoTopic:
         self.early = 0
         """Number of packets before the first key frame."""
 
+    @property
+    def pixels(self) -> int:
+        """How many pixels a picture has, of which a decoder may keep 17; 0 before the first one."""
+        return int(self._context.width * self._context.height) if self._codec else 0
+
     def add(self, packet: Frame) -> list[Frame]:
         """Decode the next packet, and return the frames that are complete now, in the order of their stamps.
 
