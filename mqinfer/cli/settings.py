@@ -113,7 +113,12 @@ FirstConfigFile = Annotated[
 
 
 class _Settings:
-    """A file of options, checked against all subcommands."""
+    """A file of options, checked against all subcommands.
+
+    Args:
+        path: The file.
+        root: The command as a whole.
+    """
 
     def __init__(self, path: Path, root: _Command) -> None:
         self._path = path

@@ -72,7 +72,11 @@ class Members(Generic[T]):
         self._ended = False
 
     def add(self, member: T, failure: LinkError | None = None) -> T:
-        """Add one, and return it; `failure` is why its client will never be connected again, if so.
+        """Add one, and return it.
+
+        Args:
+            member: New.
+            failure: Why its client will never be connected again, if so.
 
         Raises:
             Cancelled: The client is closed.

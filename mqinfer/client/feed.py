@@ -61,7 +61,12 @@ class StreamSettings:
         make_request(self.model, {}, self.options)  # so that a wrong option is an error here and not with each frame
 
     def request(self, inputs: Mapping[str, Input], capture: Capture | None) -> InferRequest:
-        """Return the request of a frame; without a `capture` of its own it has that of the options."""
+        """Return the request of a frame.
+
+        Args:
+            inputs: Arrays by input name.
+            capture: Where the frame came from; None for that of the options.
+        """
         return make_request(self.model, inputs, {**self.options, "capture": capture} if capture else self.options)
 
 
@@ -93,6 +98,12 @@ class Feed(Notifier):
     """
 
     def __init__(self, requester: Requester, settings: StreamSettings) -> None:
+        """Start without frames.
+
+        Args:
+            requester: Connected.
+            settings: How the frames are sent.
+        """
         super().__init__()
         self.settings = settings
         self.maker = requester.maker
@@ -226,12 +237,24 @@ class Feeds(Members[Feed]):
     """The streams of one client, which end with it."""
 
     def __init__(self, requester: Requester) -> None:
+        """Start with none.
+
+        Args:
+            requester: Of the client.
+        """
         super().__init__(Feed.end)
         self._requester = requester
         requester.watch(self._on_change)
 
     def open(self, model: str, policy: str, window: int, timeout: float | None, options: InferOptions) -> Feed:
-        """Return a new one; arguments as of `StreamSettings`, but for a timeout of None, which is that of the client.
+        """Return a new one.
+
+        Args:
+            model: Name of the model.
+            policy: `latest` or `all`.
+            window: Upper bound of the frames in flight.
+            timeout: Of each frame, in seconds; None for that of the client.
+            options: Of each request.
 
         Raises:
             ConfigError: The policy is unknown, or a number is out of range.

@@ -177,7 +177,11 @@ class Registry:
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Start with nothing known; the clock counts seconds."""
+        """Start with nothing known.
+
+        Args:
+            clock: In seconds.
+        """
         self.models = ServedModels(clock)
         self.is_complete = False
         self.revision = 0

@@ -179,7 +179,13 @@ def _encode(name: str, value: Input, encoding: str) -> EncodedTensor:
 
 
 class Messages:
-    """Makes what one client publishes; names are checked, and topics made, once per model and worker."""
+    """Makes what one client publishes; names are checked, and topics made, once per model and worker.
+
+    Args:
+        name: The client's name in its topics.
+        topics: Below the root of the site.
+        limits: Bounds of a request's header.
+    """
 
     def __init__(self, name: str, topics: Topics, limits: Limits = DEFAULT_LIMITS) -> None:
         cached = lru_cache(_CACHED)

@@ -77,7 +77,12 @@ class DelayWindow:
         self._interval = 0.0
 
     def on_reply(self, timings: Timings, now: float) -> None:
-        """Adapt the window to a reply that came at `now`, in seconds."""
+        """Adapt the window to a reply.
+
+        Args:
+            timings: Where the request's time went.
+            now: In seconds.
+        """
         transit = timings.transmission / 1e9
         if self._shortest is None or transit < self._shortest:
             self._shortest = transit

@@ -49,7 +49,12 @@ def usage(pids: Mapping[str, int]) -> dict[str, ProcessUsage]:
 
 
 def read_usage(pid: int, on_gpu: Mapping[int, GpuUse] = MappingProxyType({})) -> ProcessUsage | None:
-    """Return what a process uses; None where it has ended, and on systems without /proc."""
+    """Return what a process uses; None where it has ended, and on systems without /proc.
+
+    Args:
+        pid: Its id.
+        on_gpu: What each process uses of the GPUs.
+    """
     with suppress(OSError, ValueError, IndexError):  # it has ended
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(") ")[2].split()
         ticks = int(fields[_USER]) + int(fields[_SYSTEM])

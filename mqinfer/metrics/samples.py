@@ -51,7 +51,16 @@ class Samples:
     def histogram(
         self, name: str, text: str, bounds: Mapping[float, int], count: int, total: float, **labels: str
     ) -> None:
-        """Add a histogram of `count` values, which add up to `total`; `bounds` has how many are at most so large."""
+        """Add a histogram.
+
+        Args:
+            name: Of the family.
+            text: Its help.
+            bounds: How many values are at most so large.
+            count: How many there are.
+            total: Their sum.
+            **labels: Of the series.
+        """
         family, full = self._family(name, "histogram", text), f"{PREFIX}{name}"
         for bound, below in bounds.items():
             family.add_sample(f"{full}_bucket", {**labels, "le": repr(float(bound))}, below)

@@ -44,7 +44,11 @@ class Scaler:
     """The rule for one model, with what it remembers: rates, and how many workers were needed of late."""
 
     def __init__(self, rule: ScalingRule | None = None) -> None:
-        """Begin with nothing known, and by default with the rule that the simulation chose."""
+        """Begin with nothing known.
+
+        Args:
+            rule: None for that which the simulation chose.
+        """
         self.rule = rule or ScalingRule()
         self._readings: deque[tuple[float, int, int]] = deque()  # time, requests answered since the start, pending
         self._needed: deque[tuple[float, int]] = deque()
@@ -53,7 +57,13 @@ class Scaler:
         self._service_s = 0.0
 
     def update(self, now: float, lag: Lag, workers: Sequence[WorkerState]) -> int:
-        """Return how many workers the model needs at a time in seconds, 0 included: the caller has bounds."""
+        """Return how many workers the model needs now, 0 included: the caller has bounds.
+
+        Args:
+            now: The clock's reading, in seconds.
+            lag: What waits for the model.
+            workers: The last states of its workers.
+        """
         self._count(workers)
         self._readings.append((now, self._answered, lag.pending))
         while len(self._readings) > 1 and now - self._readings[1][0] >= _RATE_S:

@@ -46,6 +46,10 @@ def checksum(pieces: Iterable[Buffer]) -> tuple[str, str]:
 def verify(payload: Buffer, properties: Iterable[tuple[str, str]]) -> None:
     """Compare a received payload with the checksum that its sender stated; without one it passes.
 
+    Args:
+        payload: All of it, in one piece.
+        properties: The message's user properties.
+
     Raises:
         Corrupted: The checksums differ.
     """

@@ -213,7 +213,14 @@ def make_request(
     outputs: Sequence[OutputShape] | None,
     parameters: dict[str, Any] | None,
 ) -> InferRequest:
-    """Return the request that a decoded header describes; `model` is name and version.
+    """Return the request that a decoded header describes.
+
+    Args:
+        request_id: Its id.
+        model: Name and version.
+        inputs: The decoded inputs.
+        outputs: The requested outputs.
+        parameters: As received.
 
     Raises:
         BadEnvelope: A parameter has the wrong type or value.
@@ -245,7 +252,14 @@ def make_response(
     error: ErrorInfo | None,
     parameters: dict[str, Any] | None,
 ) -> InferResponse:
-    """Return the reply that a decoded header describes; `names` are of the request, the model and its version.
+    """Return the reply that a decoded header describes.
+
+    Args:
+        names: Of the request, the model and its version.
+        reply: The fields that mqinfer adds.
+        outputs: The decoded outputs.
+        error: The decoded error.
+        parameters: As received.
 
     Raises:
         BadEnvelope: A parameter has the wrong type or value.

@@ -324,7 +324,13 @@ def _tensor(entry: _Tensor, tail: memoryview, limits: Limits) -> tuple[EncodedTe
 
 
 def raw_of_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: list[Any]) -> bytes:
-    """Return the raw form of a tensor's `data`, which is flat, or nested exactly as the declared shape.
+    """Return the raw form of a tensor's `data`.
+
+    Args:
+        name: Name of the tensor.
+        datatype: As declared.
+        shape: As declared.
+        data: Flat, or nested exactly as the shape.
 
     Raises:
         BadTensor: The data differ from what is declared.

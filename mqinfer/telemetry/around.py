@@ -14,7 +14,16 @@ if TYPE_CHECKING:
 
 
 class Around:
-    """One span around a request, with stages that lie before the request. Times in seconds of the monotonic clock."""
+    """One span around a request, with stages that lie before the request. Times in seconds of the monotonic clock.
+
+    Args:
+        tracer: Makes the spans.
+        name: Of the span.
+        began: When it began.
+        attributes: Of the span.
+        parent: Whose trace it continues; None for a new one.
+        kind: Of the span.
+    """
 
     def __init__(  # noqa: PLR0913, PLR0917 - what a span is
         self,

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 
 
 class RequestSpans:
-    """One request's; its methods are called one after another. Times in seconds of the client's clock."""
+    """One request's; its methods are called one after another. Times in seconds of the client's clock.
+
+    Args:
+        tracer: Makes the spans.
+        request: With its id.
+        client: The client's name.
+        topics: The site's.
+        submitted: When the caller asked: just now.
+    """
 
     def __init__(self, tracer: Tracer, request: InferRequest, client: str, topics: Topics, submitted: float) -> None:
         self._tracer, self._request, self._topics = tracer, request, topics
@@ -34,7 +42,13 @@ class RequestSpans:
         self._attempts = 0
 
     def sent(self, topic: str, size: int, sent: float) -> TraceContext:
-        """Begin an attempt with so many bytes of payload, and return the context that travels with its message."""
+        """Begin an attempt, and return the context that travels with its message.
+
+        Args:
+            topic: Where it is published.
+            size: Bytes of its payload.
+            sent: When.
+        """
         if not self._all.is_recorded:
             return self._all.context
         if self._transmit is None:

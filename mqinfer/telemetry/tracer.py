@@ -151,7 +151,12 @@ def _above(parent: Span | TraceContext | None) -> trace.Span | None:
 
 
 def make_resource(service: str, instance: str) -> Resource:
-    """Return what spans are of; the environment's `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` come first."""
+    """Return what spans are of; the environment's `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` come first.
+
+    Args:
+        service: Name of the service.
+        instance: The process's name in topics.
+    """
     own = {"service.name": service, "service.instance.id": instance, "service.version": __version__}
     return Resource.create().merge(Resource(own)).merge(OTELResourceDetector().detect())
 

@@ -24,7 +24,13 @@ _STAGES = ("server_queue", "decode", "preprocess", "inference", "postprocess", "
 
 
 def line_of(seen: SeenResult, result: InferResult, classes: tuple[ClassInfo, ...]) -> str:
-    """Return one line: time, client, source, sequence, outcome, worker, model, time in the worker, and the answer."""
+    """Return one line: time, client, source, sequence, outcome, worker, model, time in the worker, and the answer.
+
+    Args:
+        seen: As it came.
+        result: The same, decoded.
+        classes: Of the model's card.
+    """
     capture = result.capture
     parts = (
         f"{datetime.fromtimestamp(seen.received_ns / 1e9):%H:%M:%S.%f}"[:-3],  # noqa: DTZ006 - the reader's own time

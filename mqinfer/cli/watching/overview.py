@@ -112,7 +112,11 @@ class ServerReplies:
 
 
 class Observer:
-    """Asks servers, and puts together what they and the states on the broker report, those of clients too."""
+    """Asks servers, and puts together what they and the states on the broker report.
+
+    Args:
+        client: Its registry has the states of clients, too.
+    """
 
     def __init__(self, client: AsyncClient) -> None:
         self.read_metrics = partial(add_site, client)

@@ -161,6 +161,10 @@ class Question:
     def outcome(self, servers: Mapping[str, ServerState], client: str) -> list[ControlReply]:
         """Return the replies, sorted by server; those that have not come are errors. At least one.
 
+        Args:
+            servers: Those that are known.
+            client: Name of the client that asks, for messages.
+
         Raises:
             NoWorker: There is no such server, or none at all.
             NotAuthorized: The broker does not allow this client to control servers.

@@ -26,7 +26,11 @@ class _Unserved:
 
 
 class SharedChannels:
-    """The channels by model and version, as far as something is known of them. Not thread-safe."""
+    """The channels by model and version, as far as something is known of them. Not thread-safe.
+
+    Args:
+        silence: When a missing reply means something.
+    """
 
     def __init__(self, silence: Silence) -> None:
         self._silence = silence

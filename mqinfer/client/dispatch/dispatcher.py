@@ -72,7 +72,12 @@ class Dispatcher:
     """
 
     def __init__(self, name: str, options: ClientOptions | None = None) -> None:
-        """Start with no request and no worker; the client's name is for messages."""
+        """Start with no request and no worker.
+
+        Args:
+            name: The client's, for messages.
+            options: How it sends.
+        """
         self._name = name
         self._options = options or ClientOptions()
         self.table = PendingTable(self._options.window)
@@ -122,7 +127,12 @@ class Dispatcher:
         self.table.add(entry)
 
     def take(self, now: float, *, connected: bool = True) -> NextStep:
-        """Return what follows from the events so far, and from the time; nothing to send unless connected."""
+        """Return what follows from the events so far, and from the time.
+
+        Args:
+            now: The clock's reading.
+            connected: Whether anything can be published.
+        """
         table = self.table
         if table.wakes_at <= now:
             self._wake(now)

@@ -54,7 +54,11 @@ class Fleet:
     """
 
     def __init__(self, silence: Silence | None = None) -> None:
-        """Start with no worker."""
+        """Start with no worker.
+
+        Args:
+            silence: When a worker's silence means something.
+        """
         self._silence = silence or Silence()
         self.channels = SharedChannels(self._silence)
         self._lanes: dict[str, Lane] = {}

@@ -78,6 +78,13 @@ class WatchFeed(Notifier):
     ) -> None:
         """Prepare; `open` connects.
 
+        Args:
+            connect: Makes the link.
+            topics: Below the root of the site.
+            settings: What is watched.
+            limits: Bounds of what a reply may contain.
+            clock_ns: Nanoseconds since the epoch.
+
         Raises:
             BadTopic: The name of the model or of the client breaks the naming rules.
         """
@@ -94,7 +101,10 @@ class WatchFeed(Notifier):
         self._link = connect(self._on_connection)
 
     def open(self, timeout: float) -> None:
-        """Connect within so many seconds, and receive from now on.
+        """Connect, and receive from now on.
+
+        Args:
+            timeout: For the connection, in seconds.
 
         Raises:
             BrokerUnreachable: No broker answers at the address.

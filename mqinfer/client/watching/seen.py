@@ -186,7 +186,13 @@ def drop_reason(error: MqinferError) -> DropReason:
 
 
 class Reader:
-    """Reads the messages of one site: results and previews of a model, or of all models where that is None."""
+    """Reads the messages of one site.
+
+    Args:
+        topics: Below the root of the site.
+        model: Whose results and previews count; None for those of all models.
+        limits: Bounds of what a reply may contain.
+    """
 
     def __init__(self, topics: Topics, model: str | None, limits: Limits) -> None:
         self._topics, self._model, self._limits = topics, model, limits

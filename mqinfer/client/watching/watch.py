@@ -172,7 +172,14 @@ class AsyncWatch(AsyncWithBlock, Generic[Seen]):
 
 
 class Watches(Members[WatchFeed]):
-    """The watches of one client, which end with it."""
+    """The watches of one client, which end with it.
+
+    Args:
+        address: The broker.
+        name: Of the client.
+        topics: Below the root of the site.
+        limits: Bounds of what a reply may contain.
+    """
 
     def __init__(self, address: BrokerAddress, name: str, topics: Topics, limits: Limits) -> None:
         super().__init__(WatchFeed.close)

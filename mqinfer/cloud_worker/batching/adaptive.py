@@ -192,7 +192,11 @@ class Arrivals:
     """
 
     def __init__(self, most: int) -> None:
-        """Begin knowing nothing; rows are counted up to `most`."""
+        """Begin knowing nothing.
+
+        Args:
+            most: Rows that are counted at most.
+        """
         self._most = most
         self._times: list[float] = []  # until there are 1, 2, … rows
         self._shares: list[float] = []  # of batches after which they were

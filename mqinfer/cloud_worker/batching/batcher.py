@@ -175,7 +175,11 @@ class Batcher(Generic[T]):
     """
 
     def __init__(self, make_policy: Callable[[], BatchPolicy]) -> None:
-        """Begin with nothing; a key that is new gets a policy of its own."""
+        """Begin with nothing.
+
+        Args:
+            make_policy: Makes the policy of a key that is new.
+        """
         self._make_policy = make_policy
         self._known: dict[Hashable, _Group[T]] = {}  # also empty ones, for what their policies have learned
         self._groups: dict[Hashable, _Group[T]] = {}  # those in which something waits

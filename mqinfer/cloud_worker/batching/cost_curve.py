@@ -49,7 +49,12 @@ class CostCurve:
         self._known: list[int] = []
 
     def add(self, rows: int, seconds: float) -> None:
-        """Learn how many seconds a batch of so many rows, 1 or more, kept the model busy."""
+        """Learn from a batch.
+
+        Args:
+            rows: On its batch axis; 1 or more.
+            seconds: How long it kept the model busy.
+        """
         place = _place(rows)
         point = self._points.get(place)
         if point is None:

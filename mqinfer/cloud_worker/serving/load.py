@@ -92,7 +92,12 @@ class LoadMeter:
         log_dropped(log, what, name, self._counters[name])
 
     def served(self, seconds: float, requests: int) -> None:
-        """Smooth the service time by a batch of so many requests that took so many seconds."""
+        """Smooth the service time by a batch.
+
+        Args:
+            seconds: How long it took.
+            requests: How many there were in it.
+        """
         reading = seconds / requests
         with self._lock:
             if not self.service_s:

@@ -211,7 +211,14 @@ class Pipeline(Generic[M, T]):
             return self._batcher.pop_last(most) if message is None else message
 
     def drain(self, timeout: float) -> bool:
-        """Wait until the depth is 0, for so many seconds at most; return whether that was reached."""
+        """Wait until the depth is 0.
+
+        Args:
+            timeout: In seconds.
+
+        Returns:
+            Whether that was reached in time.
+        """
         with self._lock:
             return self._emptied.wait_for(lambda: self.depth == 0, timeout)
 

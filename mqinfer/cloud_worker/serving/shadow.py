@@ -88,7 +88,14 @@ class Shadowing:
         response: InferResponse,
         outputs: Mapping[str, Array],
     ) -> None:
-        """Copy a request that got a reply, if it is its turn and there is room; `prepared` is what the model got."""
+        """Copy a request that was replied to, where it is its turn and there is room.
+
+        Args:
+            incoming: The request.
+            prepared: Its inputs as the model got them.
+            response: The reply.
+            outputs: The arrays in it.
+        """
         is_busy, request = self._look(), incoming.request
         if request.model_version is not None or response.error is not None:
             return

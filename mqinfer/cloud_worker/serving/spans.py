@@ -47,14 +47,24 @@ class Replied:
 
 
 class WorkerSpans:
-    """Makes the spans of one worker's requests. Thread-safe."""
+    """Makes the spans of one worker's requests. Thread-safe.
+
+    Args:
+        tracer: Makes the spans.
+        topics: The site's.
+    """
 
     def __init__(self, tracer: Tracer, topics: Topics) -> None:
         self._tracer, self._topics = tracer, topics
 
     @harmless
     def add(self, batch: Sequence[Replied], now: float) -> None:
-        """Make the spans of requests that ran together; `now` is in seconds of the worker's clock."""
+        """Make the spans of requests that ran together.
+
+        Args:
+            batch: All of them.
+            now: The time, in seconds of the worker's clock.
+        """
         origin = time.time_ns() - round(now * 1e9)
         processes = [self._process(each, origin) for each in batch]
         for each, process in zip(batch, processes, strict=True):

@@ -73,7 +73,13 @@ class StreamStates:
         self._bytes = 0
 
     def decode(self, tensor: EncodedTensor, key: StreamKey, limits: Limits, codecs: Codecs) -> Array:
-        """Decode a picture in one of `codecs.STATEFUL`, with its stream's state if it is encoded against others.
+        """Decode a picture, with its stream's state if it is encoded against others.
+
+        Args:
+            tensor: As received; its encoding is one of `codecs.STATEFUL`.
+            key: The stream.
+            limits: Limits of this receiver.
+            codecs: The codecs of this process.
 
         Raises:
             ReferenceLost: What it is encoded against is not here.

@@ -187,7 +187,11 @@ class Worker:
         return min(self.pipeline.busy_since, self._inline_since, self._clock())
 
     def statistics(self, memory_bytes: int = 0) -> ModelStatistics:
-        """Return what it has done so far, and in it the resident memory of the process."""
+        """Return what it has done so far.
+
+        Args:
+            memory_bytes: Resident memory of the process, repeated in the statistics.
+        """
         received = [
             each.incoming.received if isinstance(each, PreparedRequest) else each.received
             for each in self.pipeline.waiting()
@@ -252,6 +256,9 @@ class Worker:
         """Accept nothing more from the models' channels, or serve again, and announce that.
 
         What comes over the lane is still served.
+
+        Args:
+            on: Whether it drains.
 
         Raises:
             BrokerUnreachable: The broker does not answer; call it again.

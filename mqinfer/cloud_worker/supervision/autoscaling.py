@@ -59,6 +59,14 @@ class Autoscaler:
     """Scales the models of one server. Not thread-safe: the control thread calls it."""
 
     def __init__(self, bounds: Bounds, server: str, management: Management, known: Registry) -> None:
+        """Begin with nothing known of any load.
+
+        Args:
+            bounds: For each model.
+            server: Name of the server, which its processes' names begin with.
+            management: Of the server.
+            known: What the broker keeps, with the states of clients.
+        """
         self._bounds, self._server, self._management, self._known = bounds, server, management, known
         self._site = SiteScaler()
 

@@ -79,6 +79,10 @@ class Management:
     def execute(self, call: Call, body: CallBody) -> Future[Any]:
         """Execute a control request.
 
+        Args:
+            call: Operation, model and version, from the topic.
+            body: Body of the message; empty without one.
+
         Returns:
             Future of the reply, which holds JSON types only, or of a MqinferError.
 

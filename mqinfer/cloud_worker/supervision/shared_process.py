@@ -42,7 +42,13 @@ class SharedProcess:
     """One such process, as its supervisor sees it. Only the supervisor's thread uses it."""
 
     def __init__(self, name: str, logs: LogSettings, places: int) -> None:
-        """Start the process, with places for so many models, one after the other."""
+        """Start the process.
+
+        Args:
+            name: For its log.
+            logs: How it logs.
+            places: Models that it takes, one after the other.
+        """
         context = multiprocessing.get_context("spawn")
         pairs = [make_place(context) for _ in range(places)]
         self._places = [ours for ours, _ in pairs]

@@ -34,7 +34,10 @@ _WARM_UP_FOLDER = "warmup"
 
 
 def read_layer(path: Path) -> Layer:
-    """Read one file, nothing where there is none: Triton's text format if it is called `config.pbtxt`, otherwise TOML.
+    """Read one file: Triton's text format if it is called `config.pbtxt`, otherwise TOML.
+
+    Args:
+        path: The file; if it does not exist the layer is empty.
 
     Raises:
         ConfigError: The message has the file, the key, its value and what is expected.

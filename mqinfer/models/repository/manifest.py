@@ -68,6 +68,10 @@ _DECODER = msgspec.json.Decoder(Manifest)
 def read_manifest(content: bytes, where: str) -> Manifest:
     """Return the manifest that these bytes are, after all its names have been checked.
 
+    Args:
+        content: As stored.
+        where: Its address, for messages.
+
     Raises:
         ConfigError: It is none, or it names what lies outside of a model's folder.
     """

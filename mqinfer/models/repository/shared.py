@@ -52,7 +52,10 @@ class SharedRepository:
         folder.mkdir(parents=True, exist_ok=True)
 
     def open(self, period: float) -> None:
-        """Bring what is there, and look for more from now on, every `period` seconds.
+        """Bring what is there, and look for more from now on.
+
+        Args:
+            period: Seconds between two looks.
 
         Raises:
             MqinferError: The address can't be read, and nothing of it is on this machine.
@@ -214,6 +217,9 @@ class SharedRepository:
     @classmethod
     def cached(cls, url: str) -> SharedRepository:
         """Return a shared repository with its copy in the user's cache; each worker of a machine has its own.
+
+        Args:
+            url: Its address.
 
         Raises:
             ConfigError: It is no address, or the machine has too many copies of it.

@@ -21,6 +21,9 @@ def read_triton_text(place: Place) -> dict[str, Any]:
 
     A field that Triton's message lacks is skipped as far as protobuf can; the first one is added to `place.unused`.
 
+    Args:
+        place: The file.
+
     Raises:
         ConfigError: The file can't be read, or is not in the text format of Triton's `ModelConfig`.
         MissingExtra: tritonclient is not installed.

@@ -131,6 +131,9 @@ class _Folder:
 class Repository:
     """A folder of models. Nothing is cached: every call reads the disk again.
 
+    Args:
+        path: The repository.
+
     Raises:
         ConfigError: There is no such folder.
     """
