@@ -29,7 +29,7 @@ _MOST_TOPICS = 1000
 _MOST_VIDEOS = 64
 """Decoders that keep pictures at the same time."""
 _MOST_PIXELS = 1 << 27
-"""Of a picture of each of them: those of 64 are of 1920x1080. Decoders take up to 36 bytes a pixel."""
+"""Pixels of a picture of each of them together: 64 of 1920x1080. Decoders take up to 36 bytes a pixel."""
 _MOST_NAMED = 50
 """Topics that an error names."""
 _STAMP_END = 12
@@ -257,10 +257,14 @@ def _choose(bag: Rosbag, wanted: Collection[str], others: Collection[str]) -> li
     _check_count(bag, len(wanted), "image topics", _MOST_TOPICS)
     chosen = [each for each in bag.connections if each.topic in wanted and message_type(each) in kinds]
     _check_count(bag, len(_topics(chosen, VIDEO_TYPES)), "topics of videos", _MOST_VIDEOS)
-    kinds_of = Counter(topic for topic, _ in {(each.topic, message_type(each)) for each in chosen})
-    if mixed := [topic for topic in _topics(chosen, others) if kinds_of[topic] > 1]:
-        raise SourceError(f"{bag.name}: several types of messages on {_some(mixed)}; topics of points have one")
+    _check_types(bag, chosen, others)
     return chosen
+
+
+def _check_types(bag: Rosbag, chosen: Sequence[Connection], points: Collection[str]) -> None:
+    kinds_of = Counter(topic for topic, _ in {(each.topic, message_type(each)) for each in chosen})
+    if mixed := [topic for topic in _topics(chosen, points) if kinds_of[topic] > 1]:
+        raise SourceError(f"{bag.name}: several types of messages on {_some(mixed)}; topics of points have one")
 
 
 def _topics(connections: Iterable[Connection], kinds: Collection[str]) -> list[str]:
