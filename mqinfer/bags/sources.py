@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from mqinfer.bags.folder_source import PICTURE_SUFFIXES, FolderSource
@@ -122,22 +123,27 @@ class _SomeFrames:
         return self._source.streams()
 
     def frames(self) -> Iterator[Frame]:
-        """Yield its frames.
+        """Return its frames.
 
         Raises:
             ConfigError: There is none from the start on that was asked for.
             SourceError: There is none, or the source broke off.
         """
-        frame = None
-        for frame in self._source.frames():
-            yield frame
-        if frame is not None or self._is_stopped():
+        return chain.from_iterable(self._first_and_others())
+
+    def _first_and_others(self) -> Iterator[Iterable[Frame]]:
+        frames = self._source.frames()
+        if (first := next(frames, None)) is not None:
+            yield (first,)
+            yield frames
+        elif self._is_stopped():
             return
-        if self._span.start:
+        elif self._span.start:
             raise ConfigError(
                 f"{self._name}: there is no frame from {self._span.start:g} s on; choose an earlier start"
             )
-        raise SourceError(f"{self._name}: no frame came of it; look what it holds: mqinfer bag info SOURCE")
+        else:
+            raise SourceError(f"{self._name}: no frame came of it; look what it holds: mqinfer bag info SOURCE")
 
     def close(self) -> None:
         """Close it."""
