@@ -25,7 +25,8 @@ from mqinfer.protocol.errors import ConfigError, SourceError
 PREVIOUS = "previous"
 """In place of a topic: the frame before, of the same stream."""
 MOST_WAITING = 32
-"""Frames of one topic that wait for those of the others; the oldest is left out for a newer one."""
+MOST_WAITING_BYTES = 512 << 20
+"""Frames of one topic that wait for those of the others, and bytes of their pictures; the oldest are left out."""
 MOST_SAMPLES = 4096
 """Samples of one topic that are kept."""
 NO_PARTNER = "no frame within the tolerance"
@@ -105,6 +106,13 @@ class _Topic:
     def has_samples(self) -> bool:
         return bool(self.frames) and is_sample(self.frames[0].points)
 
+    @property
+    def is_too_large(self) -> bool:
+        if self.has_samples:
+            return len(self.frames) > MOST_SAMPLES
+        size = sum(memoryview(each.image.data).nbytes for each in self.frames)
+        return len(self.frames) > (MOST_WAITING if size <= MOST_WAITING_BYTES else 1)
+
     def pop(self) -> Frame:
         frame = self.frames.popleft()
         self.before = frame.capture_time_ns
@@ -142,7 +150,7 @@ class TimeJoin:
             topic = self._topics[frame.source]
         topic.frames.append(frame)
         found += self._take(is_ended=False)
-        if len(topic.frames) > (MOST_SAMPLES if topic.has_samples else MOST_WAITING):
+        while topic.is_too_large:
             self._miss(topic.pop(), STOPPED)
             found += self._take(is_ended=False)
         return found

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,6 +105,12 @@ def test_a_topic_that_stops_costs_bounded_memory() -> None:
     found = joining.add(frame("/right", 499 * 100 * MS))
     assert stamps(found) == [(499 * 100 * MS, 499 * 100 * MS)]
     assert joining.missed.total() == 499
+    pixels = memoryview(np.broadcast_to(np.zeros(1, np.uint8), 200 << 20))  # one byte of memory
+    large = replace(frame("/left", 0), image=replace(NOTHING, data=pixels))
+    joining = TimeJoin(["/left", "/right"])
+    for number in range(5):
+        assert joining.add(replace(large, capture_time_ns=number)) == []
+    assert joining.missed == {("/left", STOPPED): 3}
 
 
 def test_a_stamp_that_steps_back_starts_anew() -> None:
