@@ -81,8 +81,8 @@ def add_edge(requester: Requester, runs: Sequence[ModelRun], samples: Samples) -
         samples.gauge("edge_spool_frames", "Frames in the spool.", run.spooled, model=model)
         _add_frames(samples, model, run.statistics.snapshot())
         _add_durations(samples, model, run)
-    for reading in [run.reading for run in runs[:1]]:  # what all models of the edge share
-        _add_reading(samples, reading)
+    if runs:  # all models of the edge share it
+        _add_reading(samples, runs[0].reading)
 
 
 def _add_frames(samples: Samples, model: str, found: Snapshot) -> None:

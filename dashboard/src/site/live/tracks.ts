@@ -104,8 +104,12 @@ function pair(
   isPossible: (row: number, place: number) => boolean,
 ): void {
   const taken = new Set(found.values());
-  const pairs = shares.flatMap((own, row) => own.map((share, place) => ({ row, place, share })));
-  const possible = pairs.filter(({ row, place, share }) => share >= least && isPossible(row, place));
+  const possible: { row: number; place: number; share: number }[] = [];
+  for (const [row, own] of shares.entries()) {
+    for (const [place, share] of own.entries()) {
+      if (share >= least && isPossible(row, place)) possible.push({ row, place, share });
+    }
+  }
   for (const { row, place } of possible.sort((one, other) => other.share - one.share)) {
     if (found.has(row) || taken.has(place)) continue;
     found.set(row, place);
