@@ -22,7 +22,7 @@ from mqinfer.client.connection import random_name
 from mqinfer.protocol.topics import Topics
 
 Start = Callable[..., Any]
-CLIENTS, CONNECTIONS, KILLS = 100, 10, 4
+CLIENTS, CONNECTIONS, KILLS = 200, 10, 4
 TIMEOUT_S = 3.0
 """After so long without an answer a client asks again."""
 
@@ -89,7 +89,7 @@ def test_pictures_while_workers_are_killed(
     """Four kills: each picture of a client that asks again has its answer, and nothing is answered unasked."""
     repository = write_echo("eye", ("image", "UINT8", [-1, 8, 8, 3]), delay_ms=1)
     crew: Workers = workers(1, 1, repository=repository)
-    each = pick(10, 100)
+    each = pick(5, 50)
     with ExitStack() as stack:
         links = [make_link(broker_url, client_id=random_name()) for _ in range(CONNECTIONS)]
         for link in links:
