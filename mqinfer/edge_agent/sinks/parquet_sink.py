@@ -55,6 +55,8 @@ class ParquetSink:
         fields = json.loads(text)["properties"].items()
         row, self._plain = _struct(self._arrow, {name: each for name, each in fields if name not in _NOT_KEPT})
         self._schema = self._arrow.schema(row, metadata={"mqinfer.schema": str(SCHEMA)})
+        # Arrow imports pandas, where that is installed, with the first rows: no frame is to wait for that second.
+        self._arrow.RecordBatch.from_pylist([], self._schema)
         self._rows: list[dict[str, Any]] = []
         self._batches: list[Any] = []
         self._bytes = 0
