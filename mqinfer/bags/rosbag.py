@@ -214,15 +214,24 @@ class Rosbag:
         return self._places.get(id(connection.owner), self.path)
 
     def count_before(self, connections: Sequence[Connection], stop: int) -> Counter[str]:
-        """Count the messages before a log time by topic: by the index of a ROS 1 bag, else by reading over them.
+        """Count the messages before a log time by topic: by a bag's index, else by reading over them.
 
         Raises:
             SourceError: The bag is damaged before that time.
         """
         counts: Counter[str] = Counter()
         if self._reader.is2:
-            for connection, _, _ in self.messages(connections, stop=stop):
-                counts[connection.topic] += 1
+            for owner in {id(each.owner): each.owner for each in connections}.values():
+                own = [each for each in connections if each.owner is owner]
+                begin = stop if (chunks := getattr(owner, "chunks", ())) else None
+                for chunk in sorted(chunks, key=lambda each: -each.message_end_time):
+                    if begin is not None and chunk.message_end_time >= begin:
+                        begin = min(begin, chunk.message_start_time)
+                        continue
+                    for each in own:
+                        counts[each.topic] += chunk.channel_count.get(each.id, 0)
+                for connection, _, _ in self.messages(own, begin, stop):
+                    counts[connection.topic] += 1
             return counts
         for connection in connections:
             indexes: Any = connection.owner
@@ -329,12 +338,12 @@ def _open(path: Path, files: Sequence[Path], resources: ExitStack) -> AnyReader:
         store = get_typestore(Stores.ROS2_HUMBLE)
         for name, definition in DEFINITIONS.items():
             store.register(get_types_from_msg(definition, name))
-        files = list(map(_any_profile, files))
-        reader = AnyReader(files, default_typestore=store)
+        paths = list(map(_any_profile, files))
+        reader = AnyReader(paths, default_typestore=store)
         if max(len(files), len(_contents(path))) > _MOST_OPEN:
             _open_late(reader)
         resources.enter_context(reader)
-        _check_readable(path, files, reader)
+        _check_readable(path, paths, reader)
         _check_overlap(path, reader)
         return reader
 
@@ -397,11 +406,11 @@ def _encoding(connection: Connection) -> str:
     return str(getattr(connection.ext, "serialization_format", "ros1"))
 
 
-def _any_profile(file: Path) -> Path:
+def _any_profile(file: Path) -> Path | McapFile:
     return McapFile(file) if file.suffix == ".mcap" and file.is_file() else file  # a folder may be named so
 
 
-def _check_readable(path: Path, files: Sequence[Path], reader: AnyReader) -> None:
+def _check_readable(path: Path, files: Sequence[object], reader: AnyReader) -> None:
     """Raise for MCAP files of which no topic can be read."""
     is_foreign = any(isinstance(each, McapFile) and each.is_foreign for each in files)
     if (reader.connections or is_foreign) and not any(map(_is_readable, reader.connections)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from mqinfer.bags.extent.remote import RemoteMcap
 from mqinfer.bags.extent.unpacking import chunk_records, zstd
 from mqinfer.codecs.image import lfs_pointer
 
@@ -134,7 +135,8 @@ def _about_whole(path: Path, otherwise: str) -> str:
             named = ", ".join(sorted(found)) or "nothing"
             what = f"its profile is {header.profile!r}, its messages are {named}"
             return f"{what}; expected 'ros2' and cdr; convert it first"
-        if _is_sound(path, [each.chunk_start_offset for each in summary.chunk_indexes]):
+        begins = [each.chunk_start_offset for each in summary.chunk_indexes]
+        if not isinstance(path, RemoteMcap) and _is_sound(path, begins):  # for that all of it is read
             return otherwise
     return "the file is not cut off: it is damaged inside, which mqinfer bag repair FILE NEW reads around"
 

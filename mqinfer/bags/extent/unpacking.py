@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 from io import BytesIO
-from pathlib import PosixPath
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -114,15 +114,23 @@ def _definition(schema: Any) -> Any:
     return MessageDefinition(MessageDefinitionFormat[kind], schema.data if kind != "NONE" else "")
 
 
-class McapFile(PosixPath):
-    """An MCAP file of any profile; rosbags reads those of ROS 2 alone."""
+class McapFile:
+    """The path of an MCAP file of any profile, for rosbags, which reads those of ROS 2 alone."""
 
-    is_foreign = False
-    """Whether the file that was opened last has another one."""
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.is_foreign = False
+        """Whether the file that was opened last has another one."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._path, name)
+
+    def __str__(self) -> str:
+        return str(self._path)
 
     def open(self, *_: Any, **__: Any) -> Any:
         """Open it to be read; where its header has another profile, `ros2` is read in its place."""
-        file = super().open("rb")
+        file = self._path.open("rb")
         head = file.read(_PROFILE + len(_ROS2))
         file.seek(0)
         self.is_foreign = len(head) == _PROFILE + len(_ROS2) and not head.endswith(_ROS2)
