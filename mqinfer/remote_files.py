@@ -15,8 +15,6 @@ _EXTRAS = {"s3": "s3", "gs": "gs", "az": "az", "http": "https", "https": "https"
 """The schemes that an address may have, and the extra that reads each."""
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
 _HTTP = {"http", "https"}
-State = tuple[Any, ...]
-"""What tells a file from what it was before: its size, and what the server has instead of a hash, or its time."""
 _PIECE = 1 << 20
 _STALL_S = 60.0
 """A server that sends nothing for so long has failed."""
@@ -39,7 +37,8 @@ def open_files(url: str, *, is_signed: bool = False) -> Any:
     if parts.scheme not in _EXTRAS:
         known = ", ".join(f"{scheme}://" for scheme in _EXTRAS)
         raise ConfigError(f"address {parts.scheme}://…: expected a folder, or one of {known}")
-    if not (is_signed and parts.scheme in _HTTP) and ("@" in parts.netloc or parts.query or parts.fragment):
+    is_signed = is_signed and parts.scheme in _HTTP
+    if not is_signed and any(("@" in parts.netloc, parts.query, parts.fragment)):
         raise ConfigError(
             f"address {parts.scheme}://{parts.hostname}: it has credentials, ? or #; "
             "set credentials in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
@@ -47,13 +46,12 @@ def open_files(url: str, *, is_signed: bool = False) -> Any:
     extra = _EXTRAS[parts.scheme]
     fsspec = import_extra("fsspec", extra)
     try:
-        return fsspec.filesystem(
-            parts.scheme, use_listings_cache=False, **_options(parts.scheme, is_encoded=is_signed and "%" in url)
-        )
+        options = _options(parts.scheme, is_encoded=is_signed and "%" in url)
+        return fsspec.filesystem(parts.scheme, use_listings_cache=False, **options)
     except ImportError as error:
         raise missing_extra(_PACKAGES.get(extra, extra), extra) from error
     except Exception as error:  # whatever a library raises for an environment without credentials
-        raise ConfigError(f"address {url}: {said(error)}") from error
+        raise ConfigError(f"address {without_logins(url)}: {said(error)}") from error
 
 
 def _options(scheme: str, *, is_encoded: bool) -> dict[str, Any]:
@@ -70,40 +68,29 @@ def _options(scheme: str, *, is_encoded: bool) -> dict[str, Any]:
 def read_pieces(files: Any, url: str, most: int) -> Iterator[bytes]:
     """Yield a file's content, at most so many bytes; raise what a library raises, or FileNotFoundError."""
     with files.open(url, "rb", **_limits(url, most)) as file:
-        yield from _pieces(file, most)
+        while most > 0 and (piece := file.read(min(_PIECE, most))):
+            most -= len(piece)
+            yield piece
 
 
-def _pieces(file: Any, most: int) -> Iterator[bytes]:
-    while most > 0 and (piece := file.read(min(_PIECE, most))):
-        most -= len(piece)
-        yield piece
-
-
-def read_part(files: Any, url: str, start: int, end: int) -> tuple[bytes, State]:
-    """Return a part of a file, and the state of the file.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The server sends no parts of files.
-        Exception: What a library raises.
-    """
+def read_part(files: Any, url: str, start: int, end: int) -> tuple[bytes, tuple[Any, ...]]:
+    """Return a part of a file, and of the whole the size and a tag or time; raise as `read_pieces` does."""
     if urlsplit(url).scheme not in _HTTP:
         data, found = files.cat_file(url, start=start, end=end), files.info(url)
         return data, (found["size"], found.get("ETag") or found.get("etag") or found.get("mtime"))
     wanted = {"Range": f"bytes={start}-{end - 1}"}
     with files.open(url, "rb", headers=wanted, **_limits(url, end - start)) as file:
         heads = file.r.headers
-        stated = re.fullmatch(rf"bytes {start}-\d+/(\d+)", heads.get("Content-Range", ""))
-        if not stated:
+        if not (stated := re.fullmatch(rf"bytes {start}-\d+/(\d+)", heads.get("Content-Range", ""))):
             raise ValueError("the server does not send parts of files (Range)")
-        return b"".join(_pieces(file, end - start)), (int(stated[1]), heads.get("ETag") or heads.get("Last-Modified"))
+        data = b""
+        while len(data) < end - start and (piece := file.read(end - start - len(data))):
+            data += piece
+        return data, (int(stated[1]), heads.get("ETag") or heads.get("Last-Modified"))
 
 
 def open_parts(read: Callable[[int, int], bytes], size: int) -> Any:
-    """Return what reads a file of this size from any place, by a function that returns bytes from one place to another.
-
-    It is read in blocks of `_PIECE` bytes, of which the last 32 are kept.
-    """
+    """Return a file of this size, whose bytes a function returns from one place to another; 32 blocks are kept."""
     file = import_extra("fsspec.spec", "https").AbstractBufferedFile(None, "", size=size)
     file.cache = import_extra("fsspec.caching", "https").BlockCache(_PIECE, read, size)
     return file

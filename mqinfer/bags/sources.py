@@ -71,10 +71,9 @@ def open_sources(  # noqa: PLR0913 - what may be said of sources
     """Open one or several sources, as one.
 
     Args:
-        specs: Bags, videos, folders of pictures and pictures, by their paths, MCAP files by their URLs, too; or live
-            sources: `camera:0`, URLs of cameras, `ros2:TOPIC`, `rclpy:TOPIC`. With `NAME=` before it a source's stream
-            has that name, or, where there are several, names below it. Bags may be the files of one recording; see
-            `recordings`.
+        specs: Bags, videos, folders of pictures and pictures, by paths, MCAP files by URLs; or live sources:
+            `camera:0`, URLs of cameras, `ros2:TOPIC`, `rclpy:TOPIC`. With `NAME=` before it a source's stream has that
+            name, or, where there are several, names below it. Bags may be the files of one recording; see `recordings`.
         topics: Image topics of bags; empty for all.
         span: What to read of each recording.
         depth: Whether a bag's depth pictures are read where no topics are named.
@@ -95,7 +94,7 @@ def open_sources(  # noqa: PLR0913 - what may be said of sources
         opened = _open_recordings(specs, partial(_recording, topics=topics, span=span, depth=depth, points=points))
         return _SomeFrames(opened, specs, span, lambda: False)
     if len(live) < len(specs):
-        named = ", ".join(map(without_logins, specs))
+        named = without_logins(", ".join(specs))
         raise ConfigError(f"{named}: live sources and recordings have different clocks; replay them apart")
     with ExitStack() as rollback:
         found = []

@@ -46,12 +46,8 @@ _HARDWARE: dict[str, _Settings] = {
     "h264_v4l2m2m": ({}, None, {}),
 }
 """Settings of the encoders in hardware, in the order in which they are tried: one picture in, one picture out."""
-_proven: set[str] = set()
 _failed: dict[str, str] = {}
-"""Encoders in hardware that this process has found to work, and those that it does without, with the reason."""
-_GREYS = (40, 90, 140, 190)
-_GREY_ERROR = 8
-"""Levels of grey of the pictures that an encoder in hardware is tried with, and how far off they may come back."""
+"""Encoders in hardware that this process does without, and why."""
 _QUALITY = 23
 """Constant rate factor where no level is stated: the default of x264."""
 _QUALITIES = 52
@@ -102,7 +98,7 @@ class H264Encoder:
             MissingExtra: PyAV is not installed.
             BadEncoding: It can't encode so, or pictures of that size.
         """
-        av = _av()
+        av, level = _av(), _QUALITY if level is None else level
         self._name, self._what = name, f"{_NAME} pictures of {width}x{height}"
         self._stamp = 0
         self._picture_types = import_module("av.video.frame").PictureType
@@ -116,16 +112,14 @@ class H264Encoder:
             context.time_base, context.framerate = Fraction(1, _FPS), Fraction(_FPS)
             context.gop_size, context.max_b_frames, context.thread_count = _NO_MORE_KEYS, 0, 1
             options = dict(always)
-            if level is not None and level >= _QUALITIES:
+            if level >= _QUALITIES:
                 context.bit_rate = 1000 * level
                 options |= {**rate, "maxrate": f"{level}k", "bufsize": f"{level}k"}
             else:
-                number = _QUALITY if level is None else level
-                options |= {key: value.format(number) for key, value in (quality or {}).items()}
+                options |= {key: value.format(level) for key, value in (quality or {}).items()}
             context.options = options
             context.open()
-        # ValueError: this FFmpeg was built without that encoder; NotImplementedError: without that device
-        except (av.FFmpegError, ValueError, NotImplementedError) as error:
+        except (av.FFmpegError, ValueError, NotImplementedError) as error:  # FFmpeg was built without the encoder
             raise BadEncoding(f"{self._what} can't be encoded here: {error}; choose jpeg") from error
         self._context = context
 
@@ -155,8 +149,7 @@ class H264Encoder:
         return bytes(packets[0])
 
     def _failure(self, why: str) -> BadEncoding:
-        if self._name != _SOFTWARE:
-            _failed[self._name] = why
+        _failed[self._name] = why
         return BadEncoding(f"{self._what}: the encoder failed: {why}")
 
 
@@ -226,20 +219,8 @@ class H264Decoder:
         return pixels[:height, :width]
 
 
-def open_encoder(height: int, width: int, level: int | None) -> H264Encoder:
-    """Open the encoder of a stream: in hardware where there is one that works, else in software.
-
-    What fails once, here or in the midst of a stream, is not tried again by this process.
-
-    Args:
-        height: Rows of the pictures.
-        width: Columns of the pictures.
-        level: As for `H264Encoder`.
-
-    Raises:
-        MissingExtra: PyAV is not installed.
-        BadEncoding: No encoder can encode so, or pictures of that size.
-    """
+def _open_encoder(height: int, width: int, level: int | None) -> H264Encoder:
+    """Open the encoder of a stream: one in hardware that works, else x264. What fails once is not tried again."""
     is_rate, is_lossless = level is not None and level >= _QUALITIES, level == 0
     names = [name for name, (_, quality, _) in _HARDWARE.items() if is_rate or not (quality is None or is_lossless)]
     for name in names:
@@ -252,39 +233,35 @@ def open_encoder(height: int, width: int, level: int | None) -> H264Encoder:
 
 
 def _in_hardware(name: str, height: int, width: int, level: int | None) -> H264Encoder | None:
-    """Open an encoder if this process has found that it works, or finds so now."""
     if name in _failed or name not in _av().codecs_available:
         return None
     try:
         encoder = H264Encoder(height, width, level, name)
-        if name not in _proven:
-            _prove(encoder, height, width)
-            _proven.add(name)
+        _prove(encoder, height, width)
     except BadEncoding as error:
         _failed.setdefault(name, _why(error.__cause__ or error))
         return None
     return encoder
 
 
-def _why(error: BaseException) -> str:
-    """Return what an error says without the call and its options, which FFmpeg's have in them."""
-    return getattr(error, "strerror", None) or reason(error)
-
-
 def _prove(encoder: H264Encoder, height: int, width: int) -> None:
     """Raise `BadEncoding` unless a worker decodes each picture at once, and from each key frame on without the rest."""
-    for position, grey in enumerate(_GREYS):
+    for position, grey in enumerate((40, 90, 140, 190)):
         if is_key := position % 2 == 0:
             decoder = H264Decoder(height, width)
         picture = np.full((height, width, 3), grey, np.uint8)
         data = encoder.encode(picture, key=is_key)
         found = decoder.decode(EncodedTensor("trial", Datatype.UINT8, picture.shape, _NAME, data))
-        if abs(float(found.mean()) - grey) > _GREY_ERROR:
+        if abs(float(found.mean()) - grey) > 8:
             raise BadEncoding("it makes other pictures than it was given")
 
 
+def _why(error: BaseException) -> str:
+    return getattr(error, "strerror", None) or reason(error)  # FFmpeg's have the whole call in them, too
+
+
 def _stream_encoder(level: int | None) -> ChainEncoder:
-    return ChainEncoder(_NAME, H264Codec(), open_encoder, level)
+    return ChainEncoder(_NAME, H264Codec(), _open_encoder, level)
 
 
 class H264Codec:

@@ -29,7 +29,6 @@ ABSENT = ["h264_nvenc", "h264_v4l2m2m"]
 def notices(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Notice]]:
     """Let each test be a process that has tried nothing yet, and collect what it logs."""
     monkeypatch.setattr(h264, "_failed", {})
-    monkeypatch.setattr(h264, "_proven", set())
     found: list[Notice] = []
     forward_notices(found.append)
     yield found
@@ -42,14 +41,13 @@ def hardware(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def setup(**encoders: h264._Settings) -> None:
         monkeypatch.setattr(h264, "_HARDWARE", encoders)
-        monkeypatch.setattr(h264, "_SOFTWARE", "libx264" if "libx264" not in encoders else "")
 
     return setup
 
 
 def chosen(level: int | None = None) -> str:
     """Open the encoder of a stream, and return its name."""
-    return h264.open_encoder(HEIGHT, WIDTH, level)._name
+    return h264._open_encoder(HEIGHT, WIDTH, level)._name
 
 
 @pytest.mark.parametrize(("level", "tried"), [(None, ABSENT[:1]), (2000, ABSENT), (0, [])])
@@ -71,8 +69,8 @@ def test_encoders_that_are_compiled_in_and_can_not_be_opened(
 def test_one_that_works(hardware: Any, notices: list[Notice]) -> None:
     """The first that passes its trial is taken, one that is not compiled in passed over; its stream is decoded."""
     hardware(h264_mediacodec=({}, {}, {}), h264_nvenc=({}, {}, {}), libx264=(ALWAYS, QUALITY, RATE))
-    encoder, decoder = h264.open_encoder(HEIGHT, WIDTH, 23), h264.H264Decoder(HEIGHT, WIDTH)
-    assert (encoder._name, [*h264._failed], h264._proven) == ("libx264", ["h264_nvenc"], {"libx264"})
+    encoder, decoder = h264._open_encoder(HEIGHT, WIDTH, 23), h264.H264Decoder(HEIGHT, WIDTH)
+    assert (encoder._name, [*h264._failed]) == ("libx264", ["h264_nvenc"])
     assert [each.text for each in notices] == ["h264 is encoded in hardware: libx264"]
     for position, picture in enumerate(pictures(4)):
         data = encoder.encode(picture, key=position == 0)
@@ -98,8 +96,7 @@ def test_one_whose_pictures_no_worker_could_decode(
 ) -> None:
     """Lookahead, B frames, other framing, other colours, another codec: it fails its trial."""
     hardware(**{name: (always, {}, {})})
-    h264.open_encoder(HEIGHT, WIDTH, 23)
-    assert h264._proven == set()
+    h264._open_encoder(HEIGHT, WIDTH, 23)
     assert h264._failed[name].startswith(reason)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from mqinfer.bags.extent.remote import RemoteMcap
 from mqinfer.bags.extent.unpacking import chunk_records, zstd
 from mqinfer.codecs.image import lfs_pointer
 
@@ -135,8 +134,7 @@ def _about_whole(path: Path, otherwise: str) -> str:
             named = ", ".join(sorted(found)) or "nothing"
             what = f"its profile is {header.profile!r}, its messages are {named}"
             return f"{what}; expected 'ros2' and cdr; convert it first"
-        begins = [each.chunk_start_offset for each in summary.chunk_indexes]
-        if not isinstance(path, RemoteMcap) and _is_sound(path, begins):  # for that all of it is read
+        if _is_sound(path, [each.chunk_start_offset for each in summary.chunk_indexes]):
             return otherwise
     return "the file is not cut off: it is damaged inside, which mqinfer bag repair FILE NEW reads around"
 
@@ -154,7 +152,7 @@ def _is_sound(path: Path, indexed: list[int]) -> bool:
 
     chunks = summary_start = 0
     try:
-        with path.open("rb") as file:
+        with Path(str(path)).open("rb") as file:  # not one at an address, all of which would be read
             for record in StreamReader(file, validate_crcs=True, emit_chunks=True).records:
                 if isinstance(record, Chunk):
                     chunk_records(record)

@@ -9,7 +9,7 @@ from typing import Any
 
 from mqinfer.logs import without_logins
 from mqinfer.protocol.errors import SourceError
-from mqinfer.remote_files import State, open_files, open_parts, read_part, said
+from mqinfer.remote_files import open_files, open_parts, read_part, said
 
 _ADDRESS = re.compile(r"(s3|gs|az|file)://.+|https?://[^?#]+\.(bag|mcap|db3|zstd?)([?#].*)?")
 
@@ -29,41 +29,37 @@ def path_of(spec: str) -> Path:
     """
     if not is_remote(spec):
         return Path(spec)
-    path = RemoteMcap(without_logins(spec).partition("?")[0])
+    path = _RemoteMcap(without_logins(spec).partition("?")[0])
     if path.suffix != ".mcap":
         raise SourceError(f"{path}: at an address only MCAP files (.mcap) are read; download it, and name the file")
     path.url, path.files = spec, open_files(spec, is_signed=True)
     return path
 
 
-class RemoteMcap(PosixPath):
+class _RemoteMcap(PosixPath):
     """The path of an MCAP file at an address, shown without credentials, which readers take for one on this machine."""
 
     url = ""
     files: Any
-    _state: State = ()
+    _state: tuple[Any, ...] = ()
 
     def __str__(self) -> str:
         return re.sub("(?<=:)/", "//", super().__str__())
 
     def exists(self, **_: Any) -> bool:
-        """Return that it does; reading it shows."""
-        return True
+        return True  # reading it shows
 
     is_file = exists
 
     def is_dir(self, **_: Any) -> bool:
-        """Return that it is none."""
         return False
 
     def stat(self, **_: Any) -> os.stat_result:
-        """Return its size, and nothing else."""
         if not self._state:
             self._read(0, 1)
         return os.stat_result((0,) * 6 + (self._state[0], 0, 0, 0))
 
     def open(self, *_: Any, **__: Any) -> Any:
-        """Open it to be read."""
         return open_parts(self._read, self.stat().st_size)
 
     def _read(self, start: int, end: int) -> bytes:

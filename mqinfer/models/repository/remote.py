@@ -15,8 +15,6 @@ from mqinfer.models.repository.manifest import MANIFEST, MOST_BYTES, Manifest, R
 from mqinfer.protocol.errors import ModelNotLoadable
 from mqinfer.remote_files import open_files, read_pieces, said
 
-_PIECE = 1 << 20
-
 
 class Remote:
     """The files at an address.
@@ -90,7 +88,7 @@ class Remote:
         """
         try:
             with self._files.transaction, self._files.open(f"{self.url}/{name}", "wb") as file:
-                shutil.copyfileobj(source, file, _PIECE)
+                shutil.copyfileobj(source, file)
         except Exception as error:  # each library has its own errors
             raise ModelNotLoadable(f"{self.url}/{name}: can't be written: {said(error)}") from error
 
