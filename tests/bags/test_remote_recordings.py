@@ -11,7 +11,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from mqinfer.bags.extent.remote import path_of
@@ -23,6 +22,7 @@ from tests.commands import mqinfer, run_main
 
 LOGIN, SECRET = "me:geheim", "X-Signature=abc%2F123"
 FRAMES = 80
+STATUS = {"absent": 404, "broken": 500}
 
 
 class Server(ThreadingHTTPServer):
@@ -45,52 +45,41 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """Send a part, or all where none is asked for."""
+        """Send a part, as far as the server is not told otherwise."""
         server, content = self.server, self.server.content
         fault, server.after = server.fault if server.after <= 0 else "", server.after - 1
         begin, end = map(int, re.findall("[0-9]+", self.headers["Range"]))
-        part, total = content[begin : end + 1], len(content)
         if fault == "login" and (not self.headers.get("Authorization") or not self.path.endswith(SECRET)):
             self._head(401, 0)
-        elif fault == "absent":
-            self._head(404, 0)
-        elif fault == "broken":
-            self._head(500, 0)
+        elif fault in STATUS:
+            self._head(STATUS[fault], 0)
         elif fault == "moved":
-            self.send_response(302)
-            self.send_header("Location", f"http://127.0.0.1:{server.server_port}/gone?{SECRET}")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
             server.fault = "broken"
+            self._head(302, 0, Location=f"http://127.0.0.1:{server.server_port}/gone?{SECRET}")
         elif fault == "all":
-            self._head(200, total)
+            self._head(200, len(content))
             self._send(content)
         elif fault == "silent":
             server.stopped.wait()
-        elif fault == "cut":
-            self._head(206, len(part), f"bytes {begin}-{end}/{total}")
-            self._send(part[: len(part) // 2])
-            self.close_connection = True
-        elif fault == "short":
-            self._head(206, len(part) // 2, f"bytes {begin}-{end}/{total}")
-            self._send(part[: len(part) // 2])
-        elif fault == "other place":
-            self._head(206, len(part), f"bytes 0-{end - begin}/{total}")
-            self._send(part)
         else:
-            total += {"longer": 5000, "shorter": -5000}.get(fault, 0)
-            part = content[begin : min(end + 1, total)] + bytes(max(0, min(end + 1, total) - len(content)))
-            if fault == "changed":
-                server.tag = '"2"'
-            self._head(206 if part else 416, len(part), f"bytes {begin}-{begin + len(part) - 1}/{total}")
-            self._send(part)
+            self._part(fault, begin, end)
 
-    def _head(self, status: int, size: int, place: str = "") -> None:
+    def _part(self, fault: str, begin: int, end: int) -> None:
+        total = len(self.server.content) + {"longer": 5000, "shorter": -5000}.get(fault, 0)
+        part = (self.server.content + bytes(5000))[begin : min(end + 1, total)]
+        if fault == "changed":
+            self.server.tag = '"2"'
+        half = part[: len(part) // 2] if fault in {"cut", "short"} else part
+        place = 0 if fault == "other place" else begin
+        headers = {"Content-Range": f"bytes {place}-{place + len(part) - 1}/{total}"}
+        self._head(206 if part else 416, len(part if fault == "cut" else half), **headers)
+        self._send(half)
+        self.close_connection = fault == "cut"
+
+    def _head(self, status: int, size: int, **headers: str) -> None:
         self.send_response(status)
-        self.send_header("Content-Length", str(size))
-        self.send_header("ETag", self.server.tag)
-        if place:
-            self.send_header("Content-Range", place)
+        for name, value in ({"Content-Length": str(size), "ETag": self.server.tag} | headers).items():
+            self.send_header(name, value)
         self.end_headers()
 
     def _send(self, data: bytes) -> None:
@@ -138,10 +127,12 @@ def url(server: Server) -> str:
     return f"http://127.0.0.1:{server.server_port}/site/drive.mcap"
 
 
-def read(source: Path | str, **options: Any) -> list[Frame]:
-    """Open, read to the end, close."""
+def read(source: Path | str, found: list[Frame] | None = None, **options: Any) -> list[Frame]:
+    """Open, read to the end, close; the frames are in the list also where that fails."""
+    found = [] if found is None else found
     with closing(open_source(str(source), **options)) as opened:
-        return list(opened.frames())
+        found.extend(opened.frames())
+    return found
 
 
 def keys(frames: list[Frame]) -> list[tuple[object, ...]]:
@@ -207,12 +198,10 @@ def test_servers_that_fail(
     monkeypatch.setattr("mqinfer.remote_files._STALL_S", 1.0)
     monkeypatch.setattr("mqinfer.remote_files._LEAST_RATE", 1 << 30)
     server.fault, server.after = fault, after
-    count = 0
+    found: list[Frame] = []
     with pytest.raises(SourceError, match=expected) as failed:
-        with closing(open_source(f"{url}?{SECRET}".replace("://", f"://{LOGIN}@"))) as opened:
-            for _ in opened.frames():
-                count += 1
-    assert (count > 0) == (after > 0)
+        read(f"{url}?{SECRET}".replace("://", f"://{LOGIN}@"), found)
+    assert bool(found) == (after > 0)
     assert url in str(failed.value)
     assert "geheim" not in str(failed.value)
     assert "abc" not in str(failed.value)
@@ -237,13 +226,8 @@ def test_what_is_no_such_recording() -> None:
     with pytest.raises(ConfigError, match="address s3://bucket: it has credentials") as refused:
         open_source("s3://me:geheim@bucket/drive.mcap")
     assert "geheim" not in str(refused.value)
-    assert [is_live(f"https://host/{name}") for name in ("live", "a.mp4", "a.mcap", "a.mcap?b", "a.mcap/live")] == [
-        True,
-        True,
-        False,
-        False,
-        True,
-    ]
+    for name, expected in {"live": 1, "a.mp4": 1, "a.mcap": 0, "a.mcap?b": 0, "a.mcap/live": 1}.items():
+        assert is_live(f"https://host/{name}") == expected
 
 
 def test_files_by_address(here: Path) -> None:
@@ -269,13 +253,14 @@ def test_a_store(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files.put(str(here), "recordings/drive.mcap")
     url = "s3://recordings/drive.mcap"
     assert keys(read(url, start=2, duration=1)) == keys(read(here, start=2, duration=1))
-    with pytest.raises(SourceError, match="s3://recordings/other.mcap: no such file at this address"):
+    with pytest.raises(SourceError, match=r"s3://recordings/other\.mcap: no such file at this address"):
         read("s3://recordings/other.mcap")
-    with closing(open_source(url)) as opened, pytest.raises(SourceError, match="was written to while it was read"):
-        for number, _ in enumerate(opened.frames()):
-            if number == 10:
-                files.pipe("recordings/drive.mcap", here.read_bytes()[:-1] + b"x")
-    assert number > 10
+    with closing(open_source(url)) as opened:
+        frames = opened.frames()
+        next(frames)
+        files.pipe("recordings/drive.mcap", here.read_bytes()[:-1] + b"x")
+        with pytest.raises(SourceError, match="was written to while it was read"):
+            list(frames)
     fsspec.filesystem("s3").clear_instance_cache()
     served.stop()
 
@@ -283,7 +268,7 @@ def test_a_store(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_replay_that_goes_on(
     server: Server, url: str, write_echo: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A server that ends in the midst has the exit code of a damaged file, 3; with another signature the run goes on; no file has a credential."""
+    """A server that cuts off has the exit code of a damaged file; the run goes on, and names no credentials."""
     models = write_echo("echo", ("image", "UINT8", [-1, 38, 61, 3]))
     out = tmp_path / "out"
     words = ["--topic", "/camera/image_raw", "--model", "echo", "--local", "--repository", models, "--output", out]
@@ -305,12 +290,3 @@ def test_a_replay_that_goes_on(
     for text in (*written, resumed.stderr.encode(), resumed.stdout.encode(), capsys.readouterr().err.encode()):
         assert b"geheim" not in text
         assert b"Signature" not in text
-
-
-def test_pixels(here: Path, url: str) -> None:
-    """Pixels stay those of the recording when the source is closed."""
-    (frame,) = read(url, topics=["/camera/image_raw"], duration=0.05)
-    (expected,) = read(here, topics=["/camera/image_raw"], duration=0.05)
-    np.testing.assert_array_equal(
-        np.frombuffer(frame.image.data, np.uint8), np.frombuffer(expected.image.data, np.uint8)
-    )
