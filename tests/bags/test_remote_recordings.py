@@ -37,6 +37,9 @@ class Server(ThreadingHTTPServer):
     sent = 0
     stopped: threading.Event
 
+    def handle_error(self, *_: Any) -> None:
+        """Print nothing of connections that the other side resets."""
+
 
 class Handler(BaseHTTPRequestHandler):
     """Sends the part that is asked for, or does as the server is told."""
@@ -87,11 +90,6 @@ class Handler(BaseHTTPRequestHandler):
             with suppress(ConnectionError):
                 self.wfile.write(data[begin : begin + (1 << 16)])
                 self.server.sent += min(1 << 16, len(data) - begin)
-
-    def handle(self) -> None:
-        """Serve a connection, also one that the other side resets."""
-        with suppress(ConnectionError):
-            super().handle()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base's name
         """Print nothing."""
