@@ -66,8 +66,8 @@ class Notice:
 
 
 _audit = logging.getLogger("mqinfer.audit")
-_LOGIN = re.compile(r"(?<=://)[^\s/]*@")
-"""User and password of a URL."""
+_LOGIN = re.compile(r"(?<=://)[^\s/]*@|(?<=\.mcap)\?[^\s'\"]*")
+"""User and password of a URL, and what signs that of a recording."""
 _COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """Attributes of every record; the others are the fields of one message (`extra`)."""

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mqinfer.bags.description import describe_topics
+from mqinfer.bags.extent.remote import path_of
 from mqinfer.bags.frame import StreamInfo
 from mqinfer.bags.ros2.topics import watch_topics
 from mqinfer.bags.rosbag import Rosbag, is_bag
@@ -57,9 +58,9 @@ def describe(spec: str, seconds: float = 3.0, more: Sequence[str] = ()) -> BagIn
     if spec.startswith("ros2:"):
         where, streams = watch_topics(spec.removeprefix("ros2:"), seconds)
         return BagInfo(spec, where, None, None, seconds, sum(each.count or 0 for each in streams), streams)
-    path = None if is_live(spec) else Path(spec)
+    path = None if is_live(spec) else path_of(spec)
     if path is not None and is_bag(path):
-        return _describe_bag([path, *map(Path, more)])
+        return _describe_bag([path, *map(path_of, more)])
     with closing(open_source(spec)) as source:
         (stream,) = source.streams()
     size = None if path is None else _size(path)

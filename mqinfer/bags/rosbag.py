@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mqinfer.bags.calibration import calibration
 from mqinfer.bags.extent.advice import ZSTD_MAGIC, advise
-from mqinfer.bags.extent.unpacking import METADATA, McapFile, bound_rosbags, unpack, zstd
+from mqinfer.bags.extent.unpacking import METADATA, bound_rosbags, is_foreign, unpack, zstd
 from mqinfer.bags.points import POINT_TYPES, check_message
 from mqinfer.bags.videos.packets import DEFINITIONS, FOXGLOVE, FOXGLOVE_ENCODINGS, VIDEO_TYPES, codec_of, read_foxglove
 from mqinfer.extras import missing_extra
@@ -214,15 +214,17 @@ class Rosbag:
         return self._places.get(id(connection.owner), self.path)
 
     def count_before(self, connections: Sequence[Connection], stop: int) -> Counter[str]:
-        """Count the messages before a log time by topic: by the index of a ROS 1 bag, else by reading over them.
+        """Count the messages before a log time by topic: by a bag's index, else by reading over them.
 
         Raises:
             SourceError: The bag is damaged before that time.
         """
         counts: Counter[str] = Counter()
         if self._reader.is2:
-            for connection, _, _ in self.messages(connections, stop=stop):
-                counts[connection.topic] += 1
+            for owner in {id(each.owner): each.owner for each in connections}.values():
+                own = [each for each in connections if each.owner is owner]
+                begin = _count_chunks(owner, own, stop, counts)
+                counts.update(connection.topic for connection, _, _ in self.messages(own, begin, stop))
             return counts
         for connection in connections:
             indexes: Any = connection.owner
@@ -282,6 +284,18 @@ class Rosbag:
         self._resources.close()
 
 
+def _count_chunks(owner: Any, own: Sequence[Connection], stop: int, counts: Counter[str]) -> int | None:
+    """Count by its index what an MCAP file's first chunks have, and return the time from which on others are read."""
+    begin = stop if (chunks := getattr(owner, "chunks", ())) else None
+    for chunk in sorted(chunks, key=lambda each: -each.message_end_time):
+        if begin is not None and chunk.message_end_time >= begin:
+            begin = min(begin, chunk.message_start_time)
+            continue
+        for each in own:
+            counts[each.topic] += chunk.channel_count.get(each.id, 0)
+    return begin
+
+
 def growing_spans(begin: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield ever longer spans of time that have this end, in nanoseconds; the last one has this beginning."""
     length, start = 1_000_000_000, end
@@ -329,7 +343,6 @@ def _open(path: Path, files: Sequence[Path], resources: ExitStack) -> AnyReader:
         store = get_typestore(Stores.ROS2_HUMBLE)
         for name, definition in DEFINITIONS.items():
             store.register(get_types_from_msg(definition, name))
-        files = list(map(_any_profile, files))
         reader = AnyReader(files, default_typestore=store)
         if max(len(files), len(_contents(path))) > _MOST_OPEN:
             _open_late(reader)
@@ -397,14 +410,10 @@ def _encoding(connection: Connection) -> str:
     return str(getattr(connection.ext, "serialization_format", "ros1"))
 
 
-def _any_profile(file: Path) -> Path:
-    return McapFile(file) if file.suffix == ".mcap" and file.is_file() else file  # a folder may be named so
-
-
 def _check_readable(path: Path, files: Sequence[Path], reader: AnyReader) -> None:
     """Raise for MCAP files of which no topic can be read."""
-    is_foreign = any(isinstance(each, McapFile) and each.is_foreign for each in files)
-    if (reader.connections or is_foreign) and not any(map(_is_readable, reader.connections)):
+    recordings = [each for each in files if each.suffix == ".mcap" and each.is_file()]  # a folder may be named so
+    if not any(map(_is_readable, reader.connections)) and (reader.connections or any(map(is_foreign, recordings))):
         raise SourceError(f"{path}: {advise(path)}")
 
 

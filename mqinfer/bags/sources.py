@@ -11,9 +11,10 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+from mqinfer.bags.extent.remote import is_remote, path_of
 from mqinfer.bags.folder_source import PICTURE_SUFFIXES, FolderSource
 from mqinfer.bags.frame import WHOLE, Frame, FrameSource, StreamInfo, TimeRange
-from mqinfer.bags.live.camera import CameraSource, without_login
+from mqinfer.bags.live.camera import CameraSource
 from mqinfer.bags.live.rclpy_source import RclpySource
 from mqinfer.bags.live.returning import ReturningSource
 from mqinfer.bags.ros2.source import Ros2Source
@@ -21,6 +22,7 @@ from mqinfer.bags.rosbag import Rosbag, is_bag
 from mqinfer.bags.rosbag_source import RosbagSource
 from mqinfer.bags.several import LiveSources, MergedSources, NamedSource
 from mqinfer.bags.videos.source import VIDEO_SUFFIXES, VideoSource
+from mqinfer.logs import without_logins
 from mqinfer.protocol.errors import ConfigError, SourceError
 
 _LIVE = re.compile(r"(camera:[0-9]+|(ros2|rclpy):.+|(rtsps?|https?|rtmp|udp|tcp)://.+)")
@@ -29,7 +31,8 @@ _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)=(.+)")
 
 def is_live(spec: str) -> bool:
     """Return whether a source is a camera, a network stream or a topic of ROS 2, and no file."""
-    return _LIVE.fullmatch(_name_and_source(spec)[1]) is not None
+    source = _name_and_source(spec)[1]
+    return _LIVE.fullmatch(source) is not None and not is_remote(source)
 
 
 def open_source(
@@ -68,9 +71,9 @@ def open_sources(  # noqa: PLR0913 - what may be said of sources
     """Open one or several sources, as one.
 
     Args:
-        specs: Bags, videos, folders of pictures and pictures, by their paths; or live sources: `camera:0`, URLs of
-            network cameras, `ros2:TOPIC`, `rclpy:TOPIC`. With `NAME=` before it a source's stream has that name, or,
-            where there are several, names below it. Bags may be the files of one recording; see `recordings`.
+        specs: Bags, videos, folders of pictures and pictures, by paths, MCAP files by URLs; or live sources:
+            `camera:0`, URLs of cameras, `ros2:TOPIC`, `rclpy:TOPIC`. With `NAME=` before it a source's stream has that
+            name, or, where there are several, names below it. Bags may be the files of one recording; see `recordings`.
         topics: Image topics of bags; empty for all.
         span: What to read of each recording.
         depth: Whether a bag's depth pictures are read where no topics are named.
@@ -91,7 +94,8 @@ def open_sources(  # noqa: PLR0913 - what may be said of sources
         opened = _open_recordings(specs, partial(_recording, topics=topics, span=span, depth=depth, points=points))
         return _SomeFrames(opened, specs, span, lambda: False)
     if len(live) < len(specs):
-        raise ConfigError(f"{', '.join(specs)}: live sources and recordings have different clocks; replay them apart")
+        named = without_logins(", ".join(specs))
+        raise ConfigError(f"{named}: live sources and recordings have different clocks; replay them apart")
     with ExitStack() as rollback:
         found = []
         for spec in specs:
@@ -116,7 +120,7 @@ class _SomeFrames:
         self, source: FrameSource, specs: Sequence[str], span: TimeRange, is_stopped: Callable[[], bool]
     ) -> None:
         self._source, self._span, self._is_stopped = source, span, is_stopped
-        self._name = ", ".join(map(without_login, specs))
+        self._name = ", ".join(map(without_logins, specs))
 
     def streams(self) -> tuple[StreamInfo, ...]:
         """List its streams."""
@@ -218,9 +222,9 @@ def recordings(specs: Sequence[str]) -> list[Recording]:
 
 def _extents(pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Extent]:
     """Look into the bags beside which there is another one of that name."""
-    bags = dict.fromkeys(pair for pair in pairs if not is_live(pair[1]) and is_bag(Path(pair[1])))
+    bags = dict.fromkeys(pair for pair in pairs if not is_live(pair[1]) and is_bag(path_of(pair[1])))
     names = Counter(name for name, _ in bags)
-    return {pair: _extent(Path(pair[1])) for pair in bags if names[pair[0]] > 1}
+    return {pair: _extent(path_of(pair[1])) for pair in bags if names[pair[0]] > 1}
 
 
 def _extent(path: Path) -> Extent:
@@ -243,9 +247,9 @@ def _open_recordings(specs: Sequence[str], open_one: Callable[[Sequence[str]], F
 def _recording(
     files: Sequence[str], topics: Sequence[str], span: TimeRange, *, depth: bool, points: bool
 ) -> FrameSource:
-    path, spec = Path(files[0]), files[0]
+    path, spec = path_of(files[0]), files[0]
     if is_bag(path):
-        return RosbagSource(*map(Path, files), topics=topics, span=span, depth=depth, points=points)
+        return RosbagSource(*map(path_of, files), topics=topics, span=span, depth=depth, points=points)
     _refuse_topics(spec, topics)
     if path.is_dir() or path.suffix.lower() in PICTURE_SUFFIXES:
         return FolderSource(path, span=span)
@@ -264,13 +268,13 @@ def _live(spec: str, span: TimeRange, is_stopped: Callable[[], bool], *, waits: 
         reopen: Callable[[], FrameSource] = partial(topics, topic, is_stopped=is_stopped)
     else:
         reopen = partial(CameraSource, source)
-    return ReturningSource(name or without_login(source), reopen, span=span, is_stopped=is_stopped, waits=waits)
+    return ReturningSource(name or without_logins(source), reopen, span=span, is_stopped=is_stopped, waits=waits)
 
 
 def _name_and_source(spec: str) -> tuple[str, str]:
     """Split NAME=SOURCE; a file of that very name comes first."""
     found = _NAMED.fullmatch(spec)
-    return (found[1], found[2]) if found and not Path(spec).exists() else ("", spec)
+    return (found[1], found[2]) if found and ("://" in spec or not Path(spec).exists()) else ("", spec)
 
 
 def _refuse_topics(spec: str, topics: Sequence[str]) -> None:

@@ -99,7 +99,12 @@ class ChainEncoder:
             else:
                 encoder = self._encoder
             self._encoder = None  # it can't be used once it has failed
-            data = encoder.encode(array.reshape(*size, 3), key=self._position == 0)
+            picture = array.reshape(*size, 3)
+            try:
+                data = encoder.encode(picture, key=self._position == 0)
+            except BadEncoding:  # one in hardware may fail; what is made now is another one
+                encoder = self._begin(size)
+                data = encoder.encode(picture, key=True)
             encoded = sealed(data, {CHAIN: self._chain, POSITION: self._position})
             self._position += 1
             self._encoder = encoder

@@ -1,4 +1,4 @@
-"""`h264`: pictures encoded against those before them, through PyAV (FFmpeg, with x264).
+"""`h264`: pictures encoded against those before them, through PyAV (FFmpeg, with x264 or an encoder in hardware).
 
 It travels as the byte stream of annex B of ITU-T H.264, one access unit a picture, with parameter sets before each key
 frame. Pictures come out in the order in which they went in, at once: no B frames, no lookahead. A decoder that has lost
@@ -8,6 +8,8 @@ alone is a chain of one.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import cache, partial
 from importlib import import_module
@@ -20,15 +22,32 @@ from mqinfer.codecs.chain import ChainDecoder, ChainEncoder, StreamHalves, pictu
 from mqinfer.codecs.codec import Encoded, Traits
 from mqinfer.codecs.h264_sps import UNIT, references
 from mqinfer.extras import missing_extra
-from mqinfer.protocol.datatypes import Array, datatype_of
+from mqinfer.logs import log_once, reason
+from mqinfer.protocol.datatypes import Array, Datatype, datatype_of
 from mqinfer.protocol.errors import BadEncoding
 from mqinfer.protocol.header import DIGEST
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import EncodedTensor
 
+log = logging.getLogger("mqinfer.codecs")
 _NAME = "h264"
-_OPTIONS = {"preset": "veryfast", "tune": "zerolatency", "forced-idr": "1"}
+_Settings = tuple[Mapping[str, str], Mapping[str, str] | None, Mapping[str, str]]
+"""Options of an encoder of FFmpeg: always, for a quality, whose number is `{}` (None: it has none), and for kbit/s."""
+_SOFTWARE = "libx264"
+_OPTIONS: _Settings = {"preset": "veryfast", "tune": "zerolatency", "forced-idr": "1"}, {"crf": "{}"}, {}
 """Settings of x264. The preset takes an edge about a frame's time: see docs/reference/encodings.md."""
+_HARDWARE: dict[str, _Settings] = {
+    "h264_nvenc": (
+        {"preset": "p4", "tune": "ull", "zerolatency": "1", "delay": "0", "forced-idr": "1"},
+        {"rc": "constqp", "qp": "{}"},
+        {"rc": "cbr"},
+    ),
+    "h264_vaapi": ({"async_depth": "1"}, {"rc_mode": "CQP", "qp": "{}"}, {"rc_mode": "CBR"}),
+    "h264_v4l2m2m": ({}, None, {}),
+}
+"""Settings of the encoders in hardware, in the order in which they are tried: one picture in, one picture out."""
+_failed: dict[str, str] = {}
+"""Encoders in hardware that this process does without, and why."""
 _QUALITY = 23
 """Constant rate factor where no level is stated: the default of x264."""
 _QUALITIES = 52
@@ -66,36 +85,41 @@ def _av() -> Any:
 class H264Encoder:
     """Encodes pictures of one size, each against the one before. Not thread-safe."""
 
-    def __init__(self, height: int, width: int, level: int | None) -> None:
+    def __init__(self, height: int, width: int, level: int | None, name: str = _SOFTWARE) -> None:
         """Open the encoder.
 
         Args:
             height: Rows of the pictures.
             width: Columns of the pictures.
             level: A constant rate factor below 52, kbit/s for 30 pictures a second from there; None for 23.
+            name: FFmpeg's name of the encoder.
 
         Raises:
             MissingExtra: PyAV is not installed.
             BadEncoding: It can't encode so, or pictures of that size.
         """
-        av = _av()
-        self._what = f"{_NAME} pictures of {width}x{height}"
+        av, level = _av(), _QUALITY if level is None else level
+        self._name, self._what = name, f"{_NAME} pictures of {width}x{height}"
         self._stamp = 0
         self._picture_types = import_module("av.video.frame").PictureType
+        always, quality, rate = _HARDWARE.get(name, _OPTIONS)
+        is_vaapi = name.endswith("_vaapi")  # its pictures are copied to the device, as what all drivers take
         try:
-            context = av.CodecContext.create("libx264", "w")
-            context.width, context.height, context.pix_fmt = width + width % 2, height + height % 2, "yuv420p"
+            device = import_module("av.codec.hwaccel").HWAccel("vaapi") if is_vaapi else None
+            context = av.CodecContext.create(name, "w", device)
+            context.width, context.height = width + width % 2, height + height % 2
+            context.pix_fmt = "nv12" if is_vaapi else "yuv420p"
             context.time_base, context.framerate = Fraction(1, _FPS), Fraction(_FPS)
             context.gop_size, context.max_b_frames, context.thread_count = _NO_MORE_KEYS, 0, 1
-            options = dict(_OPTIONS)
-            if level is not None and level >= _QUALITIES:
+            options = dict(always)
+            if level >= _QUALITIES:
                 context.bit_rate = 1000 * level
-                options |= {"maxrate": f"{level}k", "bufsize": f"{level}k"}
+                options |= {**rate, "maxrate": f"{level}k", "bufsize": f"{level}k"}
             else:
-                options["crf"] = str(_QUALITY if level is None else level)
+                options |= {key: value.format(level) for key, value in (quality or {}).items()}
             context.options = options
             context.open()
-        except (av.FFmpegError, ValueError) as error:  # ValueError: this FFmpeg was built without that encoder
+        except (av.FFmpegError, ValueError, NotImplementedError) as error:  # FFmpeg was built without the encoder
             raise BadEncoding(f"{self._what} can't be encoded here: {error}; choose jpeg") from error
         self._context = context
 
@@ -117,9 +141,16 @@ class H264Encoder:
         try:
             frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24").reformat(format="yuv420p")
             frame.pts, frame.pict_type = self._stamp, types.I if key else types.NONE
-            return b"".join(bytes(packet) for packet in self._context.encode(frame))
+            packets = self._context.encode(frame)
         except av.FFmpegError as error:
-            raise BadEncoding(f"{self._what}: the encoder failed: {error}") from error
+            raise self._failure(_why(error)) from error
+        if len(packets) != 1 or (key and not packets[0].is_keyframe):
+            raise self._failure("it holds pictures back, or makes no key frame where one is asked for")
+        return bytes(packets[0])
+
+    def _failure(self, why: str) -> BadEncoding:
+        _failed[self._name] = why
+        return BadEncoding(f"{self._what}: the encoder failed: {why}")
 
 
 class H264Decoder:
@@ -188,8 +219,49 @@ class H264Decoder:
         return pixels[:height, :width]
 
 
+def _open_encoder(height: int, width: int, level: int | None) -> H264Encoder:
+    """Open the encoder of a stream: one in hardware that works, else x264. What fails once is not tried again."""
+    is_rate, is_lossless = level is not None and level >= _QUALITIES, level == 0
+    names = [name for name, (_, quality, _) in _HARDWARE.items() if is_rate or not (quality is None or is_lossless)]
+    for name in names:
+        if encoder := _in_hardware(name, height, width, level):
+            log_once(log, logging.INFO, "h264 is encoded in hardware: %s", name)
+            return encoder
+    others = "".join(f"; {name} does not work: {_failed[name]}" for name in names if name in _failed)
+    log_once(log, logging.INFO, "h264 is encoded in software: %s%s", _SOFTWARE, others)
+    return H264Encoder(height, width, level)
+
+
+def _in_hardware(name: str, height: int, width: int, level: int | None) -> H264Encoder | None:
+    if name in _failed or name not in _av().codecs_available:
+        return None
+    try:
+        encoder = H264Encoder(height, width, level, name)
+        _prove(encoder, height, width)
+    except BadEncoding as error:
+        _failed.setdefault(name, _why(error.__cause__ or error))
+        return None
+    return encoder
+
+
+def _prove(encoder: H264Encoder, height: int, width: int) -> None:
+    """Raise `BadEncoding` unless a worker decodes each picture at once, and from each key frame on without the rest."""
+    for position, grey in enumerate((40, 90, 140, 190)):
+        if is_key := position % 2 == 0:
+            decoder = H264Decoder(height, width)
+        picture = np.full((height, width, 3), grey, np.uint8)
+        data = encoder.encode(picture, key=is_key)
+        found = decoder.decode(EncodedTensor("trial", Datatype.UINT8, picture.shape, _NAME, data))
+        if abs(float(found.mean()) - grey) > 8:
+            raise BadEncoding("it makes other pictures than it was given")
+
+
+def _why(error: BaseException) -> str:
+    return getattr(error, "strerror", None) or reason(error)  # FFmpeg's have the whole call in them, too
+
+
 def _stream_encoder(level: int | None) -> ChainEncoder:
-    return ChainEncoder(_NAME, H264Codec(), H264Encoder, level)
+    return ChainEncoder(_NAME, H264Codec(), _open_encoder, level)
 
 
 class H264Codec:

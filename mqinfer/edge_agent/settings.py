@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mqinfer.bags.joining import PREVIOUS, Join
-from mqinfer.bags.live.camera import without_login
 from mqinfer.bags.sources import is_live
 from mqinfer.client.window import Policy
 from mqinfer.edge_agent.collecting.collector import CollectSettings
@@ -18,6 +17,7 @@ from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS
 from mqinfer.edge_agent.sinks.presence import PresenceSettings
 from mqinfer.images.pixel_format import Demosaic
 from mqinfer.judging.settings import CascadeSettings
+from mqinfer.logs import without_logins
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class SourceSettings:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The sources without the logins of cameras."""
-        return tuple(map(without_login, self.sources))
+        """The sources without the credentials in addresses."""
+        return tuple(map(without_logins, self.sources))
 
     def __str__(self) -> str:
         return ", ".join(self.shown)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -14,10 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mcap.reader import make_reader
+from mcap.writer import CompressionType
+from mcap.writer import Writer as McapWriter
 from rosbags.highlevel import AnyReader
 
 from mqinfer.bags.frame import Frame, FrameSource
 from mqinfer.bags.info import describe
+from mqinfer.bags.rosbag import Rosbag
 from mqinfer.bags.sources import open_source
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import CompressedImage, RawImage
@@ -408,3 +412,21 @@ def test_fewer_frames_than_stated(tmp_path: Path, write_ros2: Write, recorded: t
         with pytest.raises(SourceError, match=r"frames are missing: \d of 6 on /camera; the bag is damaged"):
             found.extend(frame.sequence for frame in frames)
     assert 0 < len(found) < 6
+
+
+def test_counts_by_the_index(tmp_path: Path) -> None:
+    """What lies before a time is counted as reading would, over chunks that overlap and publishers of one topic."""
+    path, random = tmp_path / "mixed.mcap", Random(1)  # noqa: S311 - order of messages
+    with path.open("wb") as file:
+        writer = McapWriter(file, chunk_size=300, compression=CompressionType.NONE)
+        writer.start(profile="ros2")
+        schema = writer.register_schema("std_msgs/msg/String", "ros2msg", b"string data")
+        channels = [writer.register_channel(topic, "cdr", schema) for topic in ("/a", "/a", "/b")]
+        for number in range(200):
+            time = 10 * number + random.randrange(300)
+            writer.add_message(random.choice(channels), time, b"\0\1\0\0\1\0\0\0\0", time)
+        writer.finish()
+    with closing(Rosbag(path)) as bag:
+        messages = [(each.topic, time) for each, time, _ in bag.messages(bag.connections)]
+        for stop in range(0, 2400, 7):
+            assert +bag.count_before(bag.connections, stop) == Counter(each for each, time in messages if time < stop)

@@ -278,8 +278,8 @@ def test_time_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neither a head nor a body without an end holds up who asks, however slowly it goes on."""
-    monkeypatch.setattr("mqinfer.models.repository.remote._STALL_S", 1.0)
-    monkeypatch.setattr("mqinfer.models.repository.remote._LEAST_RATE", 1 << 30)
+    monkeypatch.setattr("mqinfer.remote_files._STALL_S", 1.0)
+    monkeypatch.setattr("mqinfer.remote_files._LEAST_RATE", 1 << 30)
     server.endless = endless
     with pytest.raises(ModelNotLoadable, match=expected):
         pull(url, tmp_path / "here")

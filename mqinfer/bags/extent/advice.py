@@ -152,7 +152,7 @@ def _is_sound(path: Path, indexed: list[int]) -> bool:
 
     chunks = summary_start = 0
     try:
-        with path.open("rb") as file:
+        with Path(str(path)).open("rb") as file:  # not one at an address, all of which would be read
             for record in StreamReader(file, validate_crcs=True, emit_chunks=True).records:
                 if isinstance(record, Chunk):
                     chunk_records(record)

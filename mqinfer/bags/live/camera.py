@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from mqinfer.bags.frame import Frame, StreamInfo
 from mqinfer.bags.videos.source import raw_bgr
 from mqinfer.codecs.opencv import opencv
+from mqinfer.logs import without_logins
 from mqinfer.protocol.errors import SourceError
 
 _OPENED_MS = 10_000
@@ -31,7 +31,7 @@ class CameraSource:
     """
 
     def __init__(self, spec: str, *, clock: Callable[[], int] = time.time_ns, timeout: float = _STALLED_S) -> None:
-        self._name = without_login(spec)
+        self._name = without_logins(spec)  # names of streams are published, and kept
         self._clock = clock
         self._capture = _open(spec, timeout)
 
@@ -64,11 +64,6 @@ class CameraSource:
         self._capture.release()
 
 
-def without_login(spec: str) -> str:
-    """Return a URL without user and password: names of streams are published, kept and logged."""
-    return re.sub(r"(?<=://)[^/@]*@", "", spec)
-
-
 def _open(spec: str, timeout: float) -> Any:
     cv2 = opencv()
     if spec.startswith("camera:"):
@@ -76,11 +71,10 @@ def _open(spec: str, timeout: float) -> Any:
     else:
         limits = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, _OPENED_MS, cv2.CAP_PROP_READ_TIMEOUT_MSEC, round(1000 * timeout)]
         capture = cv2.VideoCapture(spec, cv2.CAP_FFMPEG, limits)
+    name = without_logins(spec)
     if not capture.isOpened():
-        raise SourceError(
-            f"{without_login(spec)}: can't be opened; check that the device or URL exists and no other program holds it"
-        )
+        raise SourceError(f"{name}: can't be opened; check that the device or URL exists and no other program holds it")
     if not (capture.get(cv2.CAP_PROP_FRAME_WIDTH) or capture.grab()):  # what sends heads without end is open, too
         capture.release()
-        raise SourceError(f"{without_login(spec)}: it can be opened and no picture comes; check what is sent there")
+        raise SourceError(f"{name}: it can be opened and no picture comes; check what is sent there")
     return capture

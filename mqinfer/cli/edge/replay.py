@@ -12,6 +12,7 @@ from mqinfer.cli.edge.running import run_replay
 from mqinfer.cli.edge.sending import Sending, make_settings, with_sending
 from mqinfer.cli.options import ConnectionOptions, with_connection
 from mqinfer.edge_agent.settings import SourceSettings
+from mqinfer.logs import without_logins
 from mqinfer.protocol.errors import ConfigError
 
 
@@ -31,7 +32,7 @@ def edge(
     """Send the frames of live sources to a model until a signal; wait for a broker, source or model that is away."""
     for each in source:
         if not is_live(each):
-            raise ConfigError(f"source {each!r} is no live source; for a recording use mqinfer replay")
+            raise ConfigError(f"source {without_logins(each)!r} is no live source; for a recording use mqinfer replay")
     run_replay(connection, sending, make_settings(sending, SourceSettings(source, is_service=True)))
 
 
