@@ -193,7 +193,7 @@ class CallAdmission:
             self.running -= 1
         self._forget(ticket)
         self._start(lane)
-        if not lane.running and not lane.queue and len(self._lanes) > _MOST_IDLE:
+        if len(self._lanes) > _MOST_IDLE and not lane.running and not lane.queue:
             del self._lanes[ticket.model]
 
     def start(self) -> None:

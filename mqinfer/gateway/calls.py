@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import BadTensor
 from mqinfer.protocol.types import EncodedTensor, RequestedOutput, Scalar
+from mqinfer.value_object import value_object
 
 _MOST_SHOWN = 4
 """Shapes that an error names."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value_object(eq=False)
 class InferCall:
     """A call for inference.
 
@@ -52,7 +53,7 @@ class InferCall:
 
 def outputs_size(outputs: Mapping[str, Array]) -> int:
     """Return how many bytes the outputs of a result take, strings only by their pointers."""
-    return sum(array.nbytes for array in outputs.values())
+    return sum([array.nbytes for array in outputs.values()])
 
 
 def joined(parts: Sequence[Mapping[str, Array]], rows: Sequence[int]) -> dict[str, Array]:

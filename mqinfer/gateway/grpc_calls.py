@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,6 +22,7 @@ from mqinfer.gateway.errors import Overloaded, status_of
 from mqinfer.gateway.http import decompress
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.errors import InvalidRequest, MqinferError
+from mqinfer.value_object import value_object
 from mqinfer.web.arriving import Arriving
 from mqinfer.web.peers import name_connection
 from mqinfer.web.unsent import Unsent
@@ -37,9 +37,11 @@ _PINGS = (  # a client that is gone without a word ends its calls within 80 s; c
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
 )
+_WINDOW_BYTES = 1 << 18
 _WINDOW = (  # what a call may send before its message is read: it grows with the bandwidth otherwise, to many MiB
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", 1 << 18),
+    ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
+    ("grpc.http2.max_frame_size", _WINDOW_BYTES),  # of 16 KiB each, frames take a twentieth more of the processor
     ("grpc.per_message_decompression", 0),  # gRPC's own has no bound on what comes out, nor on how many at a time
 )
 _CODINGS = {b"\x1f\x8b": "gzip", **dict.fromkeys((b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda"), "deflate")}
@@ -48,7 +50,7 @@ _port: ContextVar[int] = ContextVar("port")
 """Where the server listens that a task belongs to: gRPC does not say to which port a call came."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_object()
 class GrpcCaller:
     """Who calls.
 

@@ -76,9 +76,9 @@ class Inference:
     def __init__(
         self, client: AsyncClient, find: _Find, default_timeout_s: float, max_pending: int, max_bytes: int
     ) -> None:
-        self._client, self._find = client, find
-        self._registry = client.connection.registry
-        self._known = client.connection.registry.known
+        self._connection, self._find = client.connection, find
+        self._registry = self._connection.registry
+        self._known = self._connection.registry.known
         self._default_timeout_s = default_timeout_s
         self.admission = CallAdmission(max_pending, max_bytes, self._room, self._retry_after)
         self._checks: dict[str, CardChecks] = {}
@@ -116,7 +116,7 @@ class Inference:
         clock = asyncio.get_running_loop().time
         began = clock()
         trace, span = read_trace(call.traceparent, call.tracestate) if call.traceparent else None, None
-        tracer = self._client.connection.requester.tracer
+        tracer = self._connection.requester.tracer
         if tracer is not None:
             about = {"mqinfer.model": call.model[:_MOST_NAME]}
             span = Around(tracer, "call", began, about, trace, SpanRole.SERVER)
@@ -204,7 +204,7 @@ class Inference:
             if call.source:
                 result = await self._send_along(request, limit_s)
             else:
-                result = await self._client.connection.send(request, limit_s)
+                result = await self._connection.send(request, limit_s)
         finally:
             self.admission.leave(ticket)
         size, now = outputs_size(result.outputs), asyncio.get_running_loop().time()
@@ -225,10 +225,10 @@ class Inference:
         """Send a request; a picture that is encoded against others goes to the worker that has answered their first."""
         position = next((each.parameters[POSITION] for each in request.inputs if POSITION in each.parameters), None)
         if position is None:
-            return await self._client.connection.send(request, limit_s)
+            return await self._connection.send(request, limit_s)
         stream = (request.model_name, request.capture.source)
         worker = self._streams.get(stream, "") if position else ""
-        result = await self._client.connection.send(request, limit_s, worker)
+        result = await self._connection.send(request, limit_s, worker)
         if not position:
             self._streams.pop(stream, None)
             self._streams[stream] = result.worker  # the latest one
@@ -337,7 +337,7 @@ class Inference:
             room = self._rooms[model] = max(_LEAST_ROOM, held)
         size, _ = self._replies.get(model) or (_largest_reply(self._known.card(model)), 0.0)
         room = min(room, max(1, _MOST_REPLIES // size)) if size else room
-        withheld = self._client.connection.requester.withheld
+        withheld = self._connection.requester.withheld
         return room + sum(each.request.model_name == model for each in list(withheld.values())) if withheld else room
 
     def _retry_after(self, model: str, calls: int) -> float:

@@ -201,7 +201,7 @@ def error_message(error: MqinferError, request_id: str, model: str) -> bytes:
 def _pieces(result: InferResult, request_id: str) -> list[Buffer]:
     """Return a reply in pieces; those of tensors are views where the arrays are contiguous."""
     outputs = result.outputs
-    described = tuple((name, array.dtype, array.shape) for name, array in outputs.items())
+    described = tuple([(name, array.dtype, array.shape) for name, array in outputs.items()])
     pieces: list[Buffer] = [_head(result.model_name, result.model_version, described)]
     if request_id:
         octets = request_id.encode()

@@ -6,7 +6,6 @@ Tensors of a large request are views of its bytes; only names, shapes and parame
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from mqinfer.gateway.calls import InferCall
@@ -22,6 +21,7 @@ from mqinfer.protocol.datatypes import Buffer, Datatype
 from mqinfer.protocol.errors import BadTensor, InvalidRequest, LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.types import EncodedTensor, RequestedOutput, Scalar
+from mqinfer.value_object import value_object
 
 LARGE = 64 << 10
 """Bytes from which a request's tensors are cut out of it, and from which work is done beside the loop."""
@@ -46,7 +46,7 @@ _KINDS = {  # of parameters that mean something
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value_object(eq=False)
 class GrpcRequest:
     """A request as it came.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 import msgspec
@@ -24,6 +24,7 @@ from mqinfer.protocol.errors import BadEnvelope, BadTensor, InvalidRequest, Limi
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.oip_json import HEADER_LENGTH
 from mqinfer.protocol.types import Count, EncodedTensor, RequestedOutput, Scalar
+from mqinfer.value_object import value_object
 
 _MOST_QUOTES = 1 << 16
 """Quotes in JSON in which numbers that JSON lacks are put into quotes: text between strings is searched for them."""
@@ -97,7 +98,7 @@ _DATATYPES = {str(datatype): datatype for datatype in Datatype}
 _NO_INPUT_PARAMETERS, _NO_OUTPUT_PARAMETERS, _NO_PARAMETERS = _InputParameters(), _OutputParameters(), _Parameters()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value_object(eq=False)
 class RestRequest:
     """An inference request as it came.
 
