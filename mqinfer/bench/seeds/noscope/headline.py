@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from mqinfer.bench.seeds.experiment import Bench
-from mqinfer.bench.seeds.noscope.closed_loop import closed_loop_s
+from mqinfer.bench.seeds.formulas import closed_loop_s
 from mqinfer.bench.seeds.noscope.placements import REFERENCE, Setting, SettingResult, measure
 from mqinfer.bench.seeds.noscope.preparing import PreparedCascade, prepare
 from mqinfer.bench.seeds.rows import Measured, of_rounds
