@@ -11,12 +11,11 @@ import typer
 from benchmarks.autoscale.real import Played, play_real, real_grid
 from benchmarks.autoscale.tables import Run, chosen_grid, play, rules_grid
 from benchmarks.batching import batching_settings
-from benchmarks.calls import count_calls, report_calls
+from benchmarks.calls import count_calls, differences, figures_of, read_golden, report_calls, write_golden
 from benchmarks.cpp.measuring import cpp_contestants
 from benchmarks.faults import as_markdown as faults_as_markdown
 from benchmarks.faults.soak import SoakOptions
 from benchmarks.faults.soak import soak as run_soak
-from benchmarks.golden import differences, figures_of, read_golden, write_golden
 from benchmarks.scale import measure_states, one_broker, scale_workload
 from mqinfer.bench.comparing import built_workloads, compare
 from mqinfer.cli.bench import ReportFiles, TurnOptions

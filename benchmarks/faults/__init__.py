@@ -4,8 +4,7 @@ The tests in `tests/faults` are made of these parts; `python -m benchmarks soak`
 """
 
 from benchmarks.faults.figures import Figure, Figures, as_markdown
-from benchmarks.faults.traffic import EchoTraffic, RequestRecord
-from benchmarks.faults.watching import beside, open_files
+from benchmarks.faults.traffic import EchoTraffic, RequestRecord, beside
 from benchmarks.faults.workers import MODEL, Workers
 
 __all__ = [
@@ -17,5 +16,4 @@ __all__ = [
     "Workers",
     "as_markdown",
     "beside",
-    "open_files",
 ]

@@ -12,8 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmarks.faults.packet_filter import PacketFilter
 from mqinfer.bench.thin_link import Direction, ThinLink
+
+PUBLISH, PUBACK = 3, 4
+"""Control packet types (MQTT 5, table 2-1)."""
+_MORE = 0x80
+"""Set in each byte of a Remaining Length but the last (MQTT 5, section 1.5.5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +115,40 @@ class FaultProxy(ThinLink):
         for _ in range(flips):
             changed[self._random.randrange(len(changed))] ^= 1 << self._random.randrange(8)
         return bytes(changed)
+
+
+class PacketFilter:
+    """Removes packets of some types from one direction of a connection, wherever its bytes are split. Pure."""
+
+    def __init__(self) -> None:
+        """Start at a packet's first byte."""
+        self._head = bytearray()
+        self._left = 0
+        self._is_dropped = False
+        self.dropped = 0
+        """Packets that were removed."""
+
+    def feed(self, data: bytes, types: frozenset[int]) -> bytes:
+        """Return the bytes without the packets of these types."""
+        passed = bytearray()
+        view = memoryview(data)
+        while view:
+            if self._left:
+                body, view = view[: self._left], view[self._left :]
+                self._left -= len(body)
+                if not self._is_dropped:
+                    passed += body
+            else:
+                self._head.append(view[0])
+                view = view[1:]
+                if len(self._head) > 1 and not self._head[-1] & _MORE:
+                    passed += self._begin(types)
+        return bytes(passed)
+
+    def _begin(self, types: frozenset[int]) -> bytes:
+        """Return the fixed header that is now complete, or nothing where its packet is removed."""
+        head, self._head = bytes(self._head), bytearray()
+        self._left = sum((byte & 0x7F) << (7 * place) for place, byte in enumerate(head[1:]))
+        self._is_dropped = head[0] >> 4 in types
+        self.dropped += self._is_dropped
+        return b"" if self._is_dropped else head

@@ -23,11 +23,9 @@ import msgspec
 import numpy as np
 import typer
 
-from benchmarks.faults.fault_proxy import FaultProxy
+from benchmarks.faults.fault_proxy import PUBACK, FaultProxy
 from benchmarks.faults.figures import Figure
-from benchmarks.faults.packet_filter import PUBACK
-from benchmarks.faults.traffic import EchoTraffic
-from benchmarks.faults.watching import beside, open_files
+from benchmarks.faults.traffic import EchoTraffic, beside
 from benchmarks.faults.workers import Workers
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.lab.profiling.memory import resident_bytes
@@ -237,7 +235,14 @@ _FAULTS: Sequence[Callable[[_Stage, int], None]] = (
 def _sample(pid: int, over: threading.Event, samples: list[tuple[float, int, int]]) -> None:
     """Sample time, memory and open files of the edge."""
     while not over.wait(_SAMPLE_S):
-        samples.append((time.monotonic(), resident_bytes(pid), open_files(pid)))
+        samples.append((time.monotonic(), resident_bytes(pid), _open_files(pid)))
+
+
+def _open_files(pid: int) -> int:
+    try:
+        return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    except OSError:  # it is gone
+        return 0
 
 
 def _figures(

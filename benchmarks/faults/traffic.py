@@ -6,7 +6,8 @@ import threading
 import time
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import Self
@@ -219,3 +220,14 @@ def ticks(rate: float, count: int) -> Iterator[int]:
         if (wait := start + tick / rate - time.monotonic()) > 0:
             time.sleep(wait)
         yield tick
+
+
+@contextmanager
+def beside(work: Callable[[], object]) -> Iterator[threading.Thread]:
+    """Run a function on a thread while the body runs; wait for both."""
+    thread = threading.Thread(target=work, name="beside", daemon=True)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.join()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -19,13 +19,12 @@ from msgspec import structs
 from mqinfer.bench.contestants.clients import Clients
 from mqinfer.bench.contestants.driving import DrivenTurn, Load, rotated, warm_up
 from mqinfer.bench.contestants.site import Contestant, Pids, Site
-from mqinfer.bench.processes import Program
-from mqinfer.bench.processor_time import CpuMeter
+from mqinfer.bench.processes import CpuMeter, Program
 from mqinfer.bench.thin_link import serve_link
 from mqinfer.bench.workloads import WORKLOADS, Workload, check_workloads, load_workloads
 from mqinfer.lab.machine import describe_machine
 from mqinfer.lab.report_files import Panel, Report
-from mqinfer.lab.reports import Cell, Grid, machine_sentence
+from mqinfer.lab.reports import Cell, grid_of, machine_sentence
 from mqinfer.lab.zoo import build
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
 ROLES = ("client", "broker", "gateway", "worker")
 _PERCENTILES = (50, 95, 99)
+_SETTING = ("workload", "contestant", "workers", "vehicles", "callers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +80,6 @@ class CompareOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedRound:
-    """One turn with what it took of the machine.
-
-    Attributes:
-        turn: What the client's process reports.
-        cpu_s: Processor seconds by role.
-        peaks: Peak memory in bytes by role.
-    """
-
-    turn: DrivenTurn
-    cpu_s: Mapping[str, float]
-    peaks: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
 class ComparedSeries:
     """All rounds of a contestant in a setting.
 
@@ -114,7 +99,7 @@ class ComparedSeries:
     workers: int
     vehicles: int
     callers: int
-    rounds: tuple[ComparedRound, ...] = ()
+    rounds: tuple[DrivenTurn, ...] = ()
     traffic: tuple[float, float] | None = None
     reason: str = ""
 
@@ -126,7 +111,7 @@ class ComparedSeries:
     def ratio(self, base: ComparedSeries) -> float | None:
         """Return the median of the rounds' ratios of its rate to another's: what slows a round down slows both."""
         pairs = zip(self.rounds, base.rounds, strict=False)  # the last round may have been interrupted
-        ratios = [one.turn.rate / other.turn.rate for one, other in pairs if other.turn.results]
+        ratios = [one.rate / other.rate for one, other in pairs if other.results]
         return median(ratios) if ratios else None
 
 
@@ -138,14 +123,11 @@ class _Entrant:
     clients: Clients
     pids: Pids
     traffic: tuple[float, float] | None
-    rounds: dict[int, list[ComparedRound]] = field(default_factory=dict)
+    rounds: dict[int, list[DrivenTurn]] = field(default_factory=dict)
 
-    def take_turn(self, load: Load) -> ComparedRound:
-        meter = CpuMeter(self.pids)
-        turn = self.clients.drive(load)
-        return ComparedRound(
-            turn, {"client": turn.cpu_s, **meter.spent()}, {"client": turn.peak_bytes, **meter.peaks()}
-        )
+    def take_turn(self, load: Load) -> DrivenTurn:
+        meter = CpuMeter({"client": self.clients.pids, **self.pids})
+        return replace(self.clients.drive(load), cpu_s=meter.spent(), peaks=meter.peaks())
 
 
 class Comparison:
@@ -230,7 +212,7 @@ class Comparison:
     def _rounds(self, entrants: Sequence[_Entrant]) -> None:
         options = self._options
         for callers in options.callers:
-            load = structs.replace(options.load, callers=callers)
+            load = replace(options.load, callers=callers)
             for each in entrants:
                 each.clients.drive(warm_up(load))
             for number in range(options.rounds):
@@ -241,7 +223,7 @@ class Comparison:
                     each.rounds.setdefault(callers, []).append(found)
                     self._taken += 1
                     self._report(
-                        f"{each.contestant.name}, {callers} at a time, round {number + 1}: {found.turn.rate:,.1f} "
+                        f"{each.contestant.name}, {callers} at a time, round {number + 1}: {found.rate:,.1f} "
                         f"results/s; {self._time_left()}"
                     )
 
@@ -313,9 +295,8 @@ def report_comparison(comparison: Comparison, options: CompareOptions, what: str
     bases = {each.setting: each for each in reversed(found) if each.rounds}
     base = next((each.contestant for each in found if each.rounds), "")
     rows = [_row(each, bases.get(each.setting), base) for each in found]
-    headings = [name for name in rows[0] if name == "why not" or any(row[name] is not None for row in rows)]
     title = f"{what}, {options.rounds} rounds, {_lasting(options.load)}{_link(options.link)}"
-    grid = Grid(title, headings, [[row.get(name) for name in headings] for row in rows], words=5, ends_in_words=True)
+    grid = grid_of(title, rows, words=len(_SETTING), ends_in_words=True)
     about = (
         f"Medians of {options.rounds} interleaved rounds of {_lasting(options.load)}, with the least and the greatest; "
         "ratios are medians of those within a round. Processor time is for one result; memory is the peak of the "
@@ -348,57 +329,43 @@ def _panels(options: CompareOptions) -> list[Panel]:
 
 
 def _row(each: ComparedSeries, base: ComparedSeries | None, name: str) -> dict[str, Cell]:
-    words: dict[str, Cell] = {
-        "workload": each.workload,
-        "contestant": each.contestant,
-        "workers": each.workers,
-        "vehicles": each.vehicles,
-        "callers": each.callers,
+    """Return every column; one has None where there is no figure."""
+    turns, up_down = each.rounds, each.traffic or (None, None)
+
+    def middle(figure: Callable[[DrivenTurn], float | None]) -> float | None:
+        found = [value for value in map(figure, turns) if value is not None]
+        return median(found) if found else None
+
+    def percentile(share: int) -> float | None:
+        return middle(lambda turn: 1000 * float(np.percentile(turn.times, share)) if turn.times else None)
+
+    def cpu_ms(role: str) -> float | None:
+        return middle(lambda turn: 1000 * turn.cpu_s[role] / max(1, turn.results) if role in turn.cpu_s else None)
+
+    figures: dict[str, Cell] = {
+        "results/s": middle(lambda turn: turn.rate),
+        "least": min((turn.rate for turn in turns), default=None),
+        "most": max((turn.rate for turn in turns), default=None),
+        f"times {name}": each.ratio(base) if base else None,
+        **{f"p{share} ms": percentile(share) for share in _PERCENTILES},
+        **{f"kB {way}": size and size / 1000 for way, size in zip(("up", "down"), up_down, strict=True)},
+        **{f"{role} CPU ms": cpu_ms(role) for role in ROLES},
+        **{f"{role} MiB": middle(lambda turn, role=role: _mib(turn.peaks.get(role))) for role in ROLES},  # type: ignore[misc]
     }
-    figures = _figures(each, base, name) if each.rounds else {}
-    return words | dict.fromkeys(_headings(name)) | figures | {"why not": each.reason}
+    return {name: getattr(each, name) for name in _SETTING} | figures | _shares(each) | {"why not": each.reason}
 
 
-def _headings(base: str) -> Iterator[str]:
-    yield from ("results/s", "least", "most", f"times {base}", *(f"p{each} ms" for each in _PERCENTILES))
-    yield from ("kB up", "kB down", *(f"{role} CPU ms" for role in ROLES), *(f"{role} MiB" for role in ROLES))
-    yield from ("vehicle CPU %", "Jain", "dropped", "failed")
-
-
-def _figures(each: ComparedSeries, base: ComparedSeries | None, name: str) -> dict[str, Cell]:
-    turns = [found.turn for found in each.rounds]
-    rates = [turn.rate for turn in turns]
-    figures: dict[str, Cell] = {"results/s": median(rates), "least": min(rates), "most": max(rates)}
-    figures[f"times {name}"] = each.ratio(base) if base else None
-    figures |= _latencies([turn.times for turn in turns if turn.times])
-    if each.traffic:
-        figures |= {"kB up": each.traffic[0] / 1000, "kB down": each.traffic[1] / 1000}
-    figures |= _taken(each.rounds) | _shares(each)
-    figures["dropped"] = sum(turn.dropped for turn in turns) or None
-    figures["failed"] = sum(sum(turn.failures.values()) for turn in turns)
-    return figures
+def _mib(size: int | None) -> float | None:
+    return None if size is None else size / 2**20
 
 
 def _shares(each: ComparedSeries) -> dict[str, Cell]:
-    """Return of several vehicles what one takes of a core, and how evenly they are served."""
-    if each.vehicles == 1:
-        return {}
-    shares = (found.cpu_s["client"] / found.turn.seconds / each.vehicles for found in each.rounds)
-    return {"vehicle CPU %": 100 * median(shares), "Jain": median(found.turn.jain for found in each.rounds)}
-
-
-def _latencies(timed: Sequence[Sequence[float]]) -> dict[str, Cell]:
-    if not timed:
-        return {}
-    found = np.median([np.percentile(times, _PERCENTILES) for times in timed], axis=0).tolist()
-    return {f"p{each} ms": 1000 * seconds for each, seconds in zip(_PERCENTILES, found, strict=True)}
-
-
-def _taken(rounds: Sequence[ComparedRound]) -> dict[str, Cell]:
-    """Return what each part took of the machine: processor time a result, and peak memory."""
-    figures: dict[str, Cell] = {}
-    for role in rounds[0].cpu_s:
-        spent = [found.cpu_s[role] / max(1, found.turn.results) for found in rounds]
-        figures[f"{role} CPU ms"] = 1000 * median(spent)
-        figures[f"{role} MiB"] = median(found.peaks[role] for found in rounds) / 2**20
-    return figures
+    """Return of several vehicles what one takes of a core, and how evenly they are served; what was not answered."""
+    turns, several = each.rounds, each.rounds if each.vehicles > 1 else ()
+    cpu = [100 * turn.cpu_s["client"] / turn.seconds / each.vehicles for turn in several]
+    return {
+        "vehicle CPU %": median(cpu) if several else None,
+        "Jain": median(turn.jain for turn in several) if several else None,
+        "dropped": sum(turn.dropped for turn in turns) or None,
+        "failed": sum(sum(turn.failures.values()) for turn in turns) if turns else None,
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import pickle
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -10,14 +10,16 @@ from pathlib import Path
 
 import numpy as np
 
-from mqinfer.bench.recordings import colour_contract, first_frames
+from mqinfer.bags.frame import Frame
+from mqinfer.bags.sources import open_source
 from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.lab.profiling.inputs import RandomInputs
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion, Repository
+from mqinfer.protocol.card import ColourOrder, ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.errors import ConfigError, SourceError
 from mqinfer.protocol.types import InferRequest, RequestedOutput
 
 WORKLOADS = {
@@ -27,7 +29,7 @@ WORKLOADS = {
     "vae": "vae_like",
 }
 """Model in the repository, by the workload's name in the tables."""
-_SEED = 7
+_SEED, _FILE = 7, "workload.pickle"
 
 
 @dataclass(frozen=True)
@@ -69,17 +71,13 @@ class Workload:
 
     def save(self, folder: Path) -> None:
         """Write it into a folder, for other processes."""
-        np.savez(folder / "arrays.npz", self.expected, *(self.frames or [self.array]))
-        words = [self.name, self.model, str(self.path), self.input, self.output]
-        (folder / "words.json").write_text(json.dumps(words), encoding="utf-8")
+        (folder / _FILE).write_bytes(pickle.dumps(self))
 
     @classmethod
     def load(cls, folder: Path) -> Workload:
         """Read what `save` wrote."""
-        name, model, path, source, target = json.loads((folder / "words.json").read_text("utf-8"))
-        with np.load(folder / "arrays.npz") as arrays:
-            expected, *frames = (arrays[each] for each in arrays.files)
-        return cls(name, model, Path(path), source, frames[0], target, expected, tuple(frames))
+        found: Workload = pickle.loads((folder / _FILE).read_bytes())  # noqa: S301 - our own file
+        return found
 
 
 def record_workload(recording: str, model: str, repository: Path, frames: int) -> Workload:
@@ -107,6 +105,41 @@ def record_workload(recording: str, model: str, repository: Path, frames: int) -
     source = card.inputs[0].name
     inputs = tuple(each.inputs[source].copy() for each in ready)  # its service may use their memory again
     return Workload(Path(recording).name, model, version.path, source, inputs[0], target, expected, inputs)
+
+
+def first_frames(recording: str, count: int, topic: str | None = None) -> tuple[list[Frame], float]:
+    """Return the first frames of one stream, and how many of them come in a second.
+
+    Args:
+        recording: Bag, video or folder of pictures.
+        count: How many at most.
+        topic: Image topic; None for the first.
+
+    Raises:
+        SourceError: It can't be read, or has no frames.
+    """
+    with closing(open_source(recording, topics=[topic] if topic else [], depth=False)) as source:
+        found: list[Frame] = []
+        for frame in source.frames():
+            if not found or frame.source == found[0].source:
+                found.append(frame)
+            if len(found) == count:
+                break
+    if not found:
+        raise SourceError(f"{recording}: no frames to measure")
+    span = (found[-1].log_time_ns - found[0].log_time_ns) / 1e9
+    return found, (len(found) - 1) / span if span > 0 else 10.0
+
+
+def colour_contract(card: ModelCard) -> ImageContract:
+    """Return how a model takes pictures.
+
+    Raises:
+        ConfigError: It takes none in colours.
+    """
+    if card.image is None or card.image.colour is ColourOrder.DEPTH:
+        raise ConfigError(f"model {card.name!r} takes no colour pictures; this bench compares those")
+    return card.image
 
 
 def check_workloads(names: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from mqinfer.bench import comparing
 from mqinfer.bench.comparing import CompareOptions, LinkOptions, built_workloads
 from mqinfer.bench.contestants.driving import Load
 from mqinfer.bench.contestants.site import CONTESTANTS, chosen
-from mqinfer.bench.encodings.measure import EncodingsOptions, measure_encodings, report_encodings
+from mqinfer.bench.encodings import EncodingsOptions, measure_encodings, report_encodings
 from mqinfer.bench.site_load import LoadTurn, SiteLoad, measure_load, random_inputs, report_load
 from mqinfer.bench.workloads import WORKLOADS, Workload, record_workload
 from mqinfer.cli.bench_seeds import seeds

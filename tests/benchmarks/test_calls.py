@@ -15,10 +15,12 @@ from benchmarks.calls import (
     count_calls,
     count_gateway,
     count_requests,
+    differences,
+    figures_of,
+    read_golden,
     report_calls,
     side_of,
 )
-from benchmarks.golden import differences, figures_of, read_golden
 from mqinfer.bench.contestants.driving import rotated
 from mqinfer.bench.workloads import WORKLOADS, load_workloads
 from mqinfer.broker.mosquitto.server import MosquittoServer

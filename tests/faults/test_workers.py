@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from benchmarks.faults import EchoTraffic, Figures, Workers, beside
-from mqinfer.bench.processor_time import CpuMeter
+from mqinfer.bench.processes import CpuMeter
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client.options import Silence
 from mqinfer.lab.profiling.memory import resident_bytes

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AsyncExitStack, ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -17,7 +17,6 @@ from mqinfer.bench.contestants.driving import Ask, DrivenTurn, Load, drive, merg
 from mqinfer.bench.contestants.ways import WAYS, Connection, Target
 from mqinfer.bench.processes import Program, say
 from mqinfer.bench.workloads import Workload
-from mqinfer.lab.profiling.memory import peak_bytes, reset_peak
 from mqinfer.protocol.errors import ModelFailed, MqinferError
 
 _ERROR = "error: "
@@ -67,6 +66,7 @@ class Clients:
 
             self._processes = list(self._threads.map(start, range(0, vehicles, _EACH)))
             self._stack = stack.pop_all()
+        self.pids = [each.pid for each in self._processes]
 
     def drive(self, load: Load) -> DrivenTurn:
         """Take a turn.
@@ -74,7 +74,7 @@ class Clients:
         Raises:
             ModelNotLoadable: A process ended.
         """
-        job = _Job(msgspec.structs.replace(load, samples=-(-load.samples // len(self._processes))))
+        job = _Job(replace(load, samples=-(-load.samples // len(self._processes))))
         asked = [self._threads.submit(each.do, job) for each in self._processes]
         while wait(asked, _LOOK_S).not_done:
             pass
@@ -143,7 +143,8 @@ async def _obey(target: Target, workload: Workload, asks: list[Connection]) -> N
             job = _JOBS.decode(line)
             try:
                 if job.load:
-                    say(msgspec.json.encode(await _turn(asks, job.load)).decode())
+                    gc.collect()
+                    say(msgspec.json.encode(await drive(list[Ask](asks), job.load)).decode())
                 elif job.port:
                     other = msgspec.structs.replace(target, port=job.port)
                     over_link.append(await counted.enter_async_context(WAYS[target.kind](other, workload, -1)))
@@ -155,14 +156,6 @@ async def _obey(target: Target, workload: Workload, asks: list[Connection]) -> N
                     say(str(_COUNTED))
             except (MqinferError, OSError) as error:
                 say(_ERROR + " ".join(str(error).split()))
-
-
-async def _turn(asks: list[Connection], load: Load) -> DrivenTurn:
-    gc.collect()
-    reset_peak()
-    spent = time.process_time()
-    turn = await drive(list[Ask](asks), load)
-    return msgspec.structs.replace(turn, cpu_s=time.process_time() - spent, peak_bytes=peak_bytes())
 
 
 def _check(workload: Workload, target: Target, output: object) -> None:

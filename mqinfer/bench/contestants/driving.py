@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
 from typing import TypeVar
-
-from msgspec import Struct, structs
 
 from mqinfer.protocol.errors import MqinferError
 
@@ -25,7 +24,8 @@ _WARM_UP, _LONGEST_WARM_UP_S = 0.2, 2.0
 """Time before the first turn that is not counted, as a share of a turn."""
 
 
-class Load(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Load:
     """What a turn asks of each contestant.
 
     Attributes:
@@ -42,8 +42,9 @@ class Load(Struct, frozen=True):
     rate: float = 0.0
 
 
-class DrivenTurn(Struct, frozen=True):
-    """What came of one turn, as the client's process reports it.
+@dataclass(frozen=True, slots=True)
+class DrivenTurn:
+    """What came of one turn, and what it took of the machine.
 
     Attributes:
         seconds: From the first request's start to the last one's end.
@@ -52,17 +53,17 @@ class DrivenTurn(Struct, frozen=True):
         vehicles: Results of each vehicle.
         failures: Requests without a result, by code.
         dropped: Frames that a newer one replaced.
-        cpu_s: Processor time of the client's process.
-        peak_bytes: Its peak memory.
+        cpu_s: Processor seconds of the processes that take part, by role.
+        peaks: Peak memory in bytes by role.
     """
 
     seconds: float
     times: list[float]
     vehicles: list[int]
-    failures: dict[str, int] = {}
+    failures: Mapping[str, int] = field(default_factory=dict)
     dropped: int = 0
-    cpu_s: float = 0.0
-    peak_bytes: int = 0
+    cpu_s: Mapping[str, float] = field(default_factory=dict)
+    peaks: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def results(self) -> int:
@@ -90,8 +91,6 @@ def merged(turns: Sequence[DrivenTurn]) -> DrivenTurn:
         [each for turn in turns for each in turn.vehicles],
         dict(failures),
         sum(turn.dropped for turn in turns),
-        sum(turn.cpu_s for turn in turns),
-        sum(turn.peak_bytes for turn in turns),
     )
 
 
@@ -134,14 +133,14 @@ class _Watch:
             self.turn.times[place] = seconds
 
     def end(self) -> DrivenTurn:
-        turn = self.turn
-        return DrivenTurn(self.clock() - self.begin, turn.times, turn.vehicles, dict(self.failures), self.dropped)
+        seconds = self.clock() - self.begin
+        return replace(self.turn, seconds=seconds, failures=dict(self.failures), dropped=self.dropped)
 
 
 def warm_up(load: Load) -> Load:
     """Return a short turn of a load, which is not counted."""
     seconds = max(0.05, min(load.seconds * _WARM_UP, _LONGEST_WARM_UP_S))
-    return structs.replace(load, seconds=seconds, samples=load.samples // 5)
+    return replace(load, seconds=seconds, samples=load.samples // 5)
 
 
 async def drive(asks: Sequence[Ask], load: Load, clock: Callable[[], float] = time.perf_counter) -> DrivenTurn:

@@ -13,12 +13,13 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self, TypeVar
 
 from mqinfer.bench.contestants import gateway, model_server, script
-from mqinfer.bench.contestants.secure import secure_broker
 from mqinfer.bench.contestants.triton import find_packages, triton_server
 from mqinfer.bench.contestants.ways import Target
 from mqinfer.bench.processes import Program, worker_processes, worker_specs
 from mqinfer.bench.workloads import Workload
 from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.mosquitto import BrokerFolder, Ports, Role
+from mqinfer.broker.mosquitto.serving import secured
 from mqinfer.broker.private import PrivateBroker
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.models.repository import Repository
@@ -73,9 +74,20 @@ class Site:
 
     @cached_property
     def secure(self) -> tuple[Target, Pids]:
-        """The same over TLS, with certificates on both sides and rules of access."""
-        target, pid, address = self.use(secure_broker(self._vehicles + 1))
-        return target, {"broker": [pid], "worker": self.serve(self.workload, address)}
+        """The same over TLS, as `mqinfer broker init` sets it up: both sides show certificates, access rules are on."""
+        place = Path(self.use(TemporaryDirectory(prefix="mqinfer-bench-tls-")))
+        place.chmod(0o755)  # Mosquitto, started by root, reads as a user of its own; private files stay private
+        folder = BrokerFolder(place / "broker")
+        folder.init(ports=Ports(bind="127.0.0.1"))
+        cars = [folder.add(Role.VEHICLE, f"bench-{each}") for each in range(self._vehicles + 1)]
+        worker = folder.add(Role.WORKER, f"bench-{os.getpid()}")
+        logins = tuple((car.name, str(car.ca_file), str(car.cert_file), str(car.key_file)) for car in cars)
+        server = self.use(secured(folder, 0))
+        address = BrokerAddress.parse(
+            server.url, ca_file=worker.ca_file, cert_file=worker.cert_file, key_file=worker.key_file
+        )
+        pids = {"broker": [server.pid], "worker": self.serve(self.workload, address)}
+        return Target("mqtt", server.port, logins=logins), pids
 
     @cached_property
     def gateway(self) -> tuple[Mapping[str, int], Pids]:

@@ -41,9 +41,9 @@ def small_frames(bench: Bench) -> Iterator[Measured | NotMeasured]:
     load = Load(samples=bench.count(0, 300_000), seconds=bench.count(2, 1200))
     found = _compared(bench, [_frames(bench, *_SMALL)], list(_NAMES), CompareOptions(load=load, callers=(1, 8)))
     for each in found:
-        rates = [one.turn.rate for one in each.rounds]
+        rates = [one.rate for one in each.rounds]
         callers = f"{each.callers} callers" if each.callers > 1 else "1 caller"
-        row, results = f"{_NAMES[each.contestant]}, {callers}", sum(one.turn.results for one in each.rounds)
+        row, results = f"{_NAMES[each.contestant]}, {callers}", sum(one.results for one in each.rounds)
         if results:
             yield of_rounds("000.F1", row, rates, results, comment=_about(each), unit="requests/s")
         else:
@@ -99,7 +99,7 @@ def vehicles(bench: Bench) -> Iterator[Measured]:
     load = Load(callers=2, seconds=bench.count(3, 20), rate=10.0)
     options = CompareOptions(numbers, workers, load=load, callers=(2,), rounds=1)
     for each in (found for found in _compared(bench, workloads, ["mqtt"], options) if found.rounds):
-        turn = each.rounds[0].turn
+        turn = each.rounds[0]
         about = f"{10 * each.vehicles} offered, {turn.dropped} replaced by newer frames, Jain {turn.jain:.2f}"
         row = f"{each.vehicles} vehicles, {each.workers} workers: answered"
         yield of_rounds("001.C5", row, [turn.rate], turn.results, comment=f"{about}, {_about(each)}")
@@ -150,7 +150,7 @@ def _latencies(size: str, found: Mapping[str, ComparedSeries]) -> Iterator[Measu
 
 
 def _milliseconds(each: ComparedSeries) -> list[float]:
-    return [1e3 * median(one.turn.times) for one in each.rounds if one.turn.times]
+    return [1e3 * median(one.times) for one in each.rounds if one.times]
 
 
 def _times(found: Mapping[str, ComparedSeries], name: str) -> list[float]:
@@ -165,9 +165,9 @@ def _ratios(found: Mapping[str, ComparedSeries], above: str, below: str) -> list
 
 def _about(each: ComparedSeries) -> str:
     """Return percentiles, bytes on the way and failures."""
-    times = np.concatenate([one.turn.times for one in each.rounds if one.turn.times])
+    times = np.concatenate([one.times for one in each.rounds if one.times])
     p50, p99 = (1e3 * float(figure) for figure in np.percentile(times, (50, 99)))
-    failed = sum(sum(one.turn.failures.values()) for one in each.rounds)
+    failed = sum(sum(one.failures.values()) for one in each.rounds)
     sizes = f", {each.traffic[0] / 1e3:,.0f} kB up and {each.traffic[1] / 1e3:,.0f} kB down" if each.traffic else ""
     return f"p50 {p50:.3g} ms, p99 {p99:.3g} ms{sizes}, {failed} failed"
 

@@ -17,8 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mqinfer.bench.processes import worker_processes, worker_specs
-from mqinfer.bench.processor_time import CpuMeter
+from mqinfer.bench.processes import CpuMeter, worker_processes, worker_specs
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.private import PrivateBroker
 from mqinfer.judging.settings import CascadeSettings, write_settings
