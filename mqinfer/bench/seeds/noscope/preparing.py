@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from mqinfer.bags.frame import Frame
+from mqinfer.bench.processes import worker_processes, worker_specs
 from mqinfer.bench.seeds.experiment import Bench
-from mqinfer.bench.seeds.noscope.placements import REFERENCE, SMALL, Setting, serving
 from mqinfer.bench.seeds.noscope.reference import write_reference
 from mqinfer.bench.seeds.noscope.scene import TARGET, read_labels, read_scene
+from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.private import PrivateBroker
 from mqinfer.client.client import Client
 from mqinfer.edge_agent.cascade.small import SmallNetwork
@@ -26,10 +27,11 @@ from mqinfer.lab.cascade.recording import Answered, ask_reference, record_scores
 from mqinfer.lab.cascade.scores import Scores
 from mqinfer.lab.cascade.simulation import Pass, Thresholds, with_thresholds
 from mqinfer.lab.cascade.training import train_presence, write_model
-from mqinfer.models.loading import load_model
+from mqinfer.lab.model_process import card_of
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ConfigError
 
+REFERENCE, SMALL = "reference", "small"
 _TIMEOUT_S = 1800.0
 _SHARES = (0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4)
 """Shares of the frames that the reference may get, N_R / N_F; the document has 8.5 to 44 %."""
@@ -130,25 +132,21 @@ def prepare(bench: Bench, folder: Path, frames: int, side: int, agreement: float
 
 
 def _answers(
-    bench: Bench,
-    bare: CascadeSettings,
-    models: Path,
-    frames: Sequence[Frame],
-    labels: frozenset[int] | None,
+    bench: Bench, bare: CascadeSettings, models: Path, frames: Sequence[Frame], labels: frozenset[int] | None
 ) -> tuple[list[Answered], ResultMaker]:
     """Return the reference's answers to frames: the labels, or what workers say."""
+    reference = Repository(models).find(REFERENCE)
     if labels is not None:
-        loaded = load_model(Repository(models).find(REFERENCE, None))
-        loaded.backend.close()
         known = [(each, np.array([each.sequence in labels], np.uint8)) for each in frames]
         found = [Answered(frame, thumbnail(frame.image), is_there, 0.0) for frame, is_there in known]
-        return found, ResultMaker(bare, loaded.card)
+        return found, ResultMaker(bare, card_of(reference))
 
     def tell(done: int) -> None:
         if done % 100 == 0:
             bench.progress(f"  the reference has answered {done} of {len(frames)} frames")
 
-    setting = Setting("", bare, len(os.sched_getaffinity(0)))
-    with PrivateBroker() as broker, serving(setting, models, broker.url) as _, Client(broker.url) as client:
-        answers = ResultMaker(bare, client.card(REFERENCE))
-        return list(ask_reference(client, answers, frames, _TIMEOUT_S, tell)), answers
+    with PrivateBroker() as broker:
+        specs = worker_specs(reference, BrokerAddress.parse(broker.url), len(os.sched_getaffinity(0)))
+        with worker_processes(specs), Client(broker.url) as client:
+            answers = ResultMaker(bare, client.card(REFERENCE))
+            return list(ask_reference(client, answers, frames, _TIMEOUT_S, tell)), answers
