@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mqinfer.bench.seeds import experiments, gpu_runs, messages, pictures
+from mqinfer.bench.seeds import experiments, messages, on_gpu, pictures
 from mqinfer.bench.seeds.experiment import Bench
 from mqinfer.bench.seeds.formulas import (
     event_bytes,
     rate_gained,
     time_saved,
 )
-from mqinfer.bench.seeds.gpu_runs import read_operations
-from mqinfer.bench.seeds.on_gpu import by_kind
+from mqinfer.bench.seeds.on_gpu import by_kind, read_operations
 from mqinfer.bench.seeds.report import SeedFigures, write_folder
 from mqinfer.bench.seeds.rows import Measured, Published, join, of_rounds, read_published
 from mqinfer.cli.bench import app
@@ -295,7 +294,7 @@ def test_memory_operations_of_a_gpu_are_rows_of_the_document() -> None:
 
 def test_what_needs_a_gpu_says_so_and_keeps_the_rest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without a GPU the reason is that there is none, and what a formula gives stands."""
-    monkeypatch.setattr(gpu_runs, "_ask_driver", lambda *_: [])
+    monkeypatch.setattr(on_gpu, "_ask_driver", lambda *_: [])
     found: list[Measured] = []
     reasons: dict[str, str] = {}
     experiments.run_experiments(bench(tmp_path, "002.F4", "002.T6", "002.T8"), found, reasons)

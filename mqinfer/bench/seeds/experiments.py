@@ -6,8 +6,14 @@ from collections.abc import Mapping, Sequence
 from time import perf_counter
 
 from mqinfer.bench.seeds.experiment import Bench, Experiment
-from mqinfer.bench.seeds.jet_scores import losses, memory_by_events, memory_of_the_call, scores
-from mqinfer.bench.seeds.jets import latency_by_batch, parameters
+from mqinfer.bench.seeds.jets import (
+    latency_by_batch,
+    losses,
+    memory_by_events,
+    memory_of_the_call,
+    parameters,
+    scores,
+)
 from mqinfer.bench.seeds.messages import messages
 from mqinfer.bench.seeds.networks import formats, fused_graphs, int8, keras_against_engines, streams
 from mqinfer.bench.seeds.noscope.headline import figure_4

@@ -154,20 +154,13 @@ def _plots(table: str, rows: Sequence[Joined], about: str) -> Iterator[tuple[Rep
     for unit, figures in units.items():
         suffix = f"-{re.sub('[^a-z0-9]+', '-', unit.lower())}"
         places = [_SERIES.fullmatch(name) for name, _ in figures]
-        lines = [
-            (found["series"], int(found["over"]), figure)
-            for found, (_, figure) in zip(places, figures, strict=True)
-            if found
-        ]
+        pairs = zip(places, figures, strict=True)
+        lines = [(found["series"], int(found["over"]), figure) for found, (_, figure) in pairs if found]
         bars = [pair for found, pair in zip(places, figures, strict=True) if not found]
-        if len(lines) > 1:
-            panel = Panel(unit, [unit], over="batch", by="series", is_log=True)
-            yield (
-                Report(Grid(title, ("series", "batch", unit), lines, words=1), (panel,), about, None),
-                f"lines{suffix}",
-            )
-        if len(bars) > 1:
-            yield (
-                Report(Grid(title, ("row", unit), bars, words=1), (Panel(unit, [unit]),), about, None),
-                f"bars{suffix}",
-            )
+        drawn: Mapping[str, tuple[Sequence[Sequence[Cell]], Sequence[str], Panel]] = {
+            "lines": (lines, ("series", "batch", unit), Panel(unit, [unit], over="batch", by="series", is_log=True)),
+            "bars": (bars, ("row", unit), Panel(unit, [unit])),
+        }
+        for kind, (cells, headings, panel) in drawn.items():
+            if len(cells) > 1:
+                yield Report(Grid(title, headings, cells, words=1), (panel,), about, None), f"{kind}{suffix}"
