@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -146,18 +147,27 @@ def count_requests(workload: Workload, url: str, callers: Sequence[int] = (1, 8)
     Raises:
         MqinferError: A process does not start, or fails a request.
     """
-    repository, found = workload.path.parents[2], []
+    repository = workload.path.parents[2]
     with ExitStack() as stack:
         worker = _start(stack, "worker", url, repository, workload.model)
         client = _start(stack, "client", url, repository, workload.name)
-        for each in callers:
-            sent = _read(client.ask(f"{each} {_WARM_UP}"))
-            served = _read(worker.ask(""))
-            sent = _read(client.ask(f"{each} {_REQUESTS}")) - sent
-            served = _read(worker.ask("")) - served
-            sides = {"client": side_of(sent, _REQUESTS), "worker": side_of(served, _REQUESTS)}
-            found.append(CountedCalls(f"{workload.name}, {'one caller' if each == 1 else f'{each} callers'}", sides))
-    return found
+        sides = {"client": client, "worker": worker}
+        names = {each: f"{workload.name}, {'one caller' if each == 1 else f'{each} callers'}" for each in callers}
+
+        def send(callers: int, requests: int) -> None:
+            client.ask(f"{callers} {requests}")
+
+        return [_counted(name, sides, partial(send, each)) for each, name in names.items()]
+
+
+def _counted(what: str, sides: Mapping[str, Program], send: Callable[[int], object]) -> CountedCalls:
+    """Count what processes do for requests; some come first that are not counted."""
+    tallies = []
+    for requests in (_WARM_UP, _REQUESTS):
+        send(requests)
+        tallies.append({role: _read(each.ask("")) for role, each in sides.items()})
+    before, after = tallies
+    return CountedCalls(what, {role: side_of(after[role] - before[role], _REQUESTS) for role in sides})
 
 
 def count_gateway(workload: Workload) -> CountedCalls:
@@ -171,14 +181,13 @@ def count_gateway(workload: Workload) -> CountedCalls:
         worker = _start(stack, "worker", broker.url, workload.path.parents[2], workload.model)
         gateway = _start(stack, "gateway", broker.url)
         channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{gateway.first_line}", OPTIONS))
-        ask, request, tallies = channel.unary_unary(INFER), request_maker(workload), []
-        for requests in (_WARM_UP, _REQUESTS):
+        ask, request = channel.unary_unary(INFER), request_maker(workload)
+
+        def send(requests: int) -> None:
             for _ in range(requests):
                 ask(request(workload.array), wait_for_ready=True)
-            tallies.append([_read(each.ask("")) for each in (gateway, worker)])
-        spent = (after - before for before, after in zip(*tallies, strict=True))
-    sides = {role: side_of(each, _REQUESTS) for role, each in zip(("gateway", "worker"), spent, strict=True)}
-    return CountedCalls(f"{workload.name} through the gateway", sides)
+
+        return _counted(f"{workload.name} through the gateway", {"gateway": gateway, "worker": worker}, send)
 
 
 def _count_frames(workload: Workload, sinks: Sequence[Sequence[str]]) -> list[CountedCalls]:
@@ -370,13 +379,13 @@ def _start(stack: ExitStack, *arguments: object) -> Program:
 
 
 def _client(counter: CallCounter, url: str, repository: str, name: str) -> None:
-    """Send requests as each line of standard input asks: `CALLERS REQUESTS`."""
+    """Send requests as each line of standard input asks, `CALLERS REQUESTS`, or none."""
     (workload,) = load_workloads(Path(repository), [name])
     feeds = {workload.input: workload.array}
     with Client(url) as client:
         print("ready", flush=True)
         for line in sys.stdin:
-            callers, requests = map(int, line.split())
+            callers, requests = map(int, line.split() or (1, 0))
             pending: deque[Future[InferResult]] = deque()
             for _ in range(requests):
                 if len(pending) == callers:

@@ -117,20 +117,15 @@ inline int serve(int count, char** arguments, const Connect& connect) {
         const Ask ask = connect(workload, json::parse(arguments[6])["port"]);
         check(ask, workload);
         Driver driver(workload.expected.size());
-        Ask over_link;
         say("ready");
         for (std::string line; std::getline(std::cin, line);) {
             const json job = json::parse(line);
             if (job.contains("load")) {
                 say(driver.drive(ask, job["load"]));
-            } else if (job.contains("port")) {
-                over_link = connect(workload, job["port"]);
-                check(over_link, workload);
-                say("connected");
             } else {
-                for (int number = 0; number < 8; ++number) check(over_link, workload);
-                over_link = nullptr;
-                say("8");
+                const Ask over_link = connect(workload, job["port"]);
+                for (int number = job["requests"]; number > 0; --number) check(over_link, workload);
+                say("sent");
             }
         }
         return 0;

@@ -24,7 +24,6 @@ import numpy as np
 import typer
 
 from benchmarks.faults.fault_proxy import PUBACK, FaultProxy
-from benchmarks.faults.figures import Figure
 from benchmarks.faults.traffic import EchoTraffic, beside
 from benchmarks.faults.workers import Workers
 from mqinfer.broker.mosquitto.server import MosquittoServer
@@ -36,6 +35,7 @@ _ROOT = "soak"
 _DELAY_MS = 20.0
 _WORKERS = 3
 _SAMPLE_S = 1.0
+_WORDS = {True: "pass", False: "**miss**", None: "stated"}
 _SETTLED = 0.2
 """Memory is judged on the samples after this share of the run: before it everything is used for the first time."""
 
@@ -51,6 +51,25 @@ class SoakOptions:
     program: Annotated[
         Path | None, typer.Option(help="Program `live` of clients/cpp/tests, to soak its client in place of Python's.")
     ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure.
+
+    Attributes:
+        row: The fault and the load.
+        what: What was counted or measured.
+        figure: As text.
+        target: As text; empty where the figure is only stated.
+        passed: None where there is no target.
+    """
+
+    row: str
+    what: str
+    figure: str
+    target: str = ""
+    passed: bool | None = None
 
 
 class _Sent(msgspec.Struct, frozen=True):
@@ -266,3 +285,14 @@ def _figures(
         Figure(row, "growth of the edge's memory", f"{slope:.2f} MB/min", "< 1 MB/min", slope < 1),
         Figure(row, "open files of the edge", f"{min(files)} to {max(files)}", "flat", max(files) - min(files) <= 20),
     ]
+
+
+def as_markdown(figures: Sequence[Figure]) -> str:
+    """Return the figures as a table, with each fault's name once."""
+    lines = ["| fault and load | what | figure | target | |", "|---|---|---|---|---|"]
+    last = ""
+    for each in figures:
+        row = "" if each.row == last else each.row
+        lines.append(f"| {row} | {each.what} | {each.figure} | {each.target} | {_WORDS[each.passed]} |")
+        last = each.row
+    return "\n".join(lines) + "\n"

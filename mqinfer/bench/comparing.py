@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 ROLES = ("client", "broker", "gateway", "worker")
 _PERCENTILES = (50, 95, 99)
+_COUNTED = 8
+"""Requests whose bytes are counted."""
 _SETTING = ("workload", "contestant", "workers", "vehicles", "callers")
 
 
@@ -79,7 +81,7 @@ class CompareOptions:
     triton: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ComparedSeries:
     """All rounds of a contestant in a setting.
 
@@ -99,9 +101,9 @@ class ComparedSeries:
     workers: int
     vehicles: int
     callers: int
-    rounds: tuple[DrivenTurn, ...] = ()
+    rounds: list[DrivenTurn] = field(default_factory=list)
     traffic: tuple[float, float] | None = None
-    reason: str = ""
+    reason: str = "interrupted"
 
     @property
     def setting(self) -> tuple[str, int, int, int]:
@@ -115,19 +117,21 @@ class ComparedSeries:
         return median(ratios) if ratios else None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Entrant:
-    """A contestant whose clients are connected."""
+    """A contestant whose clients are connected, with its series by number of callers."""
 
-    contestant: Contestant
     clients: Clients
     pids: Pids
-    traffic: tuple[float, float] | None
-    rounds: dict[int, list[DrivenTurn]] = field(default_factory=dict)
+    series: Mapping[int, ComparedSeries]
 
     def take_turn(self, load: Load) -> DrivenTurn:
         meter = CpuMeter({"client": self.clients.pids, **self.pids})
-        return replace(self.clients.drive(load), cpu_s=meter.spent(), peaks=meter.peaks())
+        turn = replace(self.clients.drive(load), cpu_s=meter.spent(), peaks=meter.peaks())
+        series = self.series[load.callers]
+        series.rounds.append(turn)
+        series.reason = ""
+        return turn
 
 
 class Comparison:
@@ -171,43 +175,45 @@ class Comparison:
             raise ConfigError(f"no contestant was measured: {reasons}")
 
     def _measure(self, site: Site, workload: Workload, workers: int, vehicles: int) -> None:
-        options = self._options
+        options, entrants = self._options, list[_Entrant]()
+        settings = list(product(options.callers, self._contestants))
+        series = [ComparedSeries(workload.name, each.name, workers, vehicles, callers) for callers, each in settings]
+        self.found += series
         with ExitStack() as stack:
-            entrants, refused = list[_Entrant](), dict[str, str]()
             for each in self._contestants:
+                own = {one.callers: one for one in series if one.contestant == each.name}
                 try:
                     _check(each, workload, is_first=workers == options.workers[0])
-                    entrants.append(self._enter(stack, site, each, vehicles))
+                    entrants.append(self._enter(stack, site, each, own))
                 except (MqinferError, OSError) as error:
-                    refused[each.name] = " ".join(str(error).split())
-                    self._turns -= options.rounds * len(options.callers)
-                    self._report(f"{each.name}: {refused[each.name]}")
-            try:
-                self._rounds(entrants)
-            finally:
-                known = {each.contestant.name: each for each in entrants}
-                for callers, each in product(options.callers, self._contestants):
-                    found = ComparedSeries(workload.name, each.name, workers, vehicles, callers)
-                    self.found.append(_kept(found, known.get(each.name), refused.get(each.name, "interrupted")))
+                    reason = " ".join(str(error).split())
+                    for one in own.values():
+                        one.reason = reason
+                    self._turns -= options.rounds * len(own)
+                    self._report(f"{each.name}: {reason}")
+            self._rounds(entrants)
 
-    def _enter(self, stack: ExitStack, site: Site, contestant: Contestant, vehicles: int) -> _Entrant:
+    def _enter(
+        self, stack: ExitStack, site: Site, contestant: Contestant, series: Mapping[int, ComparedSeries]
+    ) -> _Entrant:
         """Start what a contestant needs; count the bytes of its requests on the way."""
-        target, pids = contestant.enter(site)
-        if not target.port:
-            clients = stack.enter_context(closing(Clients(target, site.folder, vehicles)))
-            return _Entrant(contestant, clients, pids, None)
-        link = self._options.link
-        program = Program(serve_link, target.port, link.mbit, link.delay_ms, link.loss / 100)
-        stack.enter_context(closing(program))
-        between = int(program.first_line)
+        (target, pids), link, program = contestant.enter(site), self._options.link, None
+        if target.port:
+            program = Program(serve_link, target.port, link.mbit, link.delay_ms, link.loss / 100)
+            stack.enter_context(closing(program))
+        between = int(program.first_line) if program else 0
         reached = structs.replace(target, port=between) if link.is_shaped else target
+        vehicles = next(each.vehicles for each in series.values())
         clients = stack.enter_context(closing(Clients(reached, site.folder, vehicles)))
-        clients.connect(between)
-        before = json.loads(program.ask("passed"))
-        count = clients.count()
-        after = json.loads(program.ask("passed"))
-        up, down = ((end - start) / count for start, end in zip(before, after, strict=True))
-        return _Entrant(contestant, clients, pids, (up, down))
+        if program:
+            sizes = []
+            for requests in (1, 1 + _COUNTED):  # the one that comes with a connection is left out
+                clients.send(between, requests)
+                sizes.append(json.loads(program.ask("passed")))
+            up, down = ((both - 2 * first) / _COUNTED for first, both in zip(*sizes, strict=True))
+            for each in series.values():
+                each.traffic = up, down
+        return _Entrant(clients, pids, series)
 
     def _rounds(self, entrants: Sequence[_Entrant]) -> None:
         options = self._options
@@ -220,11 +226,10 @@ class Comparison:
                     began = time.monotonic()
                     found = each.take_turn(load)
                     self._spent += time.monotonic() - began
-                    each.rounds.setdefault(callers, []).append(found)
                     self._taken += 1
                     self._report(
-                        f"{each.contestant.name}, {callers} at a time, round {number + 1}: {found.rate:,.1f} "
-                        f"results/s; {self._time_left()}"
+                        f"{each.series[callers].contestant}, {callers} at a time, round {number + 1}: "
+                        f"{found.rate:,.1f} results/s; {self._time_left()}"
                     )
 
     def _time_left(self) -> str:
@@ -242,13 +247,6 @@ def _check(contestant: Contestant, workload: Workload, *, is_first: bool) -> Non
         )
     if not contestant.shares and not is_first:
         raise ConfigError("it has no part of mqinfer's workers; its figures are those with the first number of them")
-
-
-def _kept(found: ComparedSeries, entrant: _Entrant | None, reason: str) -> ComparedSeries:
-    if entrant is None:
-        return replace(found, reason=reason)
-    rounds = tuple(entrant.rounds.get(found.callers, ()))
-    return replace(found, rounds=rounds, traffic=entrant.traffic, reason="" if rounds else "interrupted")
 
 
 @contextmanager
@@ -283,7 +281,7 @@ def compare(
     try:
         comparison.run()
     except KeyboardInterrupt:
-        if not comparison.found:
+        if not any(each.rounds for each in comparison.found):
             raise
         progress("interrupted; what was measured follows")
     return report_comparison(comparison, options, what)

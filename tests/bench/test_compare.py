@@ -46,13 +46,13 @@ class Served:
         """Let the time of a request pass."""
         self.now += self._seconds
 
-    def rounds(self, count: int, load: Load) -> tuple[DrivenTurn, ...]:
+    def rounds(self, count: int, load: Load) -> list[DrivenTurn]:
         """Take turns."""
         turns = [asyncio.run(drive([self.ask], load, self.clock)) for _ in range(count)]
-        return tuple(replace(turn, cpu_s={"client": 0.1}, peaks={"client": 1}) for turn in turns)
+        return [replace(turn, cpu_s={"client": 0.1}, peaks={"client": 1}) for turn in turns]
 
 
-def compared(name: str, rounds: tuple[DrivenTurn, ...]) -> ComparedSeries:
+def compared(name: str, rounds: list[DrivenTurn]) -> ComparedSeries:
     """Make the rounds of a contestant with small tensors."""
     return ComparedSeries("small", name, 1, 1, 1, rounds)
 
@@ -69,13 +69,13 @@ def test_equals_are_equal_and_a_delay_shows_as_what_it_is(load: Load) -> None:
 def test_a_round_that_was_slow_for_both_is_no_outlier() -> None:
     """The ratio is the median of the rounds' ratios, over the rounds that both have."""
 
-    def rounds(*rates: int) -> tuple[DrivenTurn, ...]:
-        return tuple(DrivenTurn(1.0, [0.001] * rate, [rate]) for rate in rates)
+    def rounds(*rates: int) -> list[DrivenTurn]:
+        return [DrivenTurn(1.0, [0.001] * rate, [rate]) for rate in rates]
 
     base = compared("x", rounds(100, 20, 110))
     assert compared("y", rounds(150, 30, 165)).ratio(base) == pytest.approx(1.5)
     assert compared("y", rounds(150)).ratio(base) == pytest.approx(1.5)
-    assert compared("y", ()).ratio(base) is None
+    assert compared("y", []).ratio(base) is None
 
 
 def test_many_results_take_no_more_memory_than_some() -> None:

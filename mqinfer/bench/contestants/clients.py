@@ -20,8 +20,6 @@ from mqinfer.bench.workloads import Workload
 from mqinfer.protocol.errors import ModelFailed, MqinferError
 
 _ERROR = "error: "
-_COUNTED = 8
-"""Requests over a link that counts bytes."""
 _EACH = 100
 """Vehicles of one process: each has a timer's thread, and with many more they keep each other from running."""
 _AT_ONCE = 16
@@ -31,10 +29,11 @@ _LOOK_S = 1.0
 
 
 class _Job(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line to the process: a turn; or to connect over another port; or to send requests there, and to leave it."""
+    """A line to the process: a turn; or to send requests over a connection to another port."""
 
     load: Load | None = None
     port: int = 0
+    requests: int = 0
 
 
 _JOBS = msgspec.json.Decoder(_Job)
@@ -80,21 +79,13 @@ class Clients:
             pass
         return merged([_TURNS.decode(each.result()) for each in asked])
 
-    def connect(self, port: int) -> None:
-        """Open one more connection, over another port, and send the first request.
-
-        Raises:
-            ModelFailed: It fails.
-        """
-        self._processes[0].do(_Job(port=port))
-
-    def count(self) -> int:
-        """Send some requests over that connection, close it, and return how many.
+    def send(self, port: int, requests: int) -> None:
+        """Open one more connection, over another port, send requests there one after the other, and close it.
 
         Raises:
             ModelFailed: One fails.
         """
-        return int(self._processes[0].do(_Job()))
+        self._processes[0].do(_Job(port=port, requests=requests))
 
     def close(self) -> None:
         """End the processes."""
@@ -137,25 +128,20 @@ async def _run(target: Target, workload: Workload, vehicles: int) -> None:
 
 
 async def _obey(target: Target, workload: Workload, asks: list[Connection]) -> None:
-    async with AsyncExitStack() as counted:
-        over_link: list[Connection] = []
-        while line := await asyncio.to_thread(sys.stdin.readline):
-            job = _JOBS.decode(line)
-            try:
-                if job.load:
-                    gc.collect()
-                    say(msgspec.json.encode(await drive(list[Ask](asks), job.load)).decode())
-                elif job.port:
-                    other = msgspec.structs.replace(target, port=job.port)
-                    over_link.append(await counted.enter_async_context(WAYS[target.kind](other, workload, -1)))
-                    await over_link[-1](0)
-                    say("connected")
-                else:
-                    for number in range(_COUNTED):
-                        await over_link[-1](number)
-                    say(str(_COUNTED))
-            except (MqinferError, OSError) as error:
-                say(_ERROR + " ".join(str(error).split()))
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        job = _JOBS.decode(line)
+        try:
+            if job.load:
+                gc.collect()
+                say(msgspec.json.encode(await drive(list[Ask](asks), job.load)).decode())
+            else:
+                other = msgspec.structs.replace(target, port=job.port)
+                async with WAYS[target.kind](other, workload, -1) as ask:
+                    for number in range(job.requests):
+                        await ask(number)
+                say("sent")
+        except (MqinferError, OSError) as error:
+            say(_ERROR + " ".join(str(error).split()))
 
 
 def _check(workload: Workload, target: Target, output: object) -> None:
