@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.autoscale.real import Played, play_real, real_grid
-from benchmarks.autoscale.tables import Run, chosen_grid, play, rules_grid
+from benchmarks.autoscale.rules import Run, chosen_grid, play, rules_grid
 from benchmarks.batching import batching_settings
 from benchmarks.calls import count_calls, differences, figures_of, read_golden, report_calls, write_golden
 from benchmarks.cpp.measuring import cpp_contestants

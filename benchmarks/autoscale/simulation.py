@@ -36,6 +36,8 @@ from mqinfer.protocol.states import (
 from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome, Timings
 
 _MODEL = "m"
+MOST = 8
+"""Workers."""
 _STATES_S = 2.0
 
 
@@ -52,15 +54,12 @@ class SiteOptions:
 
     Attributes:
         service_s: Seconds of a run.
-        least, most: Bounds of the number of workers.
         start_s: Seconds from the start of a worker until it serves: its process, its engine, its model.
         seconds: Length of the pattern; what waits at its end is awaited.
     """
 
     service_s: float = 1.0
     start_s: float = 5.0
-    least: int = 1
-    most: int = 8
     seconds: float = 3600.0
 
 
@@ -249,7 +248,7 @@ class _Site:
     def _look(self) -> None:
         at_work = list(self._known.workers.values())
         needed = self._rule.update(self.now, lag(self._known, self.now).get(_MODEL, Lag()), at_work)
-        wanted = max(self._options.least, min(self._options.most, needed))
+        wanted = max(1, min(MOST, needed))
         kept = [worker for worker in self._workers if worker.status is not WorkerStatus.DRAINING]
         for _ in range(wanted - len(kept)):
             self._start(self._options.start_s)

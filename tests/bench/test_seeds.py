@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mqinfer.bench.seeds import experiments, messages, on_gpu, pictures
+from mqinfer.bench.seeds import experiments, on_gpu, pictures, transports
 from mqinfer.bench.seeds.experiment import Bench
 from mqinfer.bench.seeds.formulas import (
     event_bytes,
@@ -189,8 +189,8 @@ def test_each_experiment_is_of_a_table() -> None:
 
 def test_messages_are_measured_by_their_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The forms carry the same tensor: raw bytes are shorter than base64, and that than numbers as text."""
-    monkeypatch.setattr(messages, "_SHAPES", ((16, 16, 3),))
-    found = {each.row: each.measured for each in messages.messages(bench(tmp_path, "000.S11"))}
+    monkeypatch.setattr(transports, "_SHAPES", ((16, 16, 3),))
+    found = {each.row: each.measured for each in transports.messages(bench(tmp_path, "000.S11"))}
     sizes = [found[f"[16x16x3] {form}, bytes"] for form in ("TFS protobuf", "JSON base64", "JSON numbers", "XML")]
     assert 4 * 16 * 16 * 3 < sizes[0] < sizes[1] < sizes[2] < sizes[3]
     assert found["[16x16x3] JSON numbers against OIP protobuf: time to write"] > 1

@@ -147,8 +147,9 @@ def request_maker(workload: Workload) -> Callable[[Array], bytes]:
 def predict_maker(workload: Workload) -> Callable[[Array], bytes]:
     """Return what makes a request as TensorFlow Serving's clients do: the tensor's content in a field of its own."""
     from mqinfer.gateway.messages import message_class
+    from mqinfer.gateway.tfs.tensors import NUMBERS
 
-    kind = _TENSORFLOW[workload.array.dtype.name]
+    kind = NUMBERS[datatype_of(workload.array.dtype)]
     shape = {"dim": [{"size": size} for size in workload.array.shape]}
 
     def make(frame: Array) -> bytes:
@@ -162,10 +163,6 @@ def predict_maker(workload: Workload) -> Callable[[Array], bytes]:
         return bytes(request.SerializeToString())
 
     return make
-
-
-_TENSORFLOW = {"float32": 1, "int32": 3, "uint8": 4, "int64": 9}
-"""DataType of TensorFlow, by dtype."""
 
 
 def _tail(workload: Workload, reply: bytes) -> Array:

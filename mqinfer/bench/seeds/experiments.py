@@ -14,7 +14,6 @@ from mqinfer.bench.seeds.jets import (
     parameters,
     scores,
 )
-from mqinfer.bench.seeds.messages import messages
 from mqinfer.bench.seeds.networks import formats, fused_graphs, int8, keras_against_engines, streams
 from mqinfer.bench.seeds.noscope.headline import figure_4
 from mqinfer.bench.seeds.noscope.one_request import one_request
@@ -22,7 +21,14 @@ from mqinfer.bench.seeds.noscope.table_1 import table_1
 from mqinfer.bench.seeds.on_gpu import card, gpu_against_cpu, latency, memory_operations, single_runs
 from mqinfer.bench.seeds.pictures import encodings, lossless, segmentation_models, share_of_postprocessing
 from mqinfer.bench.seeds.rows import Measured, NotMeasured
-from mqinfer.bench.seeds.transports import large_frames, small_frames, tensorflow_serving, thin_link, vehicles
+from mqinfer.bench.seeds.transports import (
+    large_frames,
+    messages,
+    small_frames,
+    tensorflow_serving,
+    thin_link,
+    vehicles,
+)
 from mqinfer.logs import reason
 
 EXPERIMENTS: Mapping[Experiment, Sequence[str]] = {
