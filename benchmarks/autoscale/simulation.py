@@ -140,7 +140,7 @@ class _Site:
         if frame is not None:
             at, vehicle, within = frame
             self._number += 1
-            entry = PendingRequest(InferRequest(str(self._number), _MODEL, ()), _ignore, at, at + within)
+            entry = PendingRequest(InferRequest(str(self._number), _MODEL, ()), lambda _: None, at, at + within)
             self._at(at, self._submit, self._clients[vehicle], entry)
 
     def _submit(self, client: _Client, entry: PendingRequest) -> None:
@@ -290,10 +290,6 @@ class _Site:
         if worker.status is not WorkerStatus.STOPPED:
             worker.status = WorkerStatus.STOPPED
             self._publish(worker)
-
-
-def _ignore(_: object) -> None:
-    """Take no notice of an outcome: the simulation has it."""
 
 
 def follow(frames: Sequence[Frame], rule: Rule, options: SiteOptions | None = None) -> Followed:

@@ -57,6 +57,10 @@ class LinkOptions:
         """Whether it limits anything."""
         return bool(self.mbit or self.delay_ms or self.loss)
 
+    def __str__(self) -> str:
+        limits = {"Mbit/s": self.mbit, "ms": self.delay_ms, "% lost": self.loss}
+        return ", link of " * self.is_shaped + ", ".join(f"{each:g} {unit}" for unit, each in limits.items() if each)
+
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
@@ -293,7 +297,7 @@ def report_comparison(comparison: Comparison, options: CompareOptions, what: str
     bases = {each.setting: each for each in reversed(found) if each.rounds}
     base = next((each.contestant for each in found if each.rounds), "")
     rows = [_row(each, bases.get(each.setting), base) for each in found]
-    title = f"{what}, {options.rounds} rounds, {_lasting(options.load)}{_link(options.link)}"
+    title = f"{what}, {options.rounds} rounds, {_lasting(options.load)}{options.link}"
     grid = grid_of(title, rows, words=len(_SETTING), ends_in_words=True)
     about = (
         f"Medians of {options.rounds} interleaved rounds of {_lasting(options.load)}, with the least and the greatest; "
@@ -309,20 +313,10 @@ def _lasting(load: Load) -> str:
     return f"{length}, {load.rate:g} frames/s a vehicle" if load.rate else length
 
 
-def _link(link: LinkOptions) -> str:
-    parts = [f"{link.mbit:g} Mbit/s"] * bool(link.mbit) + [f"{link.delay_ms:g} ms"] * bool(link.delay_ms)
-    parts += [f"{link.loss:g} % lost"] * bool(link.loss)
-    return f", link of {', '.join(parts)}" if parts else ""
-
-
 def _panels(options: CompareOptions) -> list[Panel]:
-    is_over = {
-        "vehicles": len(options.vehicles) > 1,
-        "workers": len(options.workers) > 1,
-        "callers": len(options.callers) > 2,
-    }
-    for over in filter(is_over.get, is_over):
-        return [Panel(each, [each], over=over, by="contestant") for each in ("results/s", "p99 ms")]
+    for over, least in {"vehicles": 2, "workers": 2, "callers": 3}.items():
+        if len(getattr(options, over)) >= least:
+            return [Panel(each, [each], over=over, by="contestant") for each in ("results/s", "p99 ms")]
     return [Panel("results/s", ["results/s"], is_log=True), Panel("p50, ms", ["p50 ms"], is_log=True)]
 
 

@@ -42,7 +42,7 @@ class Load:
     rate: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DrivenTurn:
     """What came of one turn, and what it took of the machine.
 
@@ -100,9 +100,8 @@ class _Watch:
     def __init__(self, load: Load, vehicles: int, clock: Callable[[], float]) -> None:
         self.load, self.clock = load, clock
         self.started, self.begin = 0, clock()
-        self.turn = DrivenTurn(0.0, [], [0] * vehicles)
         self.failures: Counter[str] = Counter()
-        self.dropped = self._results = 0
+        self.turn = DrivenTurn(0.0, [], [0] * vehicles, self.failures)
         self._random = Random(0)  # noqa: S311 - no secret
 
     def take(self) -> int | None:
@@ -121,20 +120,15 @@ class _Watch:
             is_counted = error.code in self.failures or len(self.failures) < _MOST_REASONS
             self.failures[error.code if is_counted else "other"] += 1
         else:
-            self._keep(self.clock() - since)
             self.turn.vehicles[vehicle] += 1
+            self._keep(self.clock() - since)
 
     def _keep(self, seconds: float) -> None:
         """Keep a time; of too many each is kept with the same chance (Vitter's algorithm R)."""
-        self._results += 1
         if len(self.turn.times) < _MOST_TIMES:
             self.turn.times.append(seconds)
-        elif (place := int(self._random.random() * self._results)) < _MOST_TIMES:
+        elif (place := int(self._random.random() * self.turn.results)) < _MOST_TIMES:
             self.turn.times[place] = seconds
-
-    def end(self) -> DrivenTurn:
-        seconds = self.clock() - self.begin
-        return replace(self.turn, seconds=seconds, failures=dict(self.failures), dropped=self.dropped)
 
 
 def warm_up(load: Load) -> Load:
@@ -157,7 +151,8 @@ async def drive(asks: Sequence[Ask], load: Load, clock: Callable[[], float] = ti
     else:
         work = [_caller(watch, ask, number) for number, ask in enumerate(asks) for _ in range(load.callers)]
     await asyncio.gather(*work)
-    return watch.end()
+    watch.turn.seconds = watch.clock() - watch.begin
+    return watch.turn
 
 
 def rotated(items: Sequence[_T], number: int) -> Sequence[_T]:
@@ -194,7 +189,7 @@ async def _camera(watch: _Watch, ask: Ask, vehicle: int) -> None:
         if len(tasks) < load.callers:
             start(number, due)
         else:
-            watch.dropped += len(waiting)
+            watch.turn.dropped += len(waiting)
             waiting[:] = [(number, due)]
     while tasks:
         await asyncio.wait(tasks)

@@ -19,7 +19,6 @@ from mqinfer.bench.workloads import Workload
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.client.aio import AsyncClient
 from mqinfer.client.options import ClientOptions
-from mqinfer.codecs import traits_of
 from mqinfer.edge_agent.preparing.encoding import COLOURS, FrameEncoder
 from mqinfer.extras import import_extra
 from mqinfer.protocol.datatypes import Array, datatype_of
@@ -59,11 +58,6 @@ class Target(Struct, frozen=True):
     first: int = 0
     model: str = ""
     command: tuple[str, ...] = ()
-
-    @property
-    def is_lossy(self) -> bool:
-        """Whether the model gets another picture than the others' have."""
-        return traits_of(self.encoding).is_lossy
 
 
 Way = Callable[[Target, Workload, int], AbstractAsyncContextManager[Connection]]

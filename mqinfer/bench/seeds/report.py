@@ -110,18 +110,6 @@ def _record(row: Joined) -> dict[str, Cell]:
     }
 
 
-def as_table(found: SeedFigures) -> Grid:
-    """Return every row with every column."""
-    records = list(map(_record, found.rows))
-    rows = [list(record.values()) for record in records]
-    return Grid("The documents' figures, published and measured here", list(records[0]), rows, words=4)
-
-
-def as_document(found: SeedFigures) -> str:
-    """Return all tables as Markdown."""
-    return "\n\n".join([*map(as_markdown, as_grids(found)), plain_markdown(machine_sentence(found.machine))]) + "\n"
-
-
 def as_whole(found: SeedFigures) -> str:
     """Return everything as JSON."""
     return as_json({"machine": found.machine, "rows": [_record(row) for row in found.rows]})
@@ -134,10 +122,13 @@ def write_folder(found: SeedFigures, folder: Path) -> list[Path]:
         ConfigError: The folder can't be written.
         MissingExtra: matplotlib is not installed.
     """
-    texts = {"seeds.csv": as_csv(as_table(found)), "seeds.json": as_whole(found), "seeds.md": as_document(found)}
+    records, about = list(map(_record, found.rows)), machine_sentence(found.machine)
+    whole = Grid("", list(records[0]), [list(each.values()) for each in records], words=4)
+    document = "\n\n".join([*map(as_markdown, as_grids(found)), plain_markdown(about)]) + "\n"
+    texts = {"seeds.csv": as_csv(whole), "seeds.json": as_whole(found), "seeds.md": document}
     written = list(write_files(folder, texts))
     for table, rows in _by_table(found.rows):
-        for report, kind in _plots(table, rows, machine_sentence(found.machine)):
+        for report, kind in _plots(table, rows, about):
             paths = [folder / f"{table}-{kind}{suffix}" for suffix in (".png", ".svg")]
             for path in paths:
                 write_report(report, {"plot": path})
