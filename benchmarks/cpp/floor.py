@@ -12,7 +12,7 @@ import numpy as np
 
 from mqinfer.bench.processes import say
 from mqinfer.bench.workloads import Workload
-from mqinfer.broker.packets import encode_variable_integer
+from mqinfer.broker.packets import decode_variable_integer, encode_variable_integer
 
 _CONNECT = b"\x10\x11\x00\x04MQTT\x04\x02\x00\x00\x00\x05floor"
 _SUBSCRIBE = b"\x82\x15\x00\x01\x00\x10floor/requests/+\x01"
@@ -62,9 +62,8 @@ def _answer(link: socket.socket, answer: Callable[[memoryview], tuple[bytes, mem
 
 def _find_body(packets: memoryview) -> slice | None:
     """Return where the first packet's body is; None where it isn't whole."""
-    size = 0
-    for at, byte in enumerate(packets[1:5], 1):
-        size |= (byte & 127) << 7 * (at - 1)
-        if byte < 128:
-            return slice(at + 1, at + 1 + size) if at + 1 + size <= len(packets) else None
-    return None
+    try:
+        size, start = decode_variable_integer(packets, 1)
+    except IndexError:
+        return None
+    return slice(start, start + size) if start + size <= len(packets) else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from mqinfer.bench.thin_link import Direction, ThinLink
@@ -22,18 +22,14 @@ _MORE = 0x80
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """The faults of one direction.
+    """The faults of one direction, beside its bandwidth and its delay.
 
     Attributes:
-        delay_s: Delay of each byte, in seconds.
-        bytes_per_s: Bandwidth of all connections together; None for no limit.
         swallow: Everything is dropped and no side is notified: a half-open connection.
         flip_every: Mean number of bytes between flipped bits; 0 flips none.
         without: Types of MQTT packets that are dropped.
     """
 
-    delay_s: float = 0.0
-    bytes_per_s: float | None = None
     swallow: bool = False
     flip_every: int = 0
     without: frozenset[int] = frozenset()
@@ -65,12 +61,12 @@ class FaultProxy(ThinLink):
         return f"{self._scheme}://127.0.0.1:{self.port}"
 
     def up(self, **faults: Any) -> None:
-        """Set the faults from clients to the broker: fields of `Faults`; those left out are reset."""
-        self._set(self._up, replace(Faults(), **faults))
+        """Set the faults from clients to the broker: as of `Faults` and `Direction`; those left out are reset."""
+        self._set(self._up, **faults)
 
     def down(self, **faults: Any) -> None:
         """Set the faults from the broker to clients, in the same way."""
-        self._set(self._down, replace(Faults(), **faults))
+        self._set(self._down, **faults)
 
     def both(self, **faults: Any) -> None:
         """Set the same faults in both directions."""
@@ -85,9 +81,11 @@ class FaultProxy(ThinLink):
         """End every connection, with RST or with FIN; return how many there were."""
         return self._do(self._cut(reset=reset))
 
-    def _set(self, direction: Direction, faults: Faults) -> None:
-        self._faults[direction] = faults
-        direction.delay_s, direction.bytes_per_s = faults.delay_s, faults.bytes_per_s
+    def _set(
+        self, direction: Direction, *, delay_s: float = 0.0, bytes_per_s: float | None = None, **faults: Any
+    ) -> None:
+        self._faults[direction] = Faults(**faults)
+        direction.delay_s, direction.bytes_per_s = delay_s, bytes_per_s
 
     async def _serve(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         self.connections += 1

@@ -124,7 +124,9 @@ class EchoTraffic:
 
     def pace(self, rate: float, requests: int, timeout: float = 60.0) -> None:
         """Submit so many requests at a rate a second; a late one is sent late, not left out."""
-        for _ in ticks(rate, requests):
+        start = time.monotonic()
+        for number in range(requests):
+            time.sleep(max(0.0, start + number / rate - time.monotonic()))
             self.ask(timeout)
 
     def wait(self, timeout: float = 90.0) -> None:
@@ -211,15 +213,6 @@ class EchoTraffic:
                     RequestRecord(number, result.outcome, code, result.worker, result.attempts, submitted, now)
                 )
             self._changed.notify_all()
-
-
-def ticks(rate: float, count: int) -> Iterator[int]:
-    """Yield so many ticks at a rate a second; a tick that is late is yielded at once."""
-    start = time.monotonic()
-    for tick in range(count):
-        if (wait := start + tick / rate - time.monotonic()) > 0:
-            time.sleep(wait)
-        yield tick
 
 
 @contextmanager

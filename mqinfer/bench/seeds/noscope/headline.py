@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from mqinfer.bench.processes import CpuMeter, worker_processes, worker_specs
 from mqinfer.bench.seeds.experiment import Bench
 from mqinfer.bench.seeds.formulas import closed_loop_s
-from mqinfer.bench.seeds.noscope.preparing import REFERENCE, SMALL, PreparedCascade, prepare
+from mqinfer.bench.seeds.noscope.preparing import REFERENCE, SMALL, prepare
 from mqinfer.bench.seeds.rows import Measured, of_rounds
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.private import PrivateBroker
@@ -103,16 +103,17 @@ def figure_4(bench: Bench) -> Iterator[Measured]:
     side = bench.count(_SIDE, _FULL_SIDE)
     with TemporaryDirectory(prefix="mqinfer-bench-") as temporary:
         folder = Path(temporary)
-        prepared = prepare(bench, folder, _FRAMES, side, _AGREEMENT)
+        cascade, repository, frames, labels = prepare(bench, folder, _FRAMES, side, _AGREEMENT)
         cores = len(os.sched_getaffinity(0))
         counts = [each for each in bench.replicas if each <= cores]
         results: dict[str, SettingResult] = {}
-        for setting in settings_of(prepared.cascade, counts):
-            found = _measure(setting, prepared.repository, prepared.frames, folder / f"run-{len(results)}")
+        for setting in settings_of(cascade, counts):
+            found = _measure(setting, repository, frames, folder / f"run-{len(results)}")
             results[setting.name] = found
             bench.progress(f"  {setting.name}: {found.seconds:.1f} s, {found.stages.count(Stage.WORKER)} asked")
         yield from rows_of(results, counts, bench.replicas, f"YOLOv2 at {side}x{side}, one thread a worker")
-        yield from _by_labels(prepared, results)
+        if labels is not None:
+            yield from _by_labels(labels, results)
 
 
 def settings_of(cascade: CascadeSettings, counts: Sequence[int]) -> list[Setting]:
@@ -225,12 +226,9 @@ def _components(result: SettingResult) -> str:
     return ", ".join(f"{each.name} {each.cpu_s:.1f} CPU s, {each.memory_mb:.0f} MB" for each in result.components)
 
 
-def _by_labels(prepared: PreparedCascade, results: Mapping[str, SettingResult]) -> Iterator[Measured]:
-    """Yield the accuracy by the labels, where the user has them."""
-    if prepared.labels is None:
-        return
+def _by_labels(labels: frozenset[int], results: Mapping[str, SettingResult]) -> Iterator[Measured]:
     for result in results.values():
-        truth = [number in prepared.labels for number in range(len(result.answers))]
+        truth = [number in labels for number in range(len(result.answers))]
         figure = 100 * _agreement(result.answers, truth)
         yield of_rounds("004.F4", f"{result.setting.name}: accuracy by labels", [figure], samples=len(truth), unit="%")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -41,23 +41,6 @@ CHOOSING = 600
 """Frames in a row behind them, by which thresholds are chosen."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedCascade:
-    """What the placements are measured with.
-
-    Attributes:
-        cascade: With its thresholds.
-        repository: Has the models.
-        frames: Folder of the frames to answer.
-        labels: Numbers of those in which a car is; None where there are no labels.
-    """
-
-    cascade: CascadeSettings
-    repository: Path
-    frames: Path
-    labels: frozenset[int] | None
-
-
 def choose_thresholds(scores: Scores, agreement: float) -> Thresholds:
     """Return thresholds with the least share of `_SHARES` for the reference that keeps an agreement on these frames.
 
@@ -82,7 +65,9 @@ def choose_thresholds(scores: Scores, agreement: float) -> Thresholds:
     return thresholds
 
 
-def prepare(bench: Bench, folder: Path, frames: int, side: int, agreement: float) -> PreparedCascade:
+def prepare(
+    bench: Bench, folder: Path, frames: int, side: int, agreement: float
+) -> tuple[CascadeSettings, Path, Path, frozenset[int] | None]:
     """Prepare the cascade.
 
     Args:
@@ -91,6 +76,10 @@ def prepare(bench: Bench, folder: Path, frames: int, side: int, agreement: float
         frames: Frames in a row to answer, behind those that train the small model and choose thresholds.
         side: Of the pictures, in pixels; a multiple of 32.
         agreement: With the reference, on the frames that choose the thresholds.
+
+    Returns:
+        The cascade with its thresholds, the repository with its models, the folder of the frames to answer, and the
+        numbers of those in which a car is; None where there are no labels.
 
     Raises:
         MqinferError: A model can't be made or served, or there are too few frames.
@@ -128,7 +117,7 @@ def prepare(bench: Bench, folder: Path, frames: int, side: int, agreement: float
     chosen = choose_thresholds(scores, agreement)
     report(f"t_diff {chosen.t_diff:.3g}, c_low {chosen.c_low:.3g}, c_high {chosen.c_high:.6g}")
     seen_there = None if labels is None else frozenset(number - start for number in labels)
-    return PreparedCascade(with_thresholds(staged, chosen), models, last, seen_there)
+    return with_thresholds(staged, chosen), models, last, seen_there
 
 
 def _answers(
