@@ -16,9 +16,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, fields, replace
+from functools import partial, reduce
 from io import StringIO
+from operator import or_
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import CodeType, FrameType
@@ -78,7 +79,7 @@ class Side:
         classes: Classes of mqinfer whose methods are called, as `file:Class`.
         functions: Functions of mqinfer, as `file:function`.
         threads: Names of the threads that run them.
-        rooms: Calls of mqinfer's functions a request by room, the first folder of the file.
+        broker: Calls of the functions in the room `broker` a request.
     """
 
     own: float
@@ -88,7 +89,12 @@ class Side:
     classes: frozenset[str]
     functions: frozenset[str]
     threads: frozenset[str]
-    rooms: Mapping[str, float]
+    broker: float
+
+    def __or__(self, other: Side) -> Side:
+        """Return both together: the sums of the calls, and all that either passes through."""
+        pairs = ((getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+        return Side(*(one | two if isinstance(one, frozenset) else one + two for one, two in pairs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,22 +110,9 @@ class CountedCalls:
     sides: Mapping[str, Side]
 
     def together(self) -> Side:
-        """Return the sums of the calls, and all that either side passes through."""
-        sides = self.sides.values()
-
-        def union(name: str) -> frozenset[str]:
-            return frozenset[str]().union(*(getattr(side, name) for side in sides))
-
-        return Side(
-            sum(side.own for side in sides),
-            sum(side.python for side in sides),
-            sum(side.c for side in sides),
-            union("files"),
-            union("classes"),
-            union("functions"),
-            frozenset(f"{role}: {thread}" for role, side in self.sides.items() for thread in side.threads),
-            {room: sum(side.rooms.get(room, 0) for side in sides) for side in sides for room in side.rooms},
-        )
+        """Return all sides as one; a thread has its role in its name."""
+        named = {role: frozenset(f"{role}: {each}" for each in side.threads) for role, side in self.sides.items()}
+        return reduce(or_, (replace(side, threads=named[role]) for role, side in self.sides.items()))
 
 
 def count_calls(small: Workload, frame: Workload) -> list[CountedCalls]:
@@ -152,12 +145,12 @@ def count_requests(workload: Workload, url: str, callers: Sequence[int] = (1, 8)
         worker = _start(stack, "worker", url, repository, workload.model)
         client = _start(stack, "client", url, repository, workload.name)
         sides = {"client": client, "worker": worker}
-        names = {each: f"{workload.name}, {'one caller' if each == 1 else f'{each} callers'}" for each in callers}
 
         def send(callers: int, requests: int) -> None:
             client.ask(f"{callers} {requests}")
 
-        return [_counted(name, sides, partial(send, each)) for each, name in names.items()]
+        words = [(each, "one caller" if each == 1 else f"{each} callers") for each in callers]
+        return [_counted(f"{workload.name}, {name}", sides, partial(send, each)) for each, name in words]
 
 
 def _counted(what: str, sides: Mapping[str, Program], send: Callable[[int], object]) -> CountedCalls:
@@ -237,25 +230,17 @@ def side_of(tally: Tally, times: int) -> Side:
     events: Counter[str] = Counter()
     for (event, *_), count in regular.items():
         events[event] += count
-    rooms = _calls_by_room(ours)
+    calls = Counter({key[1:]: count for key, count in ours.items() if key[0] == "call"})
     return Side(
-        own=rooms.total() / times,
+        own=calls.total() / times,
         python=events["call"] / times,
         c=events["c_call"] / times,
         files=frozenset(file for file, _ in functions),
         classes=frozenset(f"{file}:{name.rpartition('.')[0]}" for file, name in functions if "." in name),
         functions=frozenset(f"{file}:{name}" for file, name in functions),
         threads=frozenset(thread for *_, thread in ours),
-        rooms={room: count / times for room, count in rooms.items()},
+        broker=sum(count for (file, *_), count in calls.items() if file.startswith("broker/")) / times,
     )
-
-
-def _calls_by_room(ours: Mapping[tuple[str, str, str, str], int]) -> Counter[str]:
-    rooms: Counter[str] = Counter()
-    for (event, file, _, _), count in ours.items():
-        if event == "call":
-            rooms[file.partition("/")[0]] += count
-    return rooms
 
 
 def _regular(tally: Tally, times: int) -> Tally:
@@ -315,11 +300,9 @@ def write_golden(figures: Figures) -> Path:
 
 def _figures(counted: CountedCalls) -> dict[str, int]:
     together = counted.together()
-    figures = {_BROKER: together.rooms["broker"], "other calls, both sides": together.own - together.rooms["broker"]}
+    figures = {_BROKER: together.broker, "other calls, both sides": together.own - together.broker}
     if "edge" not in counted.sides:  # a request alone; of frames that overlap, each side's share changes with timing
-        figures |= {
-            f"other calls of the {role}": side.own - side.rooms["broker"] for role, side in counted.sides.items()
-        }
+        figures |= {f"other calls of the {role}": side.own - side.broker for role, side in counted.sides.items()}
     return {**{name: round(figure) for name, figure in figures.items()}, "files": len(together.files)}
 
 
