@@ -25,8 +25,7 @@ from tempfile import TemporaryDirectory
 from types import CodeType, FrameType
 
 import mqinfer
-from mqinfer.bench.contestants.gateway import serving
-from mqinfer.bench.contestants.model_server import OPTIONS
+from mqinfer.bench.contestants.servers import OPTIONS, serving
 from mqinfer.bench.contestants.ways import INFER, request_maker
 from mqinfer.bench.processes import Program
 from mqinfer.bench.workloads import Workload, load_workloads

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self, TypeVar
 
-from mqinfer.bench.contestants import gateway, model_server, script
+from mqinfer.bench.contestants import script, servers
 from mqinfer.bench.contestants.triton import find_packages, triton_server
 from mqinfer.bench.contestants.ways import Target
 from mqinfer.bench.processes import Program, worker_processes, worker_specs
@@ -93,13 +93,13 @@ class Site:
     def gateway(self) -> tuple[Mapping[str, int], Pids]:
         """Ports of a gateway's fronts, before the same workers."""
         _, pids = self.mqtt
-        program = self.use(closing(Program(gateway.serve, self.broker.url)))
+        program = self.use(closing(Program(servers.serve_gateway, self.broker.url)))
         return json.loads(program.first_line), {"gateway": [program.pid], **pids}
 
     @cached_property
     def bare(self) -> tuple[int, Pids]:
         """Port of the bare server."""
-        program = self.use(closing(Program(model_server.main, self.folder)))
+        program = self.use(closing(Program(servers.serve_bare, self.folder)))
         return int(program.first_line), {"worker": [program.pid]}
 
     @cached_property

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from mqinfer.bench.contestants import script
 from mqinfer.bench.contestants.driving import rotated
-from mqinfer.bench.contestants.model_server import METHOD, OPTIONS
+from mqinfer.bench.contestants.servers import METHOD, OPTIONS
 from mqinfer.bench.workloads import Workload
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.client.aio import AsyncClient

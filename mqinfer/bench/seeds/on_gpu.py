@@ -105,16 +105,15 @@ def single_runs(bench: Bench) -> Iterator[Measured]:
         yield from _calls_on_cpu(bench)
         raise
     times = in_process(time_runs, bench.model("conv_vae_onnx"), _RUNS)
-    for word, name in _LINES.items():
-        for line in range(3):
-            yield _single(f"10 runs, line {line + 1}: {word}", times[name][10 * line : 10 * (line + 1)].mean(), setting)
-    for name, each in times.items():
-        for figure, value in _figures(each).items():
-            yield _single(f"{name} {figure}", value, setting)
-    total = times["GPU compute"].sum() / 1e3
-    wall = times["end to end"].sum() / 1e3
-    for row, value in {"GPU compute total": total, "wall time": wall, "runs": _RUNS, "runs/s": _RUNS / wall}.items():
-        yield _single(row, value, setting)
+    figures = {
+        f"10 runs, line {line + 1}: {word}": times[name][10 * line : 10 * (line + 1)].mean()
+        for word, name in _LINES.items()
+        for line in range(3)
+    }
+    figures |= {f"{name} {figure}": value for name, each in times.items() for figure, value in _figures(each).items()}
+    total, wall = (times[name].sum() / 1e3 for name in ("GPU compute", "end to end"))
+    figures |= {"GPU compute total": total, "wall time": wall, "runs": _RUNS, "runs/s": _RUNS / wall}
+    yield from _rows("002.T7", figures, setting, _RUNS, unit="ms")
 
 
 def _calls_on_cpu(bench: Bench) -> Iterator[Measured]:
@@ -122,13 +121,8 @@ def _calls_on_cpu(bench: Bench) -> Iterator[Measured]:
     (profile,) = measure([_subject(bench, "conv_vae_onnx", "onnxruntime", "ONNX Runtime", "cpu")], plan, bench.progress)
     if point := profile.at(1):
         times = np.concatenate([turn.latencies_ns for turn in point.turns]) / 1e6
-        rows = {f"host latency {name}": value for name, value in _figures(times).items()} | {"runs/s": point.rate}
-        for row, value in rows.items():
-            yield of_rounds("002.T7", row, [value], len(times), comment="on this processor", setting=SETTING)
-
-
-def _single(row: str, value: float, setting: str) -> Measured:
-    return of_rounds("002.T7", row, [float(value)], _RUNS, setting=setting, unit="ms")
+        figures = {f"host latency {name}": value for name, value in _figures(times).items()} | {"runs/s": point.rate}
+        yield from _rows("002.T7", figures, SETTING, len(times), comment="on this processor")
 
 
 def _figures(times: Times) -> dict[str, float]:
@@ -165,21 +159,26 @@ def by_kind(operations: Sequence[MemoryOperation], setting: str) -> Iterator[Mea
         times[each.kind].append(each.ns)
         sizes[each.kind].append(each.bytes / 1024)
     whole = sum(map(sum, times.values()))
+    measures: Mapping[str, Callable[[list[float]], Any]] = {
+        "mean": np.mean,
+        "least": np.min,
+        "most": np.max,
+        "deviation": np.std,
+    }
     for kind in _KINDS:
-        if kind in times:
-            yield _row("002.T5", f"{kind} share", 100 * sum(times[kind]) / whole, setting)
-        for table, figures in (("002.T5", times), ("002.T6", sizes)):
-            yield _row(table, f"{kind} operations", len(figures[kind]), setting)
-            yield _row(table, f"{kind} total", sum(figures[kind]), setting)
-            for name, of in (("mean", np.mean), ("least", np.min), ("most", np.max), ("deviation", np.std)):
-                if figures[kind]:
-                    yield _row(table, f"{kind} {name}", float(of(figures[kind])), setting)
-        if kind in {"HtoD", "DtoH"} and kind in times:
-            yield _row("002.T6", f"{kind} rate", 1024 * sum(sizes[kind]) / sum(times[kind]), setting)
+        for table, figures in (("002.T5", times[kind]), ("002.T6", sizes[kind])):
+            found = {"operations": len(figures), "total": sum(figures)}
+            found |= {name: of(figures) for name, of in measures.items() if figures}
+            yield from _rows(table, {f"{kind} {name}": figure for name, figure in found.items()}, setting)
+        if times[kind]:
+            yield from _rows("002.T5", {f"{kind} share": 100 * sum(times[kind]) / whole}, setting)
+        if times[kind] and kind in {"HtoD", "DtoH"}:
+            yield from _rows("002.T6", {f"{kind} rate": 1024 * sum(sizes[kind]) / sum(times[kind])}, setting)
 
 
-def _row(table: str, row: str, value: float, setting: str, **words: str) -> Measured:
-    return of_rounds(table, row, [float(value)], 1, setting=setting, **words)
+def _rows(table: str, figures: Mapping[str, float], setting: str, samples: int = 1, **words: str) -> Iterator[Measured]:
+    for row, figure in figures.items():
+        yield of_rounds(table, row, [float(figure)], samples, setting=setting, **words)
 
 
 def _compared(found: Mapping[tuple[str, int], Sequence[MemoryOperation]], setting: str) -> Iterator[Measured]:
@@ -187,25 +186,27 @@ def _compared(found: Mapping[tuple[str, int], Sequence[MemoryOperation]], settin
     sizes = {key: float(np.mean([each.bytes / 1024 for each in of])) for key, of in found.items()}
     kinds = {key: {kind: sum(each.kind == kind for each in of) for kind in _KINDS} for key, of in found.items()}
     for name, batch in found:
-        yield _row("002.F7", f"{name}, batch {batch}", sizes[name, batch], setting, unit="KiB")
-        yield _row("002.F8", f"{name}, batch {batch}", len(found[name, batch]), setting, unit="count")
-        for kind, number in kinds[name, batch].items():
-            yield _row("002.F9", f"{name} {kind}, batch {batch}", number, setting, unit="count")
+        row = f"{name}, batch {batch}"
+        yield from _rows("002.F7", {row: sizes[name, batch]}, setting, unit="KiB")
+        yield from _rows("002.F8", {row: len(found[name, batch])}, setting, unit="count")
+        by_kinds = {f"{name} {kind}, batch {batch}": number for kind, number in kinds[name, batch].items()}
+        yield from _rows("002.F9", by_kinds, setting, unit="count")
     conv, graph = ((name, _COMPARED[-1]) for name in _NETWORKS.values())
-    against, comment = "V100, Conv against graph", f"batch {_COMPARED[-1]}"
-    mean = sizes[conv] / sizes[graph]
-    yield _row("002.F7", f"average memory an operation, {against}", mean, setting, comment=comment)
-    numbers = len(found[conv]) / len(found[graph])
-    yield _row("002.F8", f"number of operations, {against}", numbers, setting, comment=comment)
-    copies = kinds[conv]["HtoD"] / kinds[graph]["HtoD"]
-    yield _row("002.F9", f"operations by type, {against}", copies, setting, comment=f"HtoD, {comment}")
+    comment = f"batch {_COMPARED[-1]}"
+    for table, row, share in (
+        ("002.F7", "average memory an operation", sizes[conv] / sizes[graph]),
+        ("002.F8", "number of operations", len(found[conv]) / len(found[graph])),
+        ("002.F9", "operations by type", kinds[conv]["HtoD"] / kinds[graph]["HtoD"]),
+    ):
+        about = f"HtoD, {comment}" if table == "002.F9" else comment
+        yield from _rows(table, {f"{row}, V100, Conv against graph": share}, setting, comment=about)
 
 
 def card(bench: Bench) -> Iterator[Measured]:
     """Ask the driver about the card while the Conv-VAE runs there."""
     setting = f"{card_name()}, ONNX Runtime, batches of {_BATCH}"
     found = in_process(card_in_use, bench.model("conv_vae_onnx"), _BATCH)
-    yield from (_row("002.T8", row, found[name], setting) for row, name in _CARD.items())
+    yield from _rows("002.T8", {row: found[name] for row, name in _CARD.items()}, setting)
 
 
 def gpu_against_cpu(bench: Bench) -> Iterator[Measured]:
@@ -217,7 +218,7 @@ def gpu_against_cpu(bench: Bench) -> Iterator[Measured]:
     on_cpu, other = measure(subjects, plan, bench.progress)
     (on_gpu,) = _on_gpu([other])
     if found := ratio(on_gpu, on_cpu, 1):
-        yield _row("001.C2", "GPU against CPU", found, f"{model} in ONNX Runtime on {name}")
+        yield from _rows("001.C2", {"GPU against CPU": found}, f"{model} in ONNX Runtime on {name}")
 
 
 def card_name() -> str:

@@ -26,7 +26,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from mqinfer.bags.frame import Frame
-from mqinfer.bench.contestants import gateway
+from mqinfer.bench.contestants.servers import serve_gateway
 from mqinfer.bench.processes import Program, say, worker_specs
 from mqinfer.bench.seeds.experiment import Bench
 from mqinfer.bench.seeds.formulas import closed_loop_s, fit_latency
@@ -277,7 +277,7 @@ def timed_servers(
     with ExitStack() as stack:
         broker = stack.enter_context(PrivateBroker())
         stack.enter_context(closing(Program(serve_timed, broker.url, repository, *replicas)))
-        fronts = stack.enter_context(closing(Program(gateway.serve, broker.url)))
+        fronts = stack.enter_context(closing(Program(serve_gateway, broker.url)))
         room = ClientOptions(window=2 * max(replicas))
         client = stack.enter_context(Client(broker.url, options=room))
         yield client, json.loads(fronts.first_line)["tfs-rest"]
