@@ -71,7 +71,7 @@ class MemoryOperation(NamedTuple):
 
 def latency(bench: Bench) -> Iterator[Measured]:
     """Measure a call of each autoencoder by batch size, in the engines that have a GPU here."""
-    card_name()
+    _card_name()
     for table, name in _NETWORKS.items():
         plan = Plan(BATCHES, rounds=bench.count(3, 9), seconds=bench.count(1, 4) / 10)
         subjects = [_subject(bench, f"{name}{suffix}", engine, title) for title, (suffix, engine) in _ENGINES.items()]
@@ -100,11 +100,11 @@ def _on_gpu(profiles: Sequence[Profile]) -> list[Profile]:
 def single_runs(bench: Bench) -> Iterator[Measured]:
     """Time single jets on the GPU as `trtexec` does; without one, calls on the CPU."""
     try:
-        setting = f"ONNX Runtime on {card_name()}, one jet, page-locked memory"
+        setting = f"ONNX Runtime on {_card_name()}, one jet, page-locked memory"
     except ConfigError:
         yield from _calls_on_cpu(bench)
         raise
-    times = in_process(time_runs, bench.model("conv_vae_onnx"), _RUNS)
+    times = in_process(_time_runs, bench.model("conv_vae_onnx"), _RUNS)
     figures = {
         f"10 runs, line {line + 1}: {word}": times[name][10 * line : 10 * (line + 1)].mean()
         for word, name in _LINES.items()
@@ -140,12 +140,12 @@ def memory_operations(bench: Bench) -> Iterator[Measured]:
     yield of_rounds(
         "002.T6", "bytes of a batch of 128", [event_bytes(128, graph=False) / 1024], comment="by the formula"
     )
-    setting = f"ONNX Runtime on {card_name()}, loading included"
+    setting = f"ONNX Runtime on {_card_name()}, loading included"
     bench.progress(f"  conv_vae, {_JETS:,} jets in batches of {_BATCH}")
-    yield from by_kind(in_process(record_operations, bench.model("conv_vae_onnx"), _JETS, _BATCH), setting)
+    yield from by_kind(in_process(_record_operations, bench.model("conv_vae_onnx"), _JETS, _BATCH), setting)
     rows = bench.count(640, _JETS)
     found = {
-        (name, batch): in_process(record_operations, bench.model(f"{name}_onnx"), rows, batch)
+        (name, batch): in_process(_record_operations, bench.model(f"{name}_onnx"), rows, batch)
         for name in _NETWORKS.values()
         for batch in _COMPARED
     }
@@ -204,14 +204,14 @@ def _compared(found: Mapping[tuple[str, int], Sequence[MemoryOperation]], settin
 
 def card(bench: Bench) -> Iterator[Measured]:
     """Ask the driver about the card while the Conv-VAE runs there."""
-    setting = f"{card_name()}, ONNX Runtime, batches of {_BATCH}"
-    found = in_process(card_in_use, bench.model("conv_vae_onnx"), _BATCH)
+    setting = f"{_card_name()}, ONNX Runtime, batches of {_BATCH}"
+    found = in_process(_card_in_use, bench.model("conv_vae_onnx"), _BATCH)
     yield from _rows("002.T8", {row: found[name] for row, name in _CARD.items()}, setting)
 
 
 def gpu_against_cpu(bench: Bench) -> Iterator[Measured]:
     """Measure a segmentation network of 968x608 on the GPU against all threads of the CPU."""
-    name = card_name()
+    name = _card_name()
     model = "drive_segmentation_onnx"
     subjects = [_subject(bench, model, "onnxruntime", device, device) for device in ("cpu", "cuda")]
     plan = Plan(rounds=bench.count(3, 9), seconds=bench.count(5, 20) / 10)
@@ -221,12 +221,8 @@ def gpu_against_cpu(bench: Bench) -> Iterator[Measured]:
         yield from _rows("001.C2", {"GPU against CPU": found}, f"{model} in ONNX Runtime on {name}")
 
 
-def card_name() -> str:
-    """Return the name of the first NVIDIA GPU.
-
-    Raises:
-        ConfigError: There is none, or no driver of it.
-    """
+def _card_name() -> str:
+    """Return the name of the first NVIDIA GPU."""
     names = _ask_driver("name")
     if not names:
         raise ConfigError("needs an NVIDIA GPU: nvidia-smi shows none here")
@@ -243,15 +239,11 @@ def _ask_driver(*fields: str) -> list[str]:
     return [cell.strip() for cell in done.stdout.strip().split(",")]
 
 
-def time_runs(model: ModelVersion, count: int) -> dict[str, Times]:
+def _time_runs(model: ModelVersion, count: int) -> dict[str, Times]:
     """Return the milliseconds of single rows on the GPU, one after the other, by what is timed.
 
     `enqueue` is the call that starts a run, `GPU compute` what the GPU takes for it, `host latency` that with the
     copies of inputs and outputs, and `end to end` the whole as the caller waits for it.
-
-    Raises:
-        MissingExtra: PyTorch or ONNX Runtime is not installed.
-        ConfigError: One of them can't use the GPU.
     """
     torch = _torch()
     stream = torch.cuda.Stream()
@@ -319,27 +311,14 @@ def _bound(torch: Any, model: ModelVersion, stream: Any) -> tuple[Any, Any, Any]
     )
 
 
-def record_operations(
-    model: ModelVersion, rows: int, batch: int, outputs: Sequence[str] = ("reconstruction",)
-) -> list[MemoryOperation]:
-    """Return CUDA's memory operations while a model is loaded and runs over many rows.
-
-    Args:
-        model: Version of a repository.
-        rows: Number of rows.
-        batch: Rows of a run.
-        outputs: What is asked for and copied back.
-
-    Raises:
-        MissingExtra: PyTorch or ONNX Runtime is not installed.
-        ConfigError: One of them can't use the GPU.
-    """
+def _record_operations(model: ModelVersion, rows: int, batch: int) -> list[MemoryOperation]:
+    """Return CUDA's memory operations while a model is loaded and runs over many rows, so many at a time."""
     torch = _torch()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as recorded:
         backend = _loaded(model)
         feeds = RandomInputs().make(backend.inputs, batch)
         for _ in range(0, rows, batch):
-            backend.infer(feeds, outputs)
+            backend.infer(feeds, ("reconstruction",))
     with TemporaryDirectory(prefix="mqinfer-bench-") as folder:
         path = Path(folder) / "trace.json"
         recorded.export_chrome_trace(str(path))
@@ -357,12 +336,8 @@ def read_operations(trace: Mapping[str, Any]) -> list[MemoryOperation]:
     return found
 
 
-def card_in_use(model: ModelVersion, batch: int) -> dict[str, float]:
-    """Return what the driver says of the GPU while a model runs there, and of this process.
-
-    Raises:
-        ConfigError: ONNX Runtime can't use the GPU.
-    """
+def _card_in_use(model: ModelVersion, batch: int) -> dict[str, float]:
+    """Return what the driver says of the GPU while a model runs there, and of this process."""
     backend = _loaded(model)
     feeds = RandomInputs().make(backend.inputs, batch)
     until = time.perf_counter() + _SETTLED_S

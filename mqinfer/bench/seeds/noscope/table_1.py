@@ -45,6 +45,7 @@ from mqinfer.judging.settings import DifferenceDetector
 from mqinfer.judging.thumbnail import thumbnail
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import Repository
+from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError, ModelFailed
 from mqinfer.protocol.types import Timings
 
@@ -123,24 +124,12 @@ def prescribed(frames: int, share: int) -> frozenset[int]:
     return frozenset(Random(_SEED).sample(range(frames), share))  # noqa: S311 - no secret
 
 
-def answer_all(
-    frames: Sequence[CompressedImage],
-    asked: frozenset[int],
-    window: int,
-    small: Callable[[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]], object],
-    ask: Ask,
+def _answer_all(
+    frames: Sequence[CompressedImage], asked: frozenset[int], window: int, small: Callable[[Array], object], ask: Ask
 ) -> tuple[float, str]:
-    """Answer frames as the document's client does: `window` callers, each with one frame at a time.
+    """Answer frames as the document's client does, `window` callers with one frame at a time each.
 
-    Args:
-        frames: In order.
-        asked: Numbers of those that go to the reference.
-        window: Callers.
-        small: The specialised network.
-        ask: Asks the reference.
-
-    Returns:
-        Seconds from the first comparison to the last answer, and in words what they went into.
+    Returns the seconds from the first comparison to the last answer, and in words what they went into.
     """
     detector: Detector[int] = Detector()
     lock, settings = threading.Lock(), DifferenceDetector(_T_DIFF)
@@ -177,7 +166,7 @@ def table_1(bench: Bench) -> Iterator[Measured]:
             asked = prescribed(count, SHARES[count])
             for servers, each in product(bench.replicas, askers):
                 window = _WINDOW * (servers if each.is_wide else 1)
-                took, about = answer_all(
+                took, about = _answer_all(
                     scene[:count], asked, window, lambda seen: network.infer({name: seen[None]}), each.asker(servers)
                 )
                 seconds[count, each.name][servers] = took
