@@ -42,21 +42,16 @@ def cpp_contestants(programs: Path) -> list[Contestant]:
         CONTESTANTS["mqtt"],
         Contestant("mqtt-cpp", partial(_by, programs / "load-mqinfer", lambda site: site.mqtt)),
         CONTESTANTS["triton"],
-        Contestant("triton-cpp", partial(_by, programs / "load-triton", _triton)),
+        Contestant("triton-cpp", partial(_by, programs / "load-triton", lambda site: site.triton)),
     ]
 
 
-def _floor(site: Site) -> tuple[int, Pids]:
+def _floor(site: Site) -> tuple[Target, Pids]:
     worker = site.use(closing(Program(serve, site.broker.port, site.folder)))
-    return site.broker.port, {"broker": [site.broker.pid], "worker": [worker.pid]}
+    return Target("floor", site.broker.port), {"broker": [site.broker.pid], "worker": [worker.pid]}
 
 
-def _triton(site: Site) -> tuple[int, Pids]:
-    target, pids = site.triton
-    return target.port, pids
-
-
-def _by(program: Path, start: Callable[[Site], tuple[int, Pids]], site: Site) -> tuple[Target, Pids]:
+def _by(program: Path, start: Callable[[Site], tuple[Target, Pids]], site: Site) -> tuple[Target, Pids]:
     """Start what a program asks; it finds the arrays in the site's folder.
 
     Raises:
@@ -69,8 +64,8 @@ def _by(program: Path, start: Callable[[Site], tuple[int, Pids]], site: Site) ->
     asked.expected.tofile(site.folder / "expected")
     shape = ",".join(map(str, asked.array.shape))
     words = (asked.model, asked.input, str(datatype_of(asked.array.dtype)), shape, asked.output)
-    port, pids = start(site)
-    return Target("program", port, command=(str(program.absolute()), *words)), pids
+    target, pids = start(site)
+    return Target("program", target.port, command=(str(program.absolute()), *words)), pids
 
 
 def serve(port: str, folder: str) -> None:

@@ -299,8 +299,8 @@ def test_a_known_delay_shows_as_what_it_is(small: Workload) -> None:
     """Over real processes: behind 100 ms each way the fastest request takes 200 ms more, within 5 %."""
 
     def behind_link(site: Site) -> tuple[Target, Pids]:
-        port, pids = site.mqtt
-        link = site.use(ThinLink(port))
+        target, pids = site.mqtt
+        link = site.use(ThinLink(target.port))
         link.shape(0.1, 0.0)
         return Target("mqtt", link.port), pids
 

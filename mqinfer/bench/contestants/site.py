@@ -12,6 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self, TypeVar
 
+from msgspec.structs import replace
+
 from mqinfer.bench.contestants import script, servers
 from mqinfer.bench.contestants.triton import find_packages, triton_server
 from mqinfer.bench.contestants.ways import Target
@@ -67,10 +69,10 @@ class Site:
         return list(self.use(worker_processes(specs)).pids.values())
 
     @cached_property
-    def mqtt(self) -> tuple[int, Pids]:
-        """Port of a Mosquitto, with workers behind it."""
+    def mqtt(self) -> tuple[Target, Pids]:
+        """A Mosquitto, with workers behind it."""
         workers = self.serve(self.workload, BrokerAddress.parse(self.broker.url))
-        return self.broker.port, {"broker": [self.broker.pid], "worker": workers}
+        return Target("mqtt", self.broker.port), {"broker": [self.broker.pid], "worker": workers}
 
     @cached_property
     def secure(self) -> tuple[Target, Pids]:
@@ -97,16 +99,16 @@ class Site:
         return json.loads(program.first_line), {"gateway": [program.pid], **pids}
 
     @cached_property
-    def bare(self) -> tuple[int, Pids]:
-        """Port of the bare server."""
+    def bare(self) -> tuple[Target, Pids]:
+        """The bare server."""
         program = self.use(closing(Program(servers.serve_bare, self.folder)))
-        return int(program.first_line), {"worker": [program.pid]}
+        return Target("bare", int(program.first_line)), {"worker": [program.pid]}
 
     @cached_property
-    def script(self) -> tuple[int, Pids]:
-        """Port of the same Mosquitto, with the script's worker behind it."""
+    def script(self) -> tuple[Target, Pids]:
+        """The same Mosquitto, with the script's worker behind it."""
         program = self.use(closing(Program(script.serve, self.broker.port, self.folder)))
-        return self.broker.port, {"broker": [self.broker.pid], "worker": [program.pid]}
+        return Target("script", self.broker.port), {"broker": [self.broker.pid], "worker": [program.pid]}
 
     @cached_property
     def triton(self) -> tuple[Target, Pids]:
@@ -139,7 +141,7 @@ class Contestant:
 
 
 def _encoded(encoding: str) -> Callable[[Site], tuple[Target, Pids]]:
-    return lambda site: (Target("mqtt", site.mqtt[0], encoding), site.mqtt[1])
+    return lambda site: (replace(site.mqtt[0], encoding=encoding), site.mqtt[1])
 
 
 def _front(kind: str, port: str) -> Callable[[Site], tuple[Target, Pids]]:
@@ -147,9 +149,9 @@ def _front(kind: str, port: str) -> Callable[[Site], tuple[Target, Pids]]:
 
 
 _LISTED = (
-    Contestant("bare-grpc", lambda site: (Target("bare", site.bare[0]), site.bare[1])),
+    Contestant("bare-grpc", lambda site: site.bare),
     Contestant("in-process", lambda _: (Target("in-process"), {})),
-    Contestant("mqtt", _encoded("raw"), shares=True),
+    Contestant("mqtt", lambda site: site.mqtt, shares=True),
     Contestant("mqtt-lz4", _encoded("lz4"), shares=True),
     Contestant("mqtt-jpeg", _encoded("jpeg:90"), shares=True, picture=True),
     Contestant("mqtt-h264", _encoded("h264"), shares=True, picture=True),
@@ -159,7 +161,7 @@ _LISTED = (
     Contestant("rest-json", _front("rest-json", "rest"), shares=True),
     Contestant("tfs-grpc", _front("tfs-grpc", "tfs-grpc"), shares=True),
     Contestant("tfs-rest", _front("tfs-rest", "tfs-rest"), shares=True),
-    Contestant("script", lambda site: (Target("script", site.script[0]), site.script[1])),
+    Contestant("script", lambda site: site.script),
     Contestant("triton", lambda site: site.triton),
 )
 CONTESTANTS: Mapping[str, Contestant] = {each.name: each for each in _LISTED}
