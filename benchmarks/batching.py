@@ -12,7 +12,6 @@ from functools import partial
 
 from mqinfer.bench.contestants.site import Contestant, Pids, Site
 from mqinfer.bench.contestants.ways import Target
-from mqinfer.bench.workloads import Workload
 from mqinfer.broker.address import BrokerAddress
 
 ADAPTIVE = "adaptive"
@@ -31,14 +30,11 @@ def batching_settings(sizes: Sequence[int] = (4, 8, 16)) -> list[Contestant]:
 
 def _serve(model: str, config: str, site: Site) -> tuple[Target, Pids]:
     """Put the site's model into its repository once more, with these settings, and serve it."""
-    broker, own = site.broker, _with_config(site.workload, model, config)
-    workers = site.serve(own, BrokerAddress.parse(broker.url))
-    return Target("mqtt", broker.port, model=model), {"broker": [broker.pid], "worker": workers}
-
-
-def _with_config(workload: Workload, model: str, config: str) -> Workload:
+    workload, broker = site.workload, site.broker
     path = workload.path.parents[2] / model / "1" / workload.path.name
     path.parent.mkdir(parents=True)
     shutil.copy(workload.path, path)
     (path.parents[1] / "model.toml").write_text(config, encoding="utf-8")
-    return replace(workload, model=model, path=path)
+    own = replace(workload, model=model, path=path)
+    workers = site.serve(own, BrokerAddress.parse(broker.url))
+    return Target("mqtt", broker.port, model=model), {"broker": [broker.pid], "worker": workers}

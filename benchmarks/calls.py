@@ -183,17 +183,9 @@ def count_gateway(workload: Workload) -> CountedCalls:
 
 
 def _count_frames(workload: Workload, sinks: Sequence[Sequence[str]]) -> list[CountedCalls]:
-    """Count a frame of a ROS 2 bag with Bayer mosaics: the difference of a replay of 40 frames and one of 20.
+    """Count a frame of a ROS 2 bag with Bayer mosaics, once for each set of sinks.
 
-    Args:
-        workload: Its model takes pictures.
-        sinks: Names of the sinks that results are written to; none writes no files.
-
-    Returns:
-        One for each set of sinks.
-
-    Raises:
-        MqinferError: A process does not start, or a replay fails.
+    It is the difference of a replay of 40 frames and one of 20.
     """
     found: list[CountedCalls] = []
     with MosquittoServer() as broker, TemporaryDirectory(prefix="mqinfer-bench-") as name, ExitStack() as stack:

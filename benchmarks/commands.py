@@ -16,7 +16,8 @@ from benchmarks.cpp.measuring import cpp_contestants
 from benchmarks.faults.soak import SoakOptions, as_markdown
 from benchmarks.faults.soak import soak as run_soak
 from benchmarks.scale import measure_states, one_broker, scale_workload
-from mqinfer.bench.comparing import built_workloads, compare
+from mqinfer.bench.comparing import compare
+from mqinfer.bench.workloads import built_workloads
 from mqinfer.cli.bench import ReportFiles, TurnOptions
 from mqinfer.cli.exit_codes import exit_code, print_error
 from mqinfer.cli.options import plain_console, table_console, with_group

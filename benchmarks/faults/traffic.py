@@ -163,13 +163,16 @@ class EchoTraffic:
         counters = self.requester.counters()
         twice = [place for place, times in enumerate(self._times) if times != 1]
         twice += [number for number, times in self._given.items() if times != 1 and number != repeated]
+        ended: Counter[Outcome] = Counter()
+        for (outcome, _), times in self._tally.items():
+            ended[outcome] += times
         faults = {
             "outcomes not exactly once": twice,
             "replies with other numbers": self.wrong,
             "missing outcomes": self.asked - self._finished,
             "submitted by the client only": counters.submitted - self.asked,
             "off balance": counters.submitted - counters.pending - sum(counters.outcomes.values()),
-            "outcomes that differ": self._by_outcome() - Counter(counters.outcomes),
+            "outcomes that differ": ended - Counter(counters.outcomes),
         }
         if found := {what: fault for what, fault in faults.items() if fault}:
             raise MqinferError(f"the outcomes do not add up: {found}; {counters}")
@@ -187,12 +190,6 @@ class EchoTraffic:
         """Return the time within which this share of the successful requests ended, in seconds."""
         took = sorted(self._took)
         return took[min(len(took) - 1, int(share * len(took)))]
-
-    def _by_outcome(self) -> Counter[Outcome]:
-        by_outcome: Counter[Outcome] = Counter()
-        for (outcome, _), times in self._tally.items():
-            by_outcome[outcome] += times
-        return by_outcome
 
     def _record(self, number: int, submitted: float, result: InferResult) -> None:
         now = time.monotonic()

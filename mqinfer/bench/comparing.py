@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -21,11 +20,10 @@ from mqinfer.bench.contestants.driving import DrivenTurn, Load, rotated, warm_up
 from mqinfer.bench.contestants.site import Contestant, Pids, Site
 from mqinfer.bench.processes import CpuMeter, Program
 from mqinfer.bench.thin_link import serve_link
-from mqinfer.bench.workloads import WORKLOADS, Workload, check_workloads, load_workloads
+from mqinfer.bench.workloads import Workload
 from mqinfer.lab.machine import describe_machine
 from mqinfer.lab.report_files import Panel, Report
 from mqinfer.lab.reports import Cell, grid_of, machine_sentence
-from mqinfer.lab.zoo import build
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
 if TYPE_CHECKING:
@@ -253,21 +251,6 @@ def _check(contestant: Contestant, workload: Workload, *, is_first: bool) -> Non
         raise ConfigError("it has no part of mqinfer's workers; its figures are those with the first number of them")
 
 
-@contextmanager
-def built_workloads(names: Sequence[str], repository: Path | None = None) -> Iterator[tuple[Workload, ...]]:
-    """Yield workloads whose models are in a repository; without one they are built, and gone with the block.
-
-    Raises:
-        ConfigError: A name is unknown.
-        ModelNotLoadable: The repository lacks a model.
-    """
-    check_workloads(names)
-    with TemporaryDirectory(prefix="mqinfer-bench-") as folder:
-        if repository is None:
-            build(Path(folder), [WORKLOADS[name] for name in names])
-        yield load_workloads((repository or Path(folder)).absolute(), names)
-
-
 def compare(
     workloads: Sequence[Workload],
     contestants: Sequence[Contestant],
@@ -334,6 +317,9 @@ def _row(each: ComparedSeries, base: ComparedSeries | None, name: str) -> dict[s
     def cpu_ms(role: str) -> float | None:
         return middle(lambda turn: 1000 * turn.cpu_s[role] / max(1, turn.results) if role in turn.cpu_s else None)
 
+    def mib(role: str) -> float | None:
+        return middle(lambda turn: turn.peaks[role] / 2**20 if role in turn.peaks else None)
+
     figures: dict[str, Cell] = {
         "results/s": middle(lambda turn: turn.rate),
         "least": min((turn.rate for turn in turns), default=None),
@@ -342,13 +328,9 @@ def _row(each: ComparedSeries, base: ComparedSeries | None, name: str) -> dict[s
         **{f"p{share} ms": percentile(share) for share in _PERCENTILES},
         **{f"kB {way}": size and size / 1000 for way, size in zip(("up", "down"), up_down, strict=True)},
         **{f"{role} CPU ms": cpu_ms(role) for role in ROLES},
-        **{f"{role} MiB": middle(lambda turn, role=role: _mib(turn.peaks.get(role))) for role in ROLES},  # type: ignore[misc]
+        **{f"{role} MiB": mib(role) for role in ROLES},
     }
     return {name: getattr(each, name) for name in _SETTING} | figures | _shares(each) | {"why not": each.reason}
-
-
-def _mib(size: int | None) -> float | None:
-    return None if size is None else size / 2**20
 
 
 def _shares(each: ComparedSeries) -> dict[str, Cell]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from mqinfer.bags.sources import open_source
 from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.lab.profiling.inputs import RandomInputs
+from mqinfer.lab.zoo import build
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.protocol.card import ColourOrder, ImageContract, ModelCard
@@ -142,16 +144,26 @@ def colour_contract(card: ModelCard) -> ImageContract:
     return card.image
 
 
-def check_workloads(names: Sequence[str]) -> None:
-    """Check that workloads are there.
-
-    Raises:
-        ConfigError: One is unknown.
-    """
+def _check(names: Sequence[str]) -> None:
     if unknown := [name for name in names if name not in WORKLOADS]:
         raise ConfigError(
             f"no workload is called {', '.join(map(repr, unknown))}; expected one of {', '.join(WORKLOADS)}"
         )
+
+
+@contextmanager
+def built_workloads(names: Sequence[str], repository: Path | None = None) -> Iterator[tuple[Workload, ...]]:
+    """Yield workloads whose models are in a repository; without one they are built, and gone with the block.
+
+    Raises:
+        ConfigError: A name is unknown.
+        ModelNotLoadable: The repository lacks a model.
+    """
+    _check(names)
+    with TemporaryDirectory(prefix="mqinfer-bench-") as folder:
+        if repository is None:
+            build(Path(folder), [WORKLOADS[name] for name in names])
+        yield load_workloads((repository or Path(folder)).absolute(), names)
 
 
 def load_workloads(repository: Path, names: Sequence[str] = tuple(WORKLOADS)) -> tuple[Workload, ...]:
@@ -165,7 +177,7 @@ def load_workloads(repository: Path, names: Sequence[str] = tuple(WORKLOADS)) ->
         ConfigError: A name is unknown.
         ModelNotLoadable: Its model is not in the repository.
     """
-    check_workloads(names)
+    _check(names)
     models = Repository(repository)
     return tuple(_load(name, models.find(WORKLOADS[name])) for name in names)
 

@@ -13,12 +13,12 @@ from typing import Annotated
 import typer
 
 from mqinfer.bench import comparing
-from mqinfer.bench.comparing import CompareOptions, LinkOptions, built_workloads
+from mqinfer.bench.comparing import CompareOptions, LinkOptions
 from mqinfer.bench.contestants.driving import Load
 from mqinfer.bench.contestants.site import CONTESTANTS, chosen
 from mqinfer.bench.encodings import EncodingsOptions, measure_encodings, report_encodings
 from mqinfer.bench.site_load import LoadTurn, SiteLoad, measure_load, random_inputs, report_load
-from mqinfer.bench.workloads import WORKLOADS, Workload, record_workload
+from mqinfer.bench.workloads import WORKLOADS, Workload, built_workloads, record_workload
 from mqinfer.cli.bench_seeds import seeds
 from mqinfer.cli.infer import named_inputs, read_input
 from mqinfer.cli.options import (

@@ -1,8 +1,9 @@
 import pytest
 
 from benchmarks.batching import ADAPTIVE, ALONE, batching_settings
-from mqinfer.bench.comparing import CompareOptions, built_workloads, compare
+from mqinfer.bench.comparing import CompareOptions, compare
 from mqinfer.bench.contestants.driving import Load
+from mqinfer.bench.workloads import built_workloads
 
 
 @pytest.mark.broker

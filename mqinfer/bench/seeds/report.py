@@ -35,11 +35,6 @@ class SeedFigures:
     machine: Mapping[str, str]
     rows: Sequence[Joined]
 
-    @property
-    def has_broken(self) -> bool:
-        """Whether a bound of a document is broken here."""
-        return any(row.verdict == "broken" for row in self.rows)
-
 
 def as_grids(found: SeedFigures) -> Iterator[Grid]:
     """Yield the summary, and a table for each of the documents' tables."""

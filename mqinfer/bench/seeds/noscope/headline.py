@@ -158,7 +158,8 @@ def rows_of(
         yield row(f"one machine: {name}", alone.spent_s.get(stage, 0.0), "s")
     for result in results.values():
         agreement = f"accuracy {_agreement(result.answers, every.answers):.3f} against the reference"
-        yield row(result.setting.name, result.seconds, "s", f"{agreement}; {_components(result)}")
+        parts = [f"{each.name} {each.cpu_s:.1f} CPU s, {each.memory_mb:.0f} MB" for each in result.components]
+        yield row(result.setting.name, result.seconds, "s", f"{agreement}; {', '.join(parts)}")
     for count in replicas:
         seconds, how = _simulated_s(results, counts, count), "simulated from processor times: fewer cores here"
         if count in counts:
@@ -220,10 +221,6 @@ def _simulated_s(results: Mapping[str, SettingResult], counts: Sequence[int], se
 
 def _agreement(answers: Sequence[bool], others: Sequence[bool]) -> float:
     return sum(one == other for one, other in zip(answers, others, strict=True)) / len(answers)
-
-
-def _components(result: SettingResult) -> str:
-    return ", ".join(f"{each.name} {each.cpu_s:.1f} CPU s, {each.memory_mb:.0f} MB" for each in result.components)
 
 
 def _by_labels(labels: frozenset[int], results: Mapping[str, SettingResult]) -> Iterator[Measured]:
