@@ -38,7 +38,7 @@ from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outco
 _MODEL = "m"
 MOST = 8
 """Workers."""
-_STATES_S = 2.0
+_STATES_S, _SERVICE_S = 2.0, 1.0
 
 
 class Rule(Protocol):
@@ -53,12 +53,10 @@ class SiteOptions:
     """What the rules are tried on.
 
     Attributes:
-        service_s: Seconds of a run.
         start_s: Seconds from the start of a worker until it serves: its process, its engine, its model.
         seconds: Length of the pattern; what waits at its end is awaited.
     """
 
-    service_s: float = 1.0
     start_s: float = 5.0
     seconds: float = 3600.0
 
@@ -186,12 +184,12 @@ class _Site:
                 self._run_next(worker)
 
     def _run_next(self, worker: _Worker) -> None:
-        self._at(self.now + self._options.service_s, self._end_run, worker, worker.queue.pop().item, self.now)
+        self._at(self.now + _SERVICE_S, self._end_run, worker, worker.queue.pop().item, self.now)
 
     def _end_run(self, worker: _Worker, item: tuple[_Client, PendingRequest, int, float], began: float) -> None:
         client, entry, attempt, received = item
-        timings = Timings(server_queue=round((began - received) * 1e9), inference=round(self._options.service_s * 1e9))
-        worker.meter.served(self._options.service_s, 1)
+        timings = Timings(server_queue=round((began - received) * 1e9), inference=round(_SERVICE_S * 1e9))
+        worker.meter.served(_SERVICE_S, 1)
         worker.meter.answered(Outcome.OK, timings)
         worker.admission.leave(1)
         window = worker.admission.window(worker.meter.service_s)
@@ -264,8 +262,7 @@ class _Site:
     def _start(self, seconds: float) -> None:
         self.found.starts += 1
         self._number += 1
-        service_s = self._options.service_s
-        meter, admission = LoadMeter(lambda: self.now, service_s), Admission(self._worker_options, 1)
+        meter, admission = LoadMeter(lambda: self.now, _SERVICE_S), Admission(self._worker_options, 1)
         worker = _Worker(f"w-{self._number}", self.now, meter, admission)
         self._workers.append(worker)
         self._at(self.now + seconds, self._serve, worker)

@@ -11,7 +11,7 @@ from itertools import cycle
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from mqinfer.edge_agent.replay import Pacer, Replay
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics
 from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.images.decode import to_mosaic
-from mqinfer.lab.comparing.tolerance import Deviation, NumberTolerance, deviation
+from mqinfer.lab.comparing.tolerance import NumberTolerance, deviation
 from mqinfer.lab.machine import describe_machine
 from mqinfer.lab.report_files import Panel, Report
 from mqinfer.lab.reports import Cell, grid_of, machine_sentence
@@ -176,8 +176,9 @@ def measure_encodings(options: EncodingsOptions, report: Callable[[str], None]) 
             changed, medians = changed_share(answers, first), map(median, (answers.milliseconds, answers.finishing))
             found = EncodingFigures(encoding, alone, changed, *medians)
             if options.link_mbit:
-                live = _camera(frames, rate, options.seconds)
-                kept = _keep_over_link(broker.port, card, Preparer(contract, encoding), live, options.link_mbit)
+                live, how = _camera(frames, rate, options.seconds), _options(card, _FRESH_S, policy=Policy.LATEST)
+                with ThinLink(broker.port, options.link_mbit * 1e6 / 8) as link:
+                    kept = _replay(link.port, Preparer(contract, encoding), live, how).snapshot().outcomes[Outcome.OK]
                 found = replace(found, link_rate=kept / options.seconds)
             figures.append(found)
     height, width = pictures[0].shape[1:3]
@@ -312,11 +313,14 @@ def _replay(
     return statistics
 
 
+def _options(card: ModelCard, timeout: float, **options: Any) -> ReplayOptions:
+    return ReplayOptions(card.name, timeout=timeout, output_encoding=choose_output_encoding(None, card), **options)
+
+
 def _send_all(port: int, card: ModelCard, preparer: Preparer, frames: Sequence[Frame]) -> CollectingSink:
     """Send frames to a model one at a time, and return the answers."""
-    answers, encoding = CollectingSink(), choose_output_encoding(None, card)
-    options = ReplayOptions(card.name, window=1, timeout=_TIMEOUT_S, output_encoding=encoding)
-    _replay(port, preparer, iter(frames), options, answers)
+    answers = CollectingSink()
+    _replay(port, preparer, iter(frames), _options(card, _TIMEOUT_S, window=1), answers)
     if answers.failure:
         raise ModelFailed(f"model {card.name!r}, {preparer.encoding}: {answers.failure}")
     return answers
@@ -326,15 +330,6 @@ def changed_share(answers: CollectingSink, first: CollectingSink) -> float:
     """Return how much of the answers is another one: the share of a mask's pixels, or of all outputs' numbers."""
     pairs = zip(answers.outputs, first.outputs, strict=True)
     return float(np.mean([_changed(outputs, expected) for outputs, expected in pairs]))
-
-
-def _keep_over_link(port: int, card: ModelCard, preparer: Preparer, frames: Iterator[Frame], mbit: float) -> int:
-    """Send live frames over a link of so many Mbit/s each way; return how many came back with a result."""
-    encoding = choose_output_encoding(None, card)
-    options = ReplayOptions(card.name, timeout=_FRESH_S, policy=Policy.LATEST, output_encoding=encoding)
-    with ThinLink(port, mbit * 1e6 / 8) as link:
-        statistics = _replay(link.port, preparer, frames, options)
-    return statistics.snapshot().outcomes[Outcome.OK]
 
 
 def _camera(frames: Sequence[Frame], rate: float, seconds: float) -> Iterator[Frame]:
@@ -349,10 +344,10 @@ def _changed(outputs: dict[str, Array], expected: dict[str, Array]) -> float:
     mask, first = find_mask(outputs), find_mask(expected)
     if mask and first:
         return float(np.mean(mask[1] != first[1]))
-    found = [_deviation(array, expected[name]) for name, array in outputs.items()]
+    found = [deviation(expected[name], array, _tolerance(expected[name])) for name, array in outputs.items()]
     return sum(each.outside for each in found) / max(1, sum(each.values for each in found))
 
 
-def _deviation(array: Array, expected: Array) -> Deviation:
+def _tolerance(expected: Array) -> NumberTolerance:
     largest = float(np.max(np.abs(expected), initial=0.0)) if expected.dtype.kind == "f" else 0.0
-    return deviation(expected, array, NumberTolerance(0.0, _TOLERANCE * largest))
+    return NumberTolerance(0.0, _TOLERANCE * largest)

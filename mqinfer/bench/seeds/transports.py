@@ -69,7 +69,7 @@ def large_frames(bench: Bench) -> Iterator[Measured | NotMeasured]:
     yield from _latencies("2048x1024", alone)
     # JSON of TensorFlow Serving's REST has a list for each pixel; so many values may be more than the gateway takes.
     rest, grpc = ("tfs-rest", "tfs-grpc") if alone["tfs-rest"].rounds else ("rest-json", "grpc")
-    pairs = list(zip(_times(alone, rest), _times(alone, grpc), strict=False))
+    pairs = list(zip(*map(_milliseconds, (alone[rest], alone[grpc])), strict=False))
     for row, formula in (("time saved", time_saved), ("rate gained", rate_gained)):
         figures = [100 * formula(one, other) for one, other in pairs]
         comment = f"{_NAMES[grpc]} against {_NAMES[rest]}, mask out"
@@ -160,13 +160,9 @@ def _milliseconds(each: ComparedSeries) -> list[float]:
     return [1e3 * median(one.times) for one in each.rounds if one.times]
 
 
-def _times(found: Mapping[str, ComparedSeries], name: str) -> list[float]:
-    return _milliseconds(found[name]) if name in found else []
-
-
 def _ratios(found: Mapping[str, ComparedSeries], above: str, below: str) -> list[float]:
     """Return the ratios of the times of two contestants, one a round."""
-    pairs = zip(_times(found, above), _times(found, below), strict=False)
+    pairs = zip(*map(_milliseconds, (found[above], found[below])), strict=False)
     return [one / other for one, other in pairs]
 
 
