@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -24,7 +25,7 @@ from mqinfer.bench.contestants.site import CONTESTANTS, Contestant, Pids, Site, 
 from mqinfer.bench.contestants.ways import Target
 from mqinfer.bench.thin_link import ThinLink, is_lost
 from mqinfer.bench.workloads import Workload, load_workloads
-from mqinfer.cli.bench import app
+from mqinfer.cli.bench import TurnOptions, app
 from mqinfer.cli.exit_codes import ExitCode, exit_code
 from mqinfer.lab.reports import as_json
 from mqinfer.lab.zoo import build
@@ -135,6 +136,13 @@ def test_failures_are_counted_by_code() -> None:
 def test_jains_index_says_how_evenly_vehicles_are_served(vehicles: list[int], index: float) -> None:
     """1 where all have as many results, 1/n where one of n has all."""
     assert DrivenTurn(1.0, [], vehicles).jain == pytest.approx(index)
+
+
+def test_a_turn_of_so_many_requests_reaches_the_clients() -> None:
+    """What --samples asks for is the same once it was a line to a process."""
+    load = TurnOptions(samples=5).chosen().load
+    assert msgspec.json.decode(msgspec.json.encode(load), type=Load) == load
+    assert load.samples == 5
 
 
 def test_none_always_follows_the_same() -> None:
