@@ -208,11 +208,11 @@ class Comparison:
         vehicles = next(each.vehicles for each in series.values())
         clients = stack.enter_context(closing(Clients(reached, site.folder, vehicles)))
         if program:
-            sizes = []
+            sizes = [json.loads(program.ask("passed"))]
             for requests in (1, 1 + _COUNTED):  # the one that comes with a connection is left out
                 clients.send(between, requests)
                 sizes.append(json.loads(program.ask("passed")))
-            up, down = ((both - 2 * first) / _COUNTED for first, both in zip(*sizes, strict=True))
+            up, down = ((many - 2 * one + none) / _COUNTED for none, one, many in zip(*sizes, strict=True))
             for each in series.values():
                 each.traffic = up, down
         return _Entrant(clients, pids, series)

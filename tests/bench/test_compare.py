@@ -254,6 +254,8 @@ def test_a_thin_link_is_what_its_clients_wait_for(small: Workload) -> None:
     (found,) = comparison.found
     assert min(found.rounds[0].times) >= 0.06
     assert sum(found.rounds[0].vehicles) == 8
+    assert found.traffic is not None
+    assert 64 < found.traffic[0] < 2000, "a request of 64 bytes of numbers, and nothing of the connection"
 
 
 def test_a_model_that_no_contestant_can_serve_is_an_error_with_every_reason(tmp_path: Path) -> None:
