@@ -306,6 +306,7 @@ def _panels(options: CompareOptions) -> list[Panel]:
 def _row(each: ComparedSeries, base: ComparedSeries | None, name: str) -> dict[str, Cell]:
     """Return every column; one has None where there is no figure."""
     turns, up_down = each.rounds, each.traffic or (None, None)
+    rates = [turn.rate for turn in turns]
 
     def middle(figure: Callable[[DrivenTurn], float | None]) -> float | None:
         found = [value for value in map(figure, turns) if value is not None]
@@ -322,8 +323,8 @@ def _row(each: ComparedSeries, base: ComparedSeries | None, name: str) -> dict[s
 
     figures: dict[str, Cell] = {
         "results/s": middle(lambda turn: turn.rate),
-        "least": min((turn.rate for turn in turns), default=None),
-        "most": max((turn.rate for turn in turns), default=None),
+        "least": min(rates, default=None),
+        "most": max(rates, default=None),
         f"times {name}": each.ratio(base) if base else None,
         **{f"p{share} ms": percentile(share) for share in _PERCENTILES},
         **{f"kB {way}": size and size / 1000 for way, size in zip(("up", "down"), up_down, strict=True)},

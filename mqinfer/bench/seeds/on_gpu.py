@@ -192,14 +192,13 @@ def _compared(found: Mapping[tuple[str, int], Sequence[MemoryOperation]], settin
         by_kinds = {f"{name} {kind}, batch {batch}": number for kind, number in kinds[name, batch].items()}
         yield from _rows("002.F9", by_kinds, setting, unit="count")
     conv, graph = ((name, _COMPARED[-1]) for name in _NETWORKS.values())
-    comment = f"batch {_COMPARED[-1]}"
-    for table, row, share in (
-        ("002.F7", "average memory an operation", sizes[conv] / sizes[graph]),
-        ("002.F8", "number of operations", len(found[conv]) / len(found[graph])),
-        ("002.F9", "operations by type", kinds[conv]["HtoD"] / kinds[graph]["HtoD"]),
+    ending = f"batch {_COMPARED[-1]}"
+    for table, row, share, comment in (
+        ("002.F7", "average memory an operation", sizes[conv] / sizes[graph], ending),
+        ("002.F8", "number of operations", len(found[conv]) / len(found[graph]), ending),
+        ("002.F9", "operations by type", kinds[conv]["HtoD"] / kinds[graph]["HtoD"], f"HtoD, {ending}"),
     ):
-        about = f"HtoD, {comment}" if table == "002.F9" else comment
-        yield from _rows(table, {f"{row}, V100, Conv against graph": share}, setting, comment=about)
+        yield from _rows(table, {f"{row}, V100, Conv against graph": share}, setting, comment=comment)
 
 
 def card(bench: Bench) -> Iterator[Measured]:
