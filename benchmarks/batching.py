@@ -6,46 +6,35 @@ Each is a contestant of its own: the workload's model once more, with a worker o
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 from mqinfer.bench.contestants.site import Contestant, Pids, Site
 from mqinfer.bench.contestants.ways import Target
-from mqinfer.bench.workloads import Workload
 from mqinfer.broker.address import BrokerAddress
 
 ADAPTIVE = "adaptive"
 ALONE = "max 1"
+_DELAY = "dynamic_batching = { max_queue_delay_microseconds = 2000 }\n"
+"""How long fixed sizes wait for more."""
 
 
-def batching_settings(delay_us: int, sizes: Sequence[int] = (4, 8, 16)) -> list[Contestant]:
-    """Return no batches, fixed sizes and the adaptive setting.
-
-    Args:
-        delay_us: How long fixed sizes wait for more, in microseconds.
-        sizes: The fixed sizes.
-    """
-    configs = enumerate(_configs(delay_us, sizes).items())
-    return [Contestant(name, partial(_serve, f"setting-{number}", config)) for number, (name, config) in configs]
-
-
-def _configs(delay_us: int, sizes: Sequence[int]) -> Mapping[str, str]:
-    delay = f"dynamic_batching = {{ max_queue_delay_microseconds = {delay_us} }}\n"
-    fixed = {f"fixed {size}": f"max_batch_size = {size}\n{delay}" for size in sizes}
-    return {ALONE: "max_batch_size = 1\n", **fixed, ADAPTIVE: f"max_batch_size = {max(sizes)}\n"}
+def batching_settings(sizes: Sequence[int] = (4, 8, 16)) -> list[Contestant]:
+    """Return no batches, these fixed sizes and the adaptive setting."""
+    fixed = {f"fixed {size}": f"max_batch_size = {size}\n{_DELAY}" for size in sizes}
+    configs = {ALONE: "max_batch_size = 1\n", **fixed, ADAPTIVE: f"max_batch_size = {max(sizes)}\n"}
+    ways = enumerate(configs.items())
+    return [Contestant(name, partial(_serve, f"setting-{number}", config)) for number, (name, config) in ways]
 
 
 def _serve(model: str, config: str, site: Site) -> tuple[Target, Pids]:
     """Put the site's model into its repository once more, with these settings, and serve it."""
-    broker, own = site.broker, _with_config(site.workload, model, config)
-    workers = site.serve(own, BrokerAddress.parse(broker.url))
-    return Target("mqtt", broker.port, model=model), {"broker": [broker.pid], "worker": workers}
-
-
-def _with_config(workload: Workload, model: str, config: str) -> Workload:
+    workload, broker = site.workload, site.broker
     path = workload.path.parents[2] / model / "1" / workload.path.name
     path.parent.mkdir(parents=True)
     shutil.copy(workload.path, path)
     (path.parents[1] / "model.toml").write_text(config, encoding="utf-8")
-    return replace(workload, model=model, path=path)
+    own = replace(workload, model=model, path=path)
+    workers = site.serve(own, BrokerAddress.parse(broker.url))
+    return Target("mqtt", broker.port, model=model), {"broker": [broker.pid], "worker": workers}

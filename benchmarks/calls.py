@@ -1,7 +1,8 @@
 """Counts what one request and one frame pass through: calls of Python and C functions, files, classes and threads.
 
 Client, worker, gateway and replay run in processes of their own with a profile function in every thread
-(`sys.setprofile`). It makes them several times slower, so nothing is timed here.
+(`sys.setprofile`). It makes them several times slower, so nothing is timed here. The numbers that a request and a frame
+may take are kept in `golden_calls.json`.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ import runpy
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from functools import partial, reduce
 from io import StringIO
+from operator import or_
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import CodeType, FrameType
 
 import mqinfer
-from mqinfer.bench.contestants.gateway import serving
-from mqinfer.bench.contestants.model_server import OPTIONS
+from mqinfer.bench.contestants.servers import OPTIONS, serving
 from mqinfer.bench.contestants.ways import INFER, request_maker
 from mqinfer.bench.processes import Program
 from mqinfer.bench.workloads import Workload, load_workloads
@@ -52,6 +54,14 @@ _PACKAGE = Path(mqinfer.__file__).parent
 _NOT_OURS = ("/", "bench/")
 """How files outside the package begin, and those that send the requests."""
 
+TOLERANCE = 0.03
+"""Greatest share by which a figure may exceed the golden one; fewer calls are held by `--write`."""
+_BY_CHANCE = 0.12
+"""The same for the calls in `broker/`: a packet that arrives with the one before it needs no wake-up of its own."""
+_BROKER = "calls in broker/, both sides"
+Figures = Mapping[str, Mapping[str, int]]
+"""Figures by name, of each thing that was counted."""
+_GOLDEN = Path(__file__).with_name("golden_calls.json")
 Tally = Counter[tuple[str, str, str, str]]
 """How often each event happened, by event (`call`, `c_call`), file, function and thread."""
 
@@ -68,7 +78,7 @@ class Side:
         classes: Classes of mqinfer whose methods are called, as `file:Class`.
         functions: Functions of mqinfer, as `file:function`.
         threads: Names of the threads that run them.
-        rooms: Calls of mqinfer's functions a request by room, the first folder of the file.
+        broker: Calls of the functions in the room `broker` a request.
     """
 
     own: float
@@ -78,7 +88,12 @@ class Side:
     classes: frozenset[str]
     functions: frozenset[str]
     threads: frozenset[str]
-    rooms: Mapping[str, float]
+    broker: float
+
+    def __or__(self, other: Side) -> Side:
+        """Return both together: the sums of the calls, and all that either passes through."""
+        pairs = ((getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+        return Side(*(one | two if isinstance(one, frozenset) else one + two for one, two in pairs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,22 +109,9 @@ class CountedCalls:
     sides: Mapping[str, Side]
 
     def together(self) -> Side:
-        """Return the sums of the calls, and all that either side passes through."""
-        sides = self.sides.values()
-
-        def union(name: str) -> frozenset[str]:
-            return frozenset[str]().union(*(getattr(side, name) for side in sides))
-
-        return Side(
-            sum(side.own for side in sides),
-            sum(side.python for side in sides),
-            sum(side.c for side in sides),
-            union("files"),
-            union("classes"),
-            union("functions"),
-            frozenset(f"{role}: {thread}" for role, side in self.sides.items() for thread in side.threads),
-            {room: sum(side.rooms.get(room, 0) for side in sides) for side in sides for room in side.rooms},
-        )
+        """Return all sides as one; a thread has its role in its name."""
+        named = {role: frozenset(f"{role}: {each}" for each in side.threads) for role, side in self.sides.items()}
+        return reduce(or_, (replace(side, threads=named[role]) for role, side in self.sides.items()))
 
 
 def count_calls(small: Workload, frame: Workload) -> list[CountedCalls]:
@@ -137,18 +139,27 @@ def count_requests(workload: Workload, url: str, callers: Sequence[int] = (1, 8)
     Raises:
         MqinferError: A process does not start, or fails a request.
     """
-    repository, found = workload.path.parents[2], []
+    repository = workload.path.parents[2]
     with ExitStack() as stack:
         worker = _start(stack, "worker", url, repository, workload.model)
         client = _start(stack, "client", url, repository, workload.name)
-        for each in callers:
-            sent = _read(client.ask(f"{each} {_WARM_UP}"))
-            served = _read(worker.ask(""))
-            sent = _read(client.ask(f"{each} {_REQUESTS}")) - sent
-            served = _read(worker.ask("")) - served
-            sides = {"client": side_of(sent, _REQUESTS), "worker": side_of(served, _REQUESTS)}
-            found.append(CountedCalls(f"{workload.name}, {'one caller' if each == 1 else f'{each} callers'}", sides))
-    return found
+        sides = {"client": client, "worker": worker}
+
+        def send(callers: int, requests: int) -> None:
+            client.ask(f"{callers} {requests}")
+
+        words = [(each, "one caller" if each == 1 else f"{each} callers") for each in callers]
+        return [_counted(f"{workload.name}, {name}", sides, partial(send, each)) for each, name in words]
+
+
+def _counted(what: str, sides: Mapping[str, Program], send: Callable[[int], object]) -> CountedCalls:
+    """Count what processes do for requests; some come first that are not counted."""
+    tallies = []
+    for requests in (_WARM_UP, _REQUESTS):
+        send(requests)
+        tallies.append({role: _read(each.ask("")) for role, each in sides.items()})
+    before, after = tallies
+    return CountedCalls(what, {role: side_of(after[role] - before[role], _REQUESTS) for role in sides})
 
 
 def count_gateway(workload: Workload) -> CountedCalls:
@@ -162,28 +173,19 @@ def count_gateway(workload: Workload) -> CountedCalls:
         worker = _start(stack, "worker", broker.url, workload.path.parents[2], workload.model)
         gateway = _start(stack, "gateway", broker.url)
         channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{gateway.first_line}", OPTIONS))
-        ask, request, tallies = channel.unary_unary(INFER), request_maker(workload), []
-        for requests in (_WARM_UP, _REQUESTS):
+        ask, request = channel.unary_unary(INFER), request_maker(workload)
+
+        def send(requests: int) -> None:
             for _ in range(requests):
                 ask(request(workload.array), wait_for_ready=True)
-            tallies.append([_read(each.ask("")) for each in (gateway, worker)])
-        spent = (after - before for before, after in zip(*tallies, strict=True))
-    sides = {role: side_of(each, _REQUESTS) for role, each in zip(("gateway", "worker"), spent, strict=True)}
-    return CountedCalls(f"{workload.name} through the gateway", sides)
+
+        return _counted(f"{workload.name} through the gateway", {"gateway": gateway, "worker": worker}, send)
 
 
 def _count_frames(workload: Workload, sinks: Sequence[Sequence[str]]) -> list[CountedCalls]:
-    """Count a frame of a ROS 2 bag with Bayer mosaics: the difference of a replay of 40 frames and one of 20.
+    """Count a frame of a ROS 2 bag with Bayer mosaics, once for each set of sinks.
 
-    Args:
-        workload: Its model takes pictures.
-        sinks: Names of the sinks that results are written to; none writes no files.
-
-    Returns:
-        One for each set of sinks.
-
-    Raises:
-        MqinferError: A process does not start, or a replay fails.
+    It is the difference of a replay of 40 frames and one of 20.
     """
     found: list[CountedCalls] = []
     with MosquittoServer() as broker, TemporaryDirectory(prefix="mqinfer-bench-") as name, ExitStack() as stack:
@@ -219,25 +221,17 @@ def side_of(tally: Tally, times: int) -> Side:
     events: Counter[str] = Counter()
     for (event, *_), count in regular.items():
         events[event] += count
-    rooms = _calls_by_room(ours)
+    calls = Counter({key[1:]: count for key, count in ours.items() if key[0] == "call"})
     return Side(
-        own=rooms.total() / times,
+        own=calls.total() / times,
         python=events["call"] / times,
         c=events["c_call"] / times,
         files=frozenset(file for file, _ in functions),
         classes=frozenset(f"{file}:{name.rpartition('.')[0]}" for file, name in functions if "." in name),
         functions=frozenset(f"{file}:{name}" for file, name in functions),
         threads=frozenset(thread for *_, thread in ours),
-        rooms={room: count / times for room, count in rooms.items()},
+        broker=sum(count for (file, *_), count in calls.items() if file.startswith("broker/")) / times,
     )
-
-
-def _calls_by_room(ours: Mapping[tuple[str, str, str, str], int]) -> Counter[str]:
-    rooms: Counter[str] = Counter()
-    for (event, file, _, _), count in ours.items():
-        if event == "call":
-            rooms[file.partition("/")[0]] += count
-    return rooms
 
 
 def _regular(tally: Tally, times: int) -> Tally:
@@ -261,6 +255,46 @@ def report_calls(passages: Sequence[CountedCalls]) -> Report:
     grid = Grid("What a request passes through", headings, rows, words=2)
     panels = [Panel(heading, [heading]) for heading in ("own calls", "files")]
     return Report(grid, panels, machine_sentence(describe_machine()), passages)
+
+
+def figures_of(counted: Iterable[CountedCalls]) -> dict[str, dict[str, int]]:
+    """Return the golden figures of what was counted: own calls in the room `broker`, others of each side, and files.
+
+    Several callers share the wake-ups of threads by chance, so only counts of one caller have golden figures.
+    """
+    return {each.what: _figures(each) for each in counted if "callers" not in each.what}
+
+
+def differences(figures: Figures, golden: Figures) -> dict[tuple[str, str], str]:
+    """Return the figures that exceed the golden ones by more than the tolerance, or are counted no more, in words."""
+    names = {(what, name) for each in (figures, golden) for what, by_name in each.items() for name in by_name}
+    found = {}
+    for what, name in sorted(names):
+        figure, expected = figures.get(what, {}).get(name, 0), golden.get(what, {}).get(name, 0)
+        tolerance = _BY_CHANCE if name == _BROKER else TOLERANCE
+        if figure > (1 + tolerance) * expected or not figure:
+            found[what, name] = f"{what}: {name}: {figure}, expected {expected}, or {tolerance:.0%} more at most"
+    return found
+
+
+def read_golden() -> dict[str, dict[str, int]]:
+    """Return the golden figures."""
+    golden: dict[str, dict[str, int]] = json.loads(_GOLDEN.read_text(encoding="utf-8"))
+    return golden
+
+
+def write_golden(figures: Figures) -> Path:
+    """Make these figures the golden ones; return the file."""
+    _GOLDEN.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    return _GOLDEN
+
+
+def _figures(counted: CountedCalls) -> dict[str, int]:
+    together = counted.together()
+    figures = {_BROKER: together.broker, "other calls, both sides": together.own - together.broker}
+    if "edge" not in counted.sides:  # a request alone; of frames that overlap, each side's share changes with timing
+        figures |= {f"other calls of the {role}": side.own - side.broker for role, side in counted.sides.items()}
+    return {**{name: round(figure) for name, figure in figures.items()}, "files": len(together.files)}
 
 
 class CallCounter:
@@ -319,13 +353,13 @@ def _start(stack: ExitStack, *arguments: object) -> Program:
 
 
 def _client(counter: CallCounter, url: str, repository: str, name: str) -> None:
-    """Send requests as each line of standard input asks: `CALLERS REQUESTS`."""
+    """Send requests as each line of standard input asks, `CALLERS REQUESTS`, or none."""
     (workload,) = load_workloads(Path(repository), [name])
     feeds = {workload.input: workload.array}
     with Client(url) as client:
         print("ready", flush=True)
         for line in sys.stdin:
-            callers, requests = map(int, line.split())
+            callers, requests = map(int, line.split() or (1, 0))
             pending: deque[Future[InferResult]] = deque()
             for _ in range(requests):
                 if len(pending) == callers:

@@ -9,21 +9,19 @@ from typing import Annotated
 import typer
 
 from benchmarks.autoscale.real import Played, play_real, real_grid
-from benchmarks.autoscale.tables import Run, chosen_grid, play, rules_grid
+from benchmarks.autoscale.rules import Run, chosen_grid, play, rules_grid
 from benchmarks.batching import batching_settings
-from benchmarks.calls import count_calls, report_calls
+from benchmarks.calls import count_calls, differences, figures_of, read_golden, report_calls, write_golden
 from benchmarks.cpp.measuring import cpp_contestants
-from benchmarks.faults import as_markdown as faults_as_markdown
-from benchmarks.faults.soak import SoakOptions
+from benchmarks.faults.soak import SoakOptions, as_markdown
 from benchmarks.faults.soak import soak as run_soak
-from benchmarks.golden import differences, figures_of, read_golden, write_golden
 from benchmarks.scale import measure_states, one_broker, scale_workload
-from mqinfer.bench.comparing import built_workloads, compare
+from mqinfer.bench.comparing import compare
+from mqinfer.bench.workloads import built_workloads
 from mqinfer.cli.bench import ReportFiles, TurnOptions
 from mqinfer.cli.exit_codes import exit_code, print_error
 from mqinfer.cli.options import plain_console, table_console, with_group
-from mqinfer.edge_agent.output_files import set_aside, writing
-from mqinfer.lab.reports import as_json, as_markdown, print_grid, write_files
+from mqinfer.lab.reports import print_grid
 from mqinfer.protocol.errors import MqinferError
 
 Workloads = Annotated[list[str], typer.Option("--workload", help="Model with an array to ask; may be repeated.")]
@@ -43,13 +41,10 @@ app = typer.Typer(
 @with_group("files", ReportFiles)
 def calls(
     files: ReportFiles,
-    repository: Annotated[
-        Path | None, typer.Option(help="Model repository with the workloads' models; made by default.")
-    ] = None,
     write: Annotated[bool, typer.Option("--write", help="Make these the golden figures, which a test holds.")] = False,
 ) -> None:
     """Count calls, files, classes, functions and threads that a request and a replayed frame pass through."""
-    with built_workloads(("small", "frame"), repository) as (small, frame):
+    with built_workloads(("small", "frame")) as (small, frame):
         counted = count_calls(small, frame)
     files.keep(report_calls(counted))
     figures = figures_of(counted)
@@ -66,13 +61,11 @@ def batching(
     files: ReportFiles,
     turns: TurnOptions,
     workload: Workloads = ["classifier"],  # noqa: B006 - nobody changes it
-    delay_us: Annotated[int, typer.Option(help="Queue delay of fixed sizes, in microseconds.")] = 2000,
 ) -> None:
     """Measure batching: no batches, fixed sizes and the adaptive setting, in turns in one run through a broker."""
-    title = f"Batching, fixed sizes wait for {delay_us} us at most"
     options = turns.chosen()
     with built_workloads(workload) as workloads:
-        files.keep(compare(workloads, batching_settings(delay_us), options, _progress, title))
+        files.keep(compare(workloads, batching_settings(), options, _progress, "Batching"))
 
 
 @app.command()
@@ -116,9 +109,6 @@ def autoscale(
     real: Annotated[
         bool, typer.Option("--real", help="Play three patterns to `mqinfer worker --autoscale` instead, in 12 minutes.")
     ] = False,
-    output: Annotated[
-        Path | None, typer.Option(help="Folder for the figures as JSON and the tables as Markdown.")
-    ] = None,
 ) -> None:
     """Let rules for the number of workers follow fleets in a simulation: late frames, worker hours, oscillation."""
     console = table_console()
@@ -129,25 +119,14 @@ def autoscale(
     grids = [real_grid(found)] if real else [rules_grid(found), chosen_grid(found)]  # type: ignore[arg-type]  # as above
     for grid in grids:
         print_grid(grid, console)
-    texts = {"autoscale.json": as_json(found), "autoscale.md": "\n".join(map(as_markdown, grids))}
-    for path in write_files(output, texts) if output else ():
-        typer.echo(f"wrote {path}")
 
 
 @app.command()
 @with_group("options", SoakOptions)
-def soak(
-    options: SoakOptions,
-    output: Annotated[Path | None, typer.Option(help="Markdown file for the table.")] = None,
-) -> None:
+def soak(options: SoakOptions) -> None:
     """Apply load and random faults: kills, halts, cuts and delays. Fails unless each request has one outcome."""
     figures = run_soak(options, lambda fault: typer.echo(fault, err=True))
-    table = faults_as_markdown(figures)
-    typer.echo(table)
-    if output:
-        with writing(output):
-            set_aside(output)
-            output.write_text(table, encoding="utf-8")
+    typer.echo(as_markdown(figures))
     if any(figure.passed is False for figure in figures):
         raise typer.Exit(1)
 

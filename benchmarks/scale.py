@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -53,25 +53,21 @@ def one_broker(nats: int) -> Contestant:
 
     @cache
     def enter(site: Site) -> tuple[Target, Pids]:
-        url, pids = site.use(_nats(nats) if nats else _mosquitto())
+        if nats:
+            cluster = site.use(NatsServers(nodes=nats))
+            url, pids = cluster.url, cluster.pids
+        else:
+            server = site.use(MosquittoServer(configuration=_for_many))
+            url, pids = server.url, [server.pid]
         workers = site.serve(site.workload, BrokerAddress.parse(url), capacity=4096)
         return Target("mqtt", url=url, announce="scale"), {"broker": pids, "worker": workers}
 
     return Contestant(f"{nats} nats-servers" if nats else "Mosquitto", enter)
 
 
-@contextmanager
-def _nats(nodes: int) -> Iterator[tuple[str, Sequence[int]]]:
-    with NatsServers(nodes=nodes) as servers:
-        yield servers.url, servers.pids
-
-
-@contextmanager
-def _mosquitto() -> Iterator[tuple[str, Sequence[int]]]:
-    """Run one that takes more connections than most sites have."""
-    many = "\nmax_connections 100000\n"
-    with MosquittoServer(configuration=lambda port: render(port).replace("\nmax_connections 1000\n", many)) as server:
-        yield server.url, (server.pid,)
+def _for_many(port: int) -> str:
+    """Return a configuration that takes more connections than most sites have."""
+    return render(port).replace("\nmax_connections 1000\n", "\nmax_connections 100000\n")
 
 
 def measure_states(count: int) -> str:

@@ -7,6 +7,7 @@ The model sleeps for the time of a run, which needs no processor. The simulation
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import subprocess
 import sys
@@ -62,25 +63,20 @@ class Played:
 
 @dataclass(slots=True)
 class _Log:
-    """What the worker's log said, and when."""
+    """What the worker's log said, and when, in seconds since the pattern began."""
 
-    began: float = field(default_factory=time.monotonic)
+    began: float = math.inf
     curve: list[tuple[float, int]] = field(default_factory=list)
     ready: list[float] = field(default_factory=list)
     is_ready: threading.Event = field(default_factory=threading.Event)
 
-    def begin(self) -> None:
-        self.began = time.monotonic()
-        self.curve.clear()
-        self.ready.clear()
-
     def read(self, line: str) -> None:
         now = time.monotonic() - self.began
-        if found := _CHANGE.search(line):
+        if (found := _CHANGE.search(line)) and now > 0:
             self.curve.append((now, int(found[1])))
         if _READY.search(line):
-            self.ready.append(now)
             self.is_ready.set()
+            self.ready += [now] * (now > 0)
 
     def start_times(self) -> Iterator[float]:
         """Yield for each process that was ready the seconds since its order."""
@@ -97,7 +93,7 @@ def play_real() -> Iterator[Played]:
     for pattern in _PLAYED:
         frames = [(at / _FASTER, vehicle, within) for at, vehicle, within in frames_of(pattern)[::_FASTER]]
         with _worker() as (url, log):
-            log.begin()
+            log.began = time.monotonic()
             late = asyncio.run(_drive(url, frames, log.began))
         start_s = mean([*log.start_times()] or [1.0])
         found = follow(frames, Scaler(), SiteOptions(start_s=start_s, seconds=_SECONDS))

@@ -36,7 +36,9 @@ from mqinfer.protocol.states import (
 from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome, Timings
 
 _MODEL = "m"
-_STATES_S = 2.0
+MOST = 8
+"""Workers."""
+_STATES_S, _SERVICE_S = 2.0, 1.0
 
 
 class Rule(Protocol):
@@ -51,16 +53,11 @@ class SiteOptions:
     """What the rules are tried on.
 
     Attributes:
-        service_s: Seconds of a run.
-        least, most: Bounds of the number of workers.
         start_s: Seconds from the start of a worker until it serves: its process, its engine, its model.
         seconds: Length of the pattern; what waits at its end is awaited.
     """
 
-    service_s: float = 1.0
     start_s: float = 5.0
-    least: int = 1
-    most: int = 8
     seconds: float = 3600.0
 
 
@@ -141,7 +138,7 @@ class _Site:
         if frame is not None:
             at, vehicle, within = frame
             self._number += 1
-            entry = PendingRequest(InferRequest(str(self._number), _MODEL, ()), _ignore, at, at + within)
+            entry = PendingRequest(InferRequest(str(self._number), _MODEL, ()), lambda _: None, at, at + within)
             self._at(at, self._submit, self._clients[vehicle], entry)
 
     def _submit(self, client: _Client, entry: PendingRequest) -> None:
@@ -187,12 +184,12 @@ class _Site:
                 self._run_next(worker)
 
     def _run_next(self, worker: _Worker) -> None:
-        self._at(self.now + self._options.service_s, self._end_run, worker, worker.queue.pop().item, self.now)
+        self._at(self.now + _SERVICE_S, self._end_run, worker, worker.queue.pop().item, self.now)
 
     def _end_run(self, worker: _Worker, item: tuple[_Client, PendingRequest, int, float], began: float) -> None:
         client, entry, attempt, received = item
-        timings = Timings(server_queue=round((began - received) * 1e9), inference=round(self._options.service_s * 1e9))
-        worker.meter.served(self._options.service_s, 1)
+        timings = Timings(server_queue=round((began - received) * 1e9), inference=round(_SERVICE_S * 1e9))
+        worker.meter.served(_SERVICE_S, 1)
         worker.meter.answered(Outcome.OK, timings)
         worker.admission.leave(1)
         window = worker.admission.window(worker.meter.service_s)
@@ -249,7 +246,7 @@ class _Site:
     def _look(self) -> None:
         at_work = list(self._known.workers.values())
         needed = self._rule.update(self.now, lag(self._known, self.now).get(_MODEL, Lag()), at_work)
-        wanted = max(self._options.least, min(self._options.most, needed))
+        wanted = max(1, min(MOST, needed))
         kept = [worker for worker in self._workers if worker.status is not WorkerStatus.DRAINING]
         for _ in range(wanted - len(kept)):
             self._start(self._options.start_s)
@@ -265,8 +262,7 @@ class _Site:
     def _start(self, seconds: float) -> None:
         self.found.starts += 1
         self._number += 1
-        service_s = self._options.service_s
-        meter, admission = LoadMeter(lambda: self.now, service_s), Admission(self._worker_options, 1)
+        meter, admission = LoadMeter(lambda: self.now, _SERVICE_S), Admission(self._worker_options, 1)
         worker = _Worker(f"w-{self._number}", self.now, meter, admission)
         self._workers.append(worker)
         self._at(self.now + seconds, self._serve, worker)
@@ -291,10 +287,6 @@ class _Site:
         if worker.status is not WorkerStatus.STOPPED:
             worker.status = WorkerStatus.STOPPED
             self._publish(worker)
-
-
-def _ignore(_: object) -> None:
-    """Take no notice of an outcome: the simulation has it."""
 
 
 def follow(frames: Sequence[Frame], rule: Rule, options: SiteOptions | None = None) -> Followed:

@@ -1,8 +1,6 @@
 /// What each load program does for `mqinfer.bench.contestants.clients`: a line of JSON for each job, of one vehicle.
 #pragma once
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -42,20 +40,6 @@ inline Bytes read(const std::string& path) {
     return {std::istreambuf_iterator<char>(file), {}};
 }
 
-inline double cpu_seconds() {
-    rusage used{};
-    getrusage(RUSAGE_SELF, &used);
-    const auto seconds = [](const timeval& time) { return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec); };
-    return seconds(used.ru_utime) + seconds(used.ru_stime);
-}
-
-inline std::uint64_t peak_bytes() {
-    std::ifstream status("/proc/self/status");
-    for (std::string word; status >> word;)
-        if (word == "VmHWM:" && status >> word) return std::stoull(word) * 1024;
-    return 0;
-}
-
 /// Callers in closed loops.
 class Driver {
 public:
@@ -63,8 +47,6 @@ public:
 
     /// Take a turn: `driving.Load` to `driving.DrivenTurn`.
     json drive(const Ask& ask, const json& load) {
-        std::ofstream("/proc/self/clear_refs") << 5;  // the peak begins anew: proc_pid_clear_refs(5)
-        const double before = cpu_seconds();
         std::unique_lock lock(mutex_);
         times_.clear();
         failed_ = 0;
@@ -78,8 +60,6 @@ public:
         const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
         json found = {{"seconds", seconds}, {"vehicles", {times_.size()}}, {"failures", json::object()}, {"times", json::array()}};
         if (failed_) found["failures"]["failed"] = failed_;
-        found["cpu_s"] = cpu_seconds() - before;
-        found["peak_bytes"] = peak_bytes();
         const std::size_t step = times_.size() / 10'000 + 1;
         for (std::size_t place = 0; place < times_.size(); place += step) found["times"].push_back(times_[place]);
         return found;
@@ -137,20 +117,15 @@ inline int serve(int count, char** arguments, const Connect& connect) {
         const Ask ask = connect(workload, json::parse(arguments[6])["port"]);
         check(ask, workload);
         Driver driver(workload.expected.size());
-        Ask over_link;
         say("ready");
         for (std::string line; std::getline(std::cin, line);) {
             const json job = json::parse(line);
             if (job.contains("load")) {
                 say(driver.drive(ask, job["load"]));
-            } else if (job.contains("port")) {
-                over_link = connect(workload, job["port"]);
-                check(over_link, workload);
-                say("connected");
             } else {
-                for (int number = 0; number < 8; ++number) check(over_link, workload);
-                over_link = nullptr;
-                say("8");
+                const Ask over_link = connect(workload, job["port"]);
+                for (int number = job["requests"]; number > 0; --number) check(over_link, workload);
+                say("sent");
             }
         }
         return 0;

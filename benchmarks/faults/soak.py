@@ -23,11 +23,8 @@ import msgspec
 import numpy as np
 import typer
 
-from benchmarks.faults.fault_proxy import FaultProxy
-from benchmarks.faults.figures import Figure
-from benchmarks.faults.packet_filter import PUBACK
-from benchmarks.faults.traffic import EchoTraffic
-from benchmarks.faults.watching import beside, open_files
+from benchmarks.faults.fault_proxy import PUBACK, FaultProxy
+from benchmarks.faults.traffic import EchoTraffic, beside
 from benchmarks.faults.workers import Workers
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.lab.profiling.memory import resident_bytes
@@ -38,6 +35,7 @@ _ROOT = "soak"
 _DELAY_MS = 20.0
 _WORKERS = 3
 _SAMPLE_S = 1.0
+_WORDS = {True: "pass", False: "**miss**", None: "stated"}
 _SETTLED = 0.2
 """Memory is judged on the samples after this share of the run: before it everything is used for the first time."""
 
@@ -53,6 +51,25 @@ class SoakOptions:
     program: Annotated[
         Path | None, typer.Option(help="Program `live` of clients/cpp/tests, to soak its client in place of Python's.")
     ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure.
+
+    Attributes:
+        row: The fault and the load.
+        what: What was counted or measured.
+        figure: As text.
+        target: As text; empty where the figure is only stated.
+        passed: None where there is no target.
+    """
+
+    row: str
+    what: str
+    figure: str
+    target: str = ""
+    passed: bool | None = None
 
 
 class _Sent(msgspec.Struct, frozen=True):
@@ -237,7 +254,14 @@ _FAULTS: Sequence[Callable[[_Stage, int], None]] = (
 def _sample(pid: int, over: threading.Event, samples: list[tuple[float, int, int]]) -> None:
     """Sample time, memory and open files of the edge."""
     while not over.wait(_SAMPLE_S):
-        samples.append((time.monotonic(), resident_bytes(pid), open_files(pid)))
+        samples.append((time.monotonic(), resident_bytes(pid), _open_files(pid)))
+
+
+def _open_files(pid: int) -> int:
+    try:
+        return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    except OSError:  # it is gone
+        return 0
 
 
 def _figures(
@@ -261,3 +285,14 @@ def _figures(
         Figure(row, "growth of the edge's memory", f"{slope:.2f} MB/min", "< 1 MB/min", slope < 1),
         Figure(row, "open files of the edge", f"{min(files)} to {max(files)}", "flat", max(files) - min(files) <= 20),
     ]
+
+
+def as_markdown(figures: Sequence[Figure]) -> str:
+    """Return the figures as a table, with each fault's name once."""
+    lines = ["| fault and load | what | figure | target | |", "|---|---|---|---|---|"]
+    last = ""
+    for each in figures:
+        row = "" if each.row == last else each.row
+        lines.append(f"| {row} | {each.what} | {each.figure} | {each.target} | {_WORDS[each.passed]} |")
+        last = each.row
+    return "\n".join(lines) + "\n"

@@ -6,7 +6,8 @@ import threading
 import time
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import Self
@@ -123,7 +124,9 @@ class EchoTraffic:
 
     def pace(self, rate: float, requests: int, timeout: float = 60.0) -> None:
         """Submit so many requests at a rate a second; a late one is sent late, not left out."""
-        for _ in ticks(rate, requests):
+        start = time.monotonic()
+        for number in range(requests):
+            time.sleep(max(0.0, start + number / rate - time.monotonic()))
             self.ask(timeout)
 
     def wait(self, timeout: float = 90.0) -> None:
@@ -160,13 +163,16 @@ class EchoTraffic:
         counters = self.requester.counters()
         twice = [place for place, times in enumerate(self._times) if times != 1]
         twice += [number for number, times in self._given.items() if times != 1 and number != repeated]
+        ended: Counter[Outcome] = Counter()
+        for (outcome, _), times in self._tally.items():
+            ended[outcome] += times
         faults = {
             "outcomes not exactly once": twice,
             "replies with other numbers": self.wrong,
             "missing outcomes": self.asked - self._finished,
             "submitted by the client only": counters.submitted - self.asked,
             "off balance": counters.submitted - counters.pending - sum(counters.outcomes.values()),
-            "outcomes that differ": self._by_outcome() - Counter(counters.outcomes),
+            "outcomes that differ": ended - Counter(counters.outcomes),
         }
         if found := {what: fault for what, fault in faults.items() if fault}:
             raise MqinferError(f"the outcomes do not add up: {found}; {counters}")
@@ -184,12 +190,6 @@ class EchoTraffic:
         """Return the time within which this share of the successful requests ended, in seconds."""
         took = sorted(self._took)
         return took[min(len(took) - 1, int(share * len(took)))]
-
-    def _by_outcome(self) -> Counter[Outcome]:
-        by_outcome: Counter[Outcome] = Counter()
-        for (outcome, _), times in self._tally.items():
-            by_outcome[outcome] += times
-        return by_outcome
 
     def _record(self, number: int, submitted: float, result: InferResult) -> None:
         now = time.monotonic()
@@ -212,10 +212,12 @@ class EchoTraffic:
             self._changed.notify_all()
 
 
-def ticks(rate: float, count: int) -> Iterator[int]:
-    """Yield so many ticks at a rate a second; a tick that is late is yielded at once."""
-    start = time.monotonic()
-    for tick in range(count):
-        if (wait := start + tick / rate - time.monotonic()) > 0:
-            time.sleep(wait)
-        yield tick
+@contextmanager
+def beside(work: Callable[[], object]) -> Iterator[threading.Thread]:
+    """Run a function on a thread while the body runs; wait for both."""
+    thread = threading.Thread(target=work, name="beside", daemon=True)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.join()

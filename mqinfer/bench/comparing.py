@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -19,14 +18,12 @@ from msgspec import structs
 from mqinfer.bench.contestants.clients import Clients
 from mqinfer.bench.contestants.driving import DrivenTurn, Load, rotated, warm_up
 from mqinfer.bench.contestants.site import Contestant, Pids, Site
-from mqinfer.bench.processes import Program
-from mqinfer.bench.processor_time import CpuMeter
+from mqinfer.bench.processes import CpuMeter, Program
 from mqinfer.bench.thin_link import serve_link
-from mqinfer.bench.workloads import WORKLOADS, Workload, check_workloads, load_workloads
+from mqinfer.bench.workloads import Workload
 from mqinfer.lab.machine import describe_machine
 from mqinfer.lab.report_files import Panel, Report
-from mqinfer.lab.reports import Cell, Grid, machine_sentence
-from mqinfer.lab.zoo import build
+from mqinfer.lab.reports import Cell, grid_of, machine_sentence
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
 if TYPE_CHECKING:
@@ -34,6 +31,9 @@ if TYPE_CHECKING:
 
 ROLES = ("client", "broker", "gateway", "worker")
 _PERCENTILES = (50, 95, 99)
+_COUNTED = 8
+"""Requests whose bytes are counted."""
+_SETTING = ("workload", "contestant", "workers", "vehicles", "callers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,10 @@ class LinkOptions:
     def is_shaped(self) -> bool:
         """Whether it limits anything."""
         return bool(self.mbit or self.delay_ms or self.loss)
+
+    def __str__(self) -> str:
+        limits = {"Mbit/s": self.mbit, "ms": self.delay_ms, "% lost": self.loss}
+        return ", link of " * self.is_shaped + ", ".join(f"{each:g} {unit}" for unit, each in limits.items() if each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +83,7 @@ class CompareOptions:
     triton: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedRound:
-    """One turn with what it took of the machine.
-
-    Attributes:
-        turn: What the client's process reports.
-        cpu_s: Processor seconds by role.
-        peaks: Peak memory in bytes by role.
-    """
-
-    turn: DrivenTurn
-    cpu_s: Mapping[str, float]
-    peaks: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ComparedSeries:
     """All rounds of a contestant in a setting.
 
@@ -114,9 +103,9 @@ class ComparedSeries:
     workers: int
     vehicles: int
     callers: int
-    rounds: tuple[ComparedRound, ...] = ()
+    rounds: list[DrivenTurn] = field(default_factory=list)
     traffic: tuple[float, float] | None = None
-    reason: str = ""
+    reason: str = "interrupted"
 
     @property
     def setting(self) -> tuple[str, int, int, int]:
@@ -126,26 +115,25 @@ class ComparedSeries:
     def ratio(self, base: ComparedSeries) -> float | None:
         """Return the median of the rounds' ratios of its rate to another's: what slows a round down slows both."""
         pairs = zip(self.rounds, base.rounds, strict=False)  # the last round may have been interrupted
-        ratios = [one.turn.rate / other.turn.rate for one, other in pairs if other.turn.results]
+        ratios = [one.rate / other.rate for one, other in pairs if other.results]
         return median(ratios) if ratios else None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Entrant:
-    """A contestant whose clients are connected."""
+    """A contestant whose clients are connected, with its series by number of callers."""
 
-    contestant: Contestant
     clients: Clients
     pids: Pids
-    traffic: tuple[float, float] | None
-    rounds: dict[int, list[ComparedRound]] = field(default_factory=dict)
+    series: Mapping[int, ComparedSeries]
 
-    def take_turn(self, load: Load) -> ComparedRound:
-        meter = CpuMeter(self.pids)
-        turn = self.clients.drive(load)
-        return ComparedRound(
-            turn, {"client": turn.cpu_s, **meter.spent()}, {"client": turn.peak_bytes, **meter.peaks()}
-        )
+    def take_turn(self, load: Load) -> DrivenTurn:
+        meter = CpuMeter({"client": self.clients.pids, **self.pids})
+        turn = replace(self.clients.drive(load), cpu_s=meter.spent(), peaks=meter.peaks())
+        series = self.series[load.callers]
+        series.rounds.append(turn)
+        series.reason = ""
+        return turn
 
 
 class Comparison:
@@ -189,48 +177,50 @@ class Comparison:
             raise ConfigError(f"no contestant was measured: {reasons}")
 
     def _measure(self, site: Site, workload: Workload, workers: int, vehicles: int) -> None:
-        options = self._options
+        options, entrants = self._options, list[_Entrant]()
+        settings = list(product(options.callers, self._contestants))
+        series = [ComparedSeries(workload.name, each.name, workers, vehicles, callers) for callers, each in settings]
+        self.found += series
         with ExitStack() as stack:
-            entrants, refused = list[_Entrant](), dict[str, str]()
             for each in self._contestants:
+                own = {one.callers: one for one in series if one.contestant == each.name}
                 try:
                     _check(each, workload, is_first=workers == options.workers[0])
-                    entrants.append(self._enter(stack, site, each, vehicles))
+                    entrants.append(self._enter(stack, site, each, own))
                 except (MqinferError, OSError) as error:
-                    refused[each.name] = " ".join(str(error).split())
-                    self._turns -= options.rounds * len(options.callers)
-                    self._report(f"{each.name}: {refused[each.name]}")
-            try:
-                self._rounds(entrants)
-            finally:
-                known = {each.contestant.name: each for each in entrants}
-                for callers, each in product(options.callers, self._contestants):
-                    found = ComparedSeries(workload.name, each.name, workers, vehicles, callers)
-                    self.found.append(_kept(found, known.get(each.name), refused.get(each.name, "interrupted")))
+                    reason = " ".join(str(error).split())
+                    for one in own.values():
+                        one.reason = reason
+                    self._turns -= options.rounds * len(own)
+                    self._report(f"{each.name}: {reason}")
+            self._rounds(entrants)
 
-    def _enter(self, stack: ExitStack, site: Site, contestant: Contestant, vehicles: int) -> _Entrant:
+    def _enter(
+        self, stack: ExitStack, site: Site, contestant: Contestant, series: Mapping[int, ComparedSeries]
+    ) -> _Entrant:
         """Start what a contestant needs; count the bytes of its requests on the way."""
-        target, pids = contestant.enter(site)
-        if not target.port:
-            clients = stack.enter_context(closing(Clients(target, site.folder, vehicles)))
-            return _Entrant(contestant, clients, pids, None)
-        link = self._options.link
-        program = Program(serve_link, target.port, link.mbit, link.delay_ms, link.loss / 100)
-        stack.enter_context(closing(program))
-        between = int(program.first_line)
+        (target, pids), link, program = contestant.enter(site), self._options.link, None
+        if target.port:
+            program = Program(serve_link, target.port, link.mbit, link.delay_ms, link.loss / 100)
+            stack.enter_context(closing(program))
+        between = int(program.first_line) if program else 0
         reached = structs.replace(target, port=between) if link.is_shaped else target
+        vehicles = next(each.vehicles for each in series.values())
         clients = stack.enter_context(closing(Clients(reached, site.folder, vehicles)))
-        clients.connect(between)
-        before = json.loads(program.ask("passed"))
-        count = clients.count()
-        after = json.loads(program.ask("passed"))
-        up, down = ((end - start) / count for start, end in zip(before, after, strict=True))
-        return _Entrant(contestant, clients, pids, (up, down))
+        if program:
+            sizes = [json.loads(program.ask("passed"))]
+            for requests in (1, 1 + _COUNTED):  # the one that comes with a connection is left out
+                clients.send(between, requests)
+                sizes.append(json.loads(program.ask("passed")))
+            up, down = ((many - 2 * one + none) / _COUNTED for none, one, many in zip(*sizes, strict=True))
+            for each in series.values():
+                each.traffic = up, down
+        return _Entrant(clients, pids, series)
 
     def _rounds(self, entrants: Sequence[_Entrant]) -> None:
         options = self._options
         for callers in options.callers:
-            load = structs.replace(options.load, callers=callers)
+            load = replace(options.load, callers=callers)
             for each in entrants:
                 each.clients.drive(warm_up(load))
             for number in range(options.rounds):
@@ -238,11 +228,10 @@ class Comparison:
                     began = time.monotonic()
                     found = each.take_turn(load)
                     self._spent += time.monotonic() - began
-                    each.rounds.setdefault(callers, []).append(found)
                     self._taken += 1
                     self._report(
-                        f"{each.contestant.name}, {callers} at a time, round {number + 1}: {found.turn.rate:,.1f} "
-                        f"results/s; {self._time_left()}"
+                        f"{each.series[callers].contestant}, {callers} at a time, round {number + 1}: "
+                        f"{found.rate:,.1f} results/s; {self._time_left()}"
                     )
 
     def _time_left(self) -> str:
@@ -262,28 +251,6 @@ def _check(contestant: Contestant, workload: Workload, *, is_first: bool) -> Non
         raise ConfigError("it has no part of mqinfer's workers; its figures are those with the first number of them")
 
 
-def _kept(found: ComparedSeries, entrant: _Entrant | None, reason: str) -> ComparedSeries:
-    if entrant is None:
-        return replace(found, reason=reason)
-    rounds = tuple(entrant.rounds.get(found.callers, ()))
-    return replace(found, rounds=rounds, traffic=entrant.traffic, reason="" if rounds else "interrupted")
-
-
-@contextmanager
-def built_workloads(names: Sequence[str], repository: Path | None = None) -> Iterator[tuple[Workload, ...]]:
-    """Yield workloads whose models are in a repository; without one they are built, and gone with the block.
-
-    Raises:
-        ConfigError: A name is unknown.
-        ModelNotLoadable: The repository lacks a model.
-    """
-    check_workloads(names)
-    with TemporaryDirectory(prefix="mqinfer-bench-") as folder:
-        if repository is None:
-            build(Path(folder), [WORKLOADS[name] for name in names])
-        yield load_workloads((repository or Path(folder)).absolute(), names)
-
-
 def compare(
     workloads: Sequence[Workload],
     contestants: Sequence[Contestant],
@@ -301,7 +268,7 @@ def compare(
     try:
         comparison.run()
     except KeyboardInterrupt:
-        if not comparison.found:
+        if not any(each.rounds for each in comparison.found):
             raise
         progress("interrupted; what was measured follows")
     return report_comparison(comparison, options, what)
@@ -313,9 +280,8 @@ def report_comparison(comparison: Comparison, options: CompareOptions, what: str
     bases = {each.setting: each for each in reversed(found) if each.rounds}
     base = next((each.contestant for each in found if each.rounds), "")
     rows = [_row(each, bases.get(each.setting), base) for each in found]
-    headings = [name for name in rows[0] if name == "why not" or any(row[name] is not None for row in rows)]
-    title = f"{what}, {options.rounds} rounds, {_lasting(options.load)}{_link(options.link)}"
-    grid = Grid(title, headings, [[row.get(name) for name in headings] for row in rows], words=5, ends_in_words=True)
+    title = f"{what}, {options.rounds} rounds, {_lasting(options.load)}{options.link}"
+    grid = grid_of(title, rows, words=len(_SETTING), ends_in_words=True)
     about = (
         f"Medians of {options.rounds} interleaved rounds of {_lasting(options.load)}, with the least and the greatest; "
         "ratios are medians of those within a round. Processor time is for one result; memory is the peak of the "
@@ -330,75 +296,51 @@ def _lasting(load: Load) -> str:
     return f"{length}, {load.rate:g} frames/s a vehicle" if load.rate else length
 
 
-def _link(link: LinkOptions) -> str:
-    parts = [f"{link.mbit:g} Mbit/s"] * bool(link.mbit) + [f"{link.delay_ms:g} ms"] * bool(link.delay_ms)
-    parts += [f"{link.loss:g} % lost"] * bool(link.loss)
-    return f", link of {', '.join(parts)}" if parts else ""
-
-
 def _panels(options: CompareOptions) -> list[Panel]:
-    is_over = {
-        "vehicles": len(options.vehicles) > 1,
-        "workers": len(options.workers) > 1,
-        "callers": len(options.callers) > 2,
-    }
-    for over in filter(is_over.get, is_over):
-        return [Panel(each, [each], over=over, by="contestant") for each in ("results/s", "p99 ms")]
+    for over, least in {"vehicles": 2, "workers": 2, "callers": 3}.items():
+        if len(getattr(options, over)) >= least:
+            return [Panel(each, [each], over=over, by="contestant") for each in ("results/s", "p99 ms")]
     return [Panel("results/s", ["results/s"], is_log=True), Panel("p50, ms", ["p50 ms"], is_log=True)]
 
 
 def _row(each: ComparedSeries, base: ComparedSeries | None, name: str) -> dict[str, Cell]:
-    words: dict[str, Cell] = {
-        "workload": each.workload,
-        "contestant": each.contestant,
-        "workers": each.workers,
-        "vehicles": each.vehicles,
-        "callers": each.callers,
-    }
-    figures = _figures(each, base, name) if each.rounds else {}
-    return words | dict.fromkeys(_headings(name)) | figures | {"why not": each.reason}
-
-
-def _headings(base: str) -> Iterator[str]:
-    yield from ("results/s", "least", "most", f"times {base}", *(f"p{each} ms" for each in _PERCENTILES))
-    yield from ("kB up", "kB down", *(f"{role} CPU ms" for role in ROLES), *(f"{role} MiB" for role in ROLES))
-    yield from ("vehicle CPU %", "Jain", "dropped", "failed")
-
-
-def _figures(each: ComparedSeries, base: ComparedSeries | None, name: str) -> dict[str, Cell]:
-    turns = [found.turn for found in each.rounds]
+    """Return every column; one has None where there is no figure."""
+    turns, up_down = each.rounds, each.traffic or (None, None)
     rates = [turn.rate for turn in turns]
-    figures: dict[str, Cell] = {"results/s": median(rates), "least": min(rates), "most": max(rates)}
-    figures[f"times {name}"] = each.ratio(base) if base else None
-    figures |= _latencies([turn.times for turn in turns if turn.times])
-    if each.traffic:
-        figures |= {"kB up": each.traffic[0] / 1000, "kB down": each.traffic[1] / 1000}
-    figures |= _taken(each.rounds) | _shares(each)
-    figures["dropped"] = sum(turn.dropped for turn in turns) or None
-    figures["failed"] = sum(sum(turn.failures.values()) for turn in turns)
-    return figures
+
+    def middle(figure: Callable[[DrivenTurn], float | None]) -> float | None:
+        found = [value for value in map(figure, turns) if value is not None]
+        return median(found) if found else None
+
+    def percentile(share: int) -> float | None:
+        return middle(lambda turn: 1000 * float(np.percentile(turn.times, share)) if turn.times else None)
+
+    def cpu_ms(role: str) -> float | None:
+        return middle(lambda turn: 1000 * turn.cpu_s[role] / max(1, turn.results) if role in turn.cpu_s else None)
+
+    def mib(role: str) -> float | None:
+        return middle(lambda turn: turn.peaks[role] / 2**20 if role in turn.peaks else None)
+
+    figures: dict[str, Cell] = {
+        "results/s": middle(lambda turn: turn.rate),
+        "least": min(rates, default=None),
+        "most": max(rates, default=None),
+        f"times {name}": each.ratio(base) if base else None,
+        **{f"p{share} ms": percentile(share) for share in _PERCENTILES},
+        **{f"kB {way}": size and size / 1000 for way, size in zip(("up", "down"), up_down, strict=True)},
+        **{f"{role} CPU ms": cpu_ms(role) for role in ROLES},
+        **{f"{role} MiB": mib(role) for role in ROLES},
+    }
+    return {name: getattr(each, name) for name in _SETTING} | figures | _shares(each) | {"why not": each.reason}
 
 
 def _shares(each: ComparedSeries) -> dict[str, Cell]:
-    """Return of several vehicles what one takes of a core, and how evenly they are served."""
-    if each.vehicles == 1:
-        return {}
-    shares = (found.cpu_s["client"] / found.turn.seconds / each.vehicles for found in each.rounds)
-    return {"vehicle CPU %": 100 * median(shares), "Jain": median(found.turn.jain for found in each.rounds)}
-
-
-def _latencies(timed: Sequence[Sequence[float]]) -> dict[str, Cell]:
-    if not timed:
-        return {}
-    found = np.median([np.percentile(times, _PERCENTILES) for times in timed], axis=0).tolist()
-    return {f"p{each} ms": 1000 * seconds for each, seconds in zip(_PERCENTILES, found, strict=True)}
-
-
-def _taken(rounds: Sequence[ComparedRound]) -> dict[str, Cell]:
-    """Return what each part took of the machine: processor time a result, and peak memory."""
-    figures: dict[str, Cell] = {}
-    for role in rounds[0].cpu_s:
-        spent = [found.cpu_s[role] / max(1, found.turn.results) for found in rounds]
-        figures[f"{role} CPU ms"] = 1000 * median(spent)
-        figures[f"{role} MiB"] = median(found.peaks[role] for found in rounds) / 2**20
-    return figures
+    """Return of several vehicles what one takes of a core, and how evenly they are served; what was not answered."""
+    turns, several = each.rounds, each.rounds if each.vehicles > 1 else ()
+    cpu = [100 * turn.cpu_s["client"] / turn.seconds / each.vehicles for turn in several]
+    return {
+        "vehicle CPU %": median(cpu) if several else None,
+        "Jain": median(turn.jain for turn in several) if several else None,
+        "dropped": sum(turn.dropped for turn in turns) or None,
+        "failed": sum(sum(turn.failures.values()) for turn in turns) if turns else None,
+    }

@@ -1,4 +1,4 @@
-"""Processes of the benches: functions in a process of their own, and workers under a supervisor."""
+"""Processes of the benches: functions in their own, workers under a supervisor, and what they take (by Linux)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 
@@ -15,8 +15,10 @@ from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.planning import plan_versions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
+from mqinfer.lab.profiling.memory import peak_bytes, reset_peak
+from mqinfer.metrics.process_usage import read_usage
 from mqinfer.models.repository import ModelVersion
-from mqinfer.protocol.errors import ModelNotLoadable
+from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
 
 _START_TIMEOUT_S = 300.0
 _END_S = 5.0
@@ -108,14 +110,8 @@ def worker_specs(
 
 
 @contextmanager
-def worker_processes(
-    specs: Sequence[ProcessSpec], on_ready: Callable[[Event], None] = lambda _: None
-) -> Iterator[Supervisor]:
+def worker_processes(specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]:
     """Run worker processes while the body runs, which starts once all of them serve.
-
-    Args:
-        specs: One for each process.
-        on_ready: Called for each process that serves.
 
     Raises:
         ModelNotLoadable: A process does not start, or takes longer than 5 minutes.
@@ -126,18 +122,56 @@ def worker_processes(
     thread.start()
     try:
         for _ in specs:
-            on_ready(_next_ready(events))
+            _await_ready(events)
         yield supervisor
     finally:
         supervisor.stop()
         thread.join()
 
 
-def _next_ready(events: SimpleQueue[Event]) -> Event:
+def _await_ready(events: SimpleQueue[Event]) -> None:
     try:
         event = events.get(timeout=_START_TIMEOUT_S)
     except Empty as error:
         raise ModelNotLoadable(f"a worker of the bench was not ready within {_START_TIMEOUT_S:g} s") from error
     if event.kind != "ready":
         raise ModelNotLoadable(f"worker {event.worker} of the bench did not start: {event.kind}: {event.detail}")
-    return event
+
+
+def seconds_of(pid: int) -> float:
+    """Return the user and system time of all threads of a process, in seconds, to a hundredth of a second.
+
+    Raises:
+        ConfigError: There is no such process, or this system has no /proc.
+    """
+    found = read_usage(pid)
+    if found is None:
+        raise ConfigError(
+            f"the processor time of process {pid} can't be read; the bench needs Linux, and processes that outlive it"
+        )
+    return found.cpu_s
+
+
+class CpuMeter:
+    """Measures how much processor time a stretch of work took, and its peak memory, by role.
+
+    Args:
+        pids: The processes of each role.
+    """
+
+    def __init__(self, pids: Mapping[str, Sequence[int]]) -> None:
+        self._pids = pids
+        for pid in (pid for found in pids.values() for pid in found):
+            reset_peak(pid)
+        self._before = self._read()
+
+    def spent(self) -> dict[str, float]:
+        """Return the seconds since the meter was made, by role."""
+        return {role: seconds - self._before[role] for role, seconds in self._read().items()}
+
+    def peaks(self) -> dict[str, int]:
+        """Return the peak memory in bytes since then, by role."""
+        return {role: sum(map(peak_bytes, pids)) for role, pids in self._pids.items()}
+
+    def _read(self) -> dict[str, float]:
+        return {role: sum(map(seconds_of, pids)) for role, pids in self._pids.items()}

@@ -14,7 +14,7 @@ from mqinfer.client.request import Input
 from mqinfer.lab.machine import describe_machine
 from mqinfer.lab.profiling.inputs import RandomInputs
 from mqinfer.lab.report_files import Panel, Report
-from mqinfer.lab.reports import Cell, Grid, machine_sentence
+from mqinfer.lab.reports import Cell, grid_of, machine_sentence
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
@@ -154,8 +154,7 @@ def report_load(turns: Sequence[LoadTurn], title: str, options: SiteLoad) -> Rep
     reasons = sorted({code for turn in turns for code in turn.turn.failures})
     rows = [turn.row(reasons) for turn in turns]
     loads = [heading for heading in ("callers", "requests/s due") if any(row[heading] for row in rows)]
-    headings = [*loads, *list(rows[0])[2:]]
-    grid = Grid(title, headings, [[row[heading] for heading in headings] for row in rows], words=len(loads))
+    grid = grid_of(title, rows, words=len(loads))
     machine = describe_machine()
     about = f"Turns of {options.seconds:g} s. {machine_sentence(machine)}"
     whole = {"title": title, "machine": machine, "options": options, "turns": rows}

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from contextlib import closing
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from mqinfer.bench.recordings import colour_contract, first_frames
+from mqinfer.bags.frame import Frame
+from mqinfer.bags.sources import open_source
 from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.lab.profiling.inputs import RandomInputs
+from mqinfer.lab.zoo import build
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion, Repository
+from mqinfer.protocol.card import ColourOrder, ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.errors import ConfigError, SourceError
 from mqinfer.protocol.types import InferRequest, RequestedOutput
 
 WORKLOADS = {
@@ -27,7 +31,7 @@ WORKLOADS = {
     "vae": "vae_like",
 }
 """Model in the repository, by the workload's name in the tables."""
-_SEED = 7
+_SEED, _FILE = 7, "workload.pickle"
 
 
 @dataclass(frozen=True)
@@ -69,17 +73,13 @@ class Workload:
 
     def save(self, folder: Path) -> None:
         """Write it into a folder, for other processes."""
-        np.savez(folder / "arrays.npz", self.expected, *(self.frames or [self.array]))
-        words = [self.name, self.model, str(self.path), self.input, self.output]
-        (folder / "words.json").write_text(json.dumps(words), encoding="utf-8")
+        (folder / _FILE).write_bytes(pickle.dumps(self))
 
     @classmethod
     def load(cls, folder: Path) -> Workload:
         """Read what `save` wrote."""
-        name, model, path, source, target = json.loads((folder / "words.json").read_text("utf-8"))
-        with np.load(folder / "arrays.npz") as arrays:
-            expected, *frames = (arrays[each] for each in arrays.files)
-        return cls(name, model, Path(path), source, frames[0], target, expected, tuple(frames))
+        found: Workload = pickle.loads((folder / _FILE).read_bytes())  # noqa: S301 - our own file
+        return found
 
 
 def record_workload(recording: str, model: str, repository: Path, frames: int) -> Workload:
@@ -109,16 +109,61 @@ def record_workload(recording: str, model: str, repository: Path, frames: int) -
     return Workload(Path(recording).name, model, version.path, source, inputs[0], target, expected, inputs)
 
 
-def check_workloads(names: Sequence[str]) -> None:
-    """Check that workloads are there.
+def first_frames(recording: str, count: int, topic: str | None = None) -> tuple[list[Frame], float]:
+    """Return the first frames of one stream, and how many of them come in a second.
+
+    Args:
+        recording: Bag, video or folder of pictures.
+        count: How many at most.
+        topic: Image topic; None for the first.
 
     Raises:
-        ConfigError: One is unknown.
+        SourceError: It can't be read, or has no frames.
     """
+    with closing(open_source(recording, topics=[topic] if topic else [], depth=False)) as source:
+        found: list[Frame] = []
+        for frame in source.frames():
+            if not found or frame.source == found[0].source:
+                found.append(frame)
+            if len(found) == count:
+                break
+    if not found:
+        raise SourceError(f"{recording}: no frames to measure")
+    span = (found[-1].log_time_ns - found[0].log_time_ns) / 1e9
+    return found, (len(found) - 1) / span if span > 0 else 10.0
+
+
+def colour_contract(card: ModelCard) -> ImageContract:
+    """Return how a model takes pictures.
+
+    Raises:
+        ConfigError: It takes none in colours.
+    """
+    if card.image is None or card.image.colour is ColourOrder.DEPTH:
+        raise ConfigError(f"model {card.name!r} takes no colour pictures; this bench compares those")
+    return card.image
+
+
+def _check(names: Sequence[str]) -> None:
     if unknown := [name for name in names if name not in WORKLOADS]:
         raise ConfigError(
             f"no workload is called {', '.join(map(repr, unknown))}; expected one of {', '.join(WORKLOADS)}"
         )
+
+
+@contextmanager
+def built_workloads(names: Sequence[str], repository: Path | None = None) -> Iterator[tuple[Workload, ...]]:
+    """Yield workloads whose models are in a repository; without one they are built, and gone with the block.
+
+    Raises:
+        ConfigError: A name is unknown.
+        ModelNotLoadable: The repository lacks a model.
+    """
+    _check(names)
+    with TemporaryDirectory(prefix="mqinfer-bench-") as folder:
+        if repository is None:
+            build(Path(folder), [WORKLOADS[name] for name in names])
+        yield load_workloads((repository or Path(folder)).absolute(), names)
 
 
 def load_workloads(repository: Path, names: Sequence[str] = tuple(WORKLOADS)) -> tuple[Workload, ...]:
@@ -132,7 +177,7 @@ def load_workloads(repository: Path, names: Sequence[str] = tuple(WORKLOADS)) ->
         ConfigError: A name is unknown.
         ModelNotLoadable: Its model is not in the repository.
     """
-    check_workloads(names)
+    _check(names)
     models = Repository(repository)
     return tuple(_load(name, models.find(WORKLOADS[name])) for name in names)
 

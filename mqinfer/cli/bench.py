@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,12 +12,12 @@ from typing import Annotated
 import typer
 
 from mqinfer.bench import comparing
-from mqinfer.bench.comparing import CompareOptions, LinkOptions, built_workloads
+from mqinfer.bench.comparing import CompareOptions, LinkOptions
 from mqinfer.bench.contestants.driving import Load
 from mqinfer.bench.contestants.site import CONTESTANTS, chosen
-from mqinfer.bench.encodings.measure import EncodingsOptions, measure_encodings, report_encodings
+from mqinfer.bench.encodings import EncodingsOptions, measure_encodings, report_encodings
 from mqinfer.bench.site_load import LoadTurn, SiteLoad, measure_load, random_inputs, report_load
-from mqinfer.bench.workloads import WORKLOADS, Workload, record_workload
+from mqinfer.bench.workloads import WORKLOADS, Workload, built_workloads, record_workload
 from mqinfer.cli.bench_seeds import seeds
 from mqinfer.cli.infer import named_inputs, read_input
 from mqinfer.cli.options import (
@@ -36,6 +35,8 @@ from mqinfer.lab.reports import as_json, print_grid
 from mqinfer.protocol.errors import ConfigError
 
 _CALLERS = (1, 2, 4, 8)
+_ENDLESS_S = 1e9
+"""No turn takes so long; JSON, in which the clients are told, has no infinity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,7 @@ class TurnOptions:
         """
         counts = {"--vehicles": self.vehicles, "--workers": self.workers, "--callers": self.callers}
         vehicles, workers, callers = (numbers(option, [text], int) for option, text in counts.items())
-        load_ = Load(1, math.inf if self.samples else self.seconds, self.samples, self.rate)
+        load_ = Load(1, _ENDLESS_S if self.samples else self.seconds, self.samples, self.rate)
         return CompareOptions(vehicles, workers, load_, callers, self.rounds, self.link, self.triton)
 
 

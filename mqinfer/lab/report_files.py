@@ -172,6 +172,8 @@ def _plain_log(axes: Any) -> None:
 
 
 def _column(grid: Grid, heading: str) -> list[Any]:
+    if heading not in grid.headings:  # no row has one
+        return [None] * len(grid.rows)
     number = list(grid.headings).index(heading)
     return [row[number] for row in grid.rows]
 

@@ -48,6 +48,19 @@ class Grid:
         return number < self.words or (self.ends_in_words and number == len(self.headings) - 1)
 
 
+def grid_of(title: str, records: Sequence[Mapping[str, Cell]], words: int, *, ends_in_words: bool = False) -> Grid:
+    """Return a table of records that have the same headings; a column in which none has anything is left out.
+
+    Args:
+        title: As of `Grid`.
+        records: One a row.
+        words: As of `Grid`.
+        ends_in_words: As of `Grid`.
+    """
+    headings = [name for name in records[0] if any(record[name] is not None for record in records)]
+    return Grid(title, headings, [[record[name] for name in headings] for record in records], words, ends_in_words)
+
+
 def print_grid(grid: Grid, console: Console) -> None:
     """Print a table; one that is wider than the terminal is broken into parts, each with the columns of words."""
     console.print(f"\n{printable(grid.title)}", style="bold", highlight=False)

@@ -5,14 +5,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from mqinfer.bench.comparing import (
-    ComparedRound,
     ComparedSeries,
     CompareOptions,
     Comparison,
@@ -24,7 +25,7 @@ from mqinfer.bench.contestants.site import CONTESTANTS, Contestant, Pids, Site, 
 from mqinfer.bench.contestants.ways import Target
 from mqinfer.bench.thin_link import ThinLink, is_lost
 from mqinfer.bench.workloads import Workload, load_workloads
-from mqinfer.cli.bench import app
+from mqinfer.cli.bench import TurnOptions, app
 from mqinfer.cli.exit_codes import ExitCode, exit_code
 from mqinfer.lab.reports import as_json
 from mqinfer.lab.zoo import build
@@ -46,13 +47,13 @@ class Served:
         """Let the time of a request pass."""
         self.now += self._seconds
 
-    def rounds(self, count: int, load: Load) -> tuple[ComparedRound, ...]:
+    def rounds(self, count: int, load: Load) -> list[DrivenTurn]:
         """Take turns."""
         turns = [asyncio.run(drive([self.ask], load, self.clock)) for _ in range(count)]
-        return tuple(ComparedRound(turn, {"client": 0.1}, {"client": 1}) for turn in turns)
+        return [replace(turn, cpu_s={"client": 0.1}, peaks={"client": 1}) for turn in turns]
 
 
-def compared(name: str, rounds: tuple[ComparedRound, ...]) -> ComparedSeries:
+def compared(name: str, rounds: list[DrivenTurn]) -> ComparedSeries:
     """Make the rounds of a contestant with small tensors."""
     return ComparedSeries("small", name, 1, 1, 1, rounds)
 
@@ -63,19 +64,19 @@ def test_equals_are_equal_and_a_delay_shows_as_what_it_is(load: Load) -> None:
     first, second, slowed = (compared("x", Served(each).rounds(3, load)) for each in (0.003, 0.003, 0.005))
     assert second.ratio(first) == pytest.approx(1, rel=0.03)
     assert slowed.ratio(first) == pytest.approx(3 / 5, rel=0.05)
-    assert max(slowed.rounds[0].turn.times) == pytest.approx(0.005)
+    assert max(slowed.rounds[0].times) == pytest.approx(0.005)
 
 
 def test_a_round_that_was_slow_for_both_is_no_outlier() -> None:
     """The ratio is the median of the rounds' ratios, over the rounds that both have."""
 
-    def rounds(*rates: int) -> tuple[ComparedRound, ...]:
-        return tuple(ComparedRound(DrivenTurn(1.0, [0.001] * rate, [rate]), {}, {}) for rate in rates)
+    def rounds(*rates: int) -> list[DrivenTurn]:
+        return [DrivenTurn(1.0, [0.001] * rate, [rate]) for rate in rates]
 
     base = compared("x", rounds(100, 20, 110))
     assert compared("y", rounds(150, 30, 165)).ratio(base) == pytest.approx(1.5)
     assert compared("y", rounds(150)).ratio(base) == pytest.approx(1.5)
-    assert compared("y", ()).ratio(base) is None
+    assert compared("y", []).ratio(base) is None
 
 
 def test_many_results_take_no_more_memory_than_some() -> None:
@@ -93,11 +94,8 @@ def test_many_results_take_no_more_memory_than_some() -> None:
 
 def test_turns_of_several_processes_are_one() -> None:
     """Their results, failures and drops together, for as long as the longest took."""
-    one, other = (
-        DrivenTurn(1.0, [0.1], [1], {"x": 2}, 3, 0.5, 7),
-        DrivenTurn(2.0, [0.2, 0.3], [2], {"x": 1}, 0, 0.25, 1),
-    )
-    assert merged([one, other]) == DrivenTurn(2.0, [0.1, 0.2, 0.3], [1, 2], {"x": 3}, 3, 0.75, 8)
+    one, other = DrivenTurn(1.0, [0.1], [1], {"x": 2}, 3), DrivenTurn(2.0, [0.2, 0.3], [2], {"x": 1}, 0)
+    assert merged([one, other]) == DrivenTurn(2.0, [0.1, 0.2, 0.3], [1, 2], {"x": 3}, 3)
 
 
 def test_a_newer_frame_replaces_one_that_waits() -> None:
@@ -138,6 +136,13 @@ def test_failures_are_counted_by_code() -> None:
 def test_jains_index_says_how_evenly_vehicles_are_served(vehicles: list[int], index: float) -> None:
     """1 where all have as many results, 1/n where one of n has all."""
     assert DrivenTurn(1.0, [], vehicles).jain == pytest.approx(index)
+
+
+def test_a_turn_of_so_many_requests_reaches_the_clients() -> None:
+    """What --samples asks for is the same once it was a line to a process."""
+    load = TurnOptions(samples=5).chosen().load
+    assert msgspec.json.decode(msgspec.json.encode(load), type=Load) == load
+    assert load.samples == 5
 
 
 def test_none_always_follows_the_same() -> None:
@@ -214,7 +219,8 @@ def test_contestants_take_turns_and_one_that_is_missing_is_a_row(small: Workload
     assert rows["bare-grpc"]["times bare-grpc"] == 1
     assert float(rows["rest-json"]["kB up"] or 0) > float(rows["tfs-grpc"]["kB up"] or 0)
     assert any("turn 14 of 14" in line for line in lines)
-    assert len(json.loads(as_json(report.whole))["found"][2]["rounds"]) == 2
+    turns = json.loads(as_json(report.whole))["found"][2]["rounds"]
+    assert [sum(turn["vehicles"]) > 0 for turn in turns] == [True, True]
 
 
 @pytest.mark.broker
@@ -246,8 +252,10 @@ def test_a_thin_link_is_what_its_clients_wait_for(small: Workload) -> None:
     comparison = Comparison([small], chosen(("mqtt",)), shaped, lambda _: None)
     comparison.run()
     (found,) = comparison.found
-    assert min(found.rounds[0].turn.times) >= 0.06
-    assert sum(found.rounds[0].turn.vehicles) == 8
+    assert min(found.rounds[0].times) >= 0.06
+    assert sum(found.rounds[0].vehicles) == 8
+    assert found.traffic is not None
+    assert 64 < found.traffic[0] < 2000, "a request of 64 bytes of numbers, and nothing of the connection"
 
 
 def test_a_model_that_no_contestant_can_serve_is_an_error_with_every_reason(tmp_path: Path) -> None:
@@ -301,8 +309,8 @@ def test_a_known_delay_shows_as_what_it_is(small: Workload) -> None:
     """Over real processes: behind 100 ms each way the fastest request takes 200 ms more, within 5 %."""
 
     def behind_link(site: Site) -> tuple[Target, Pids]:
-        port, pids = site.mqtt
-        link = site.use(ThinLink(port))
+        target, pids = site.mqtt
+        link = site.use(ThinLink(target.port))
         link.shape(0.1, 0.0)
         return Target("mqtt", link.port), pids
 
@@ -310,5 +318,5 @@ def test_a_known_delay_shows_as_what_it_is(small: Workload) -> None:
     comparison = Comparison([small], [*chosen(["mqtt"]), Contestant("delayed", behind_link)], how, print)
     comparison.run()
     # The fastest ones: a busy machine only adds to the others.
-    plain, delayed = (min(min(one.turn.times) for one in each.rounds) for each in comparison.found)
+    plain, delayed = (min(min(one.times) for one in each.rounds) for each in comparison.found)
     assert delayed - plain == pytest.approx(0.2, rel=0.05)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mqinfer.bench.encodings.through_broker import CollectingSink, changed_share
+from mqinfer.bench.encodings import CollectingSink, changed_share
 from mqinfer.cli.app import app
 from mqinfer.lab.drives.recording import write_drive
 

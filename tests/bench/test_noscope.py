@@ -15,10 +15,19 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from mqinfer.bench.seeds.experiment import Bench
+from mqinfer.bench.seeds.formulas import closed_loop_s
 from mqinfer.bench.seeds.noscope import table_1
-from mqinfer.bench.seeds.noscope.closed_loop import closed_loop_s
-from mqinfer.bench.seeds.noscope.headline import ALONE, EVERY, NO_DIFFERENCE, rows_of, settings_of
-from mqinfer.bench.seeds.noscope.placements import Component, Setting, SettingResult, run_pinned
+from mqinfer.bench.seeds.noscope.headline import (
+    ALONE,
+    EVERY,
+    NO_DIFFERENCE,
+    Component,
+    Setting,
+    SettingResult,
+    rows_of,
+    run_pinned,
+    settings_of,
+)
 from mqinfer.bench.seeds.noscope.preparing import choose_thresholds
 from mqinfer.bench.seeds.noscope.scene import read_labels, read_scene
 from mqinfer.bench.seeds.rows import read_published

@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mqinfer.bench.seeds import experiments, gpu_runs, messages, pictures
+from mqinfer.bench.seeds import experiments, on_gpu, pictures, transports
 from mqinfer.bench.seeds.experiment import Bench
 from mqinfer.bench.seeds.formulas import (
     event_bytes,
     rate_gained,
     time_saved,
 )
-from mqinfer.bench.seeds.gpu_runs import read_operations
-from mqinfer.bench.seeds.on_gpu import by_kind
+from mqinfer.bench.seeds.on_gpu import by_kind, read_operations
 from mqinfer.bench.seeds.report import SeedFigures, write_folder
 from mqinfer.bench.seeds.rows import Measured, Published, join, of_rounds, read_published
 from mqinfer.cli.bench import app
@@ -190,8 +189,8 @@ def test_each_experiment_is_of_a_table() -> None:
 
 def test_messages_are_measured_by_their_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The forms carry the same tensor: raw bytes are shorter than base64, and that than numbers as text."""
-    monkeypatch.setattr(messages, "_SHAPES", ((16, 16, 3),))
-    found = {each.row: each.measured for each in messages.messages(bench(tmp_path, "000.S11"))}
+    monkeypatch.setattr(transports, "_SHAPES", ((16, 16, 3),))
+    found = {each.row: each.measured for each in transports.messages(bench(tmp_path, "000.S11"))}
     sizes = [found[f"[16x16x3] {form}, bytes"] for form in ("TFS protobuf", "JSON base64", "JSON numbers", "XML")]
     assert 4 * 16 * 16 * 3 < sizes[0] < sizes[1] < sizes[2] < sizes[3]
     assert found["[16x16x3] JSON numbers against OIP protobuf: time to write"] > 1
@@ -295,7 +294,7 @@ def test_memory_operations_of_a_gpu_are_rows_of_the_document() -> None:
 
 def test_what_needs_a_gpu_says_so_and_keeps_the_rest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without a GPU the reason is that there is none, and what a formula gives stands."""
-    monkeypatch.setattr(gpu_runs, "_ask_driver", lambda *_: [])
+    monkeypatch.setattr(on_gpu, "_ask_driver", lambda *_: [])
     found: list[Measured] = []
     reasons: dict[str, str] = {}
     experiments.run_experiments(bench(tmp_path, "002.F4", "002.T6", "002.T8"), found, reasons)

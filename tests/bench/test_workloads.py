@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mqinfer.bench.processor_time import CpuMeter, seconds_of
+from mqinfer.bench.processes import CpuMeter, seconds_of
 from mqinfer.bench.workloads import WORKLOADS, Workload, load_workloads, record_workload
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.lab.machine import describe_interpreter

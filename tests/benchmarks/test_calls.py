@@ -15,10 +15,12 @@ from benchmarks.calls import (
     count_calls,
     count_gateway,
     count_requests,
+    differences,
+    figures_of,
+    read_golden,
     report_calls,
     side_of,
 )
-from benchmarks.golden import differences, figures_of, read_golden
 from mqinfer.bench.contestants.driving import rotated
 from mqinfer.bench.workloads import WORKLOADS, load_workloads
 from mqinfer.broker.mosquitto.server import MosquittoServer
@@ -64,7 +66,7 @@ def test_what_happens_now_and_then_does_not_belong_to_a_request() -> None:
         classes=frozenset({"client/client.py:Client"}),
         functions=frozenset({"client/client.py:Client.infer", "broker/link.py:run"}),
         threads=frozenset({"main", "link"}),
-        rooms={"client": 2.0},
+        broker=0.0,
     )
 
 
@@ -72,7 +74,7 @@ def test_both_sides_stand_in_the_table_together() -> None:
     """Calls are added; a file that both pass through counts once."""
 
     def side(*files: str) -> Side:
-        return Side(1, 2, 3, frozenset(files), frozenset(), frozenset(), frozenset({"link"}), {"broker": 1})
+        return Side(1, 2, 3, frozenset(files), frozenset(), frozenset(), frozenset({"link"}), 1)
 
     grid = report_calls([CountedCalls("small", {"client": side("a", "b"), "worker": side("b", "c")})]).grid
     assert [list(row) for row in grid.rows] == [
@@ -99,7 +101,7 @@ def test_wake_ups_have_a_wider_bound() -> None:
     """Of the calls in the room `broker`, some happen by chance."""
 
     def figures(broker: float) -> dict[str, dict[str, int]]:
-        side = Side(100 + broker, 0, 0, frozenset("a"), frozenset(), frozenset(), frozenset(), {"broker": broker})
+        side = Side(100 + broker, 0, 0, frozenset("a"), frozenset(), frozenset(), frozenset(), broker)
         return figures_of([CountedCalls("small", {"client": side}), CountedCalls("small, 8 callers", {"client": side})])
 
     assert figures(80) == {

@@ -10,8 +10,9 @@ import pytest
 from benchmarks.cpp.measuring import cpp_contestants
 from benchmarks.faults import soak
 from benchmarks.faults.soak import SoakOptions
-from mqinfer.bench.comparing import CompareOptions, built_workloads, compare
+from mqinfer.bench.comparing import CompareOptions, compare
 from mqinfer.bench.contestants.driving import Load
+from mqinfer.bench.workloads import built_workloads
 from mqinfer.protocol.errors import MqinferError
 from tests.clients.cpp import built, missing, run
 from tests.clients.pages import ROOT

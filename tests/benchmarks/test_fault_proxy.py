@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.faults import Figure, as_markdown
-from benchmarks.faults.fault_proxy import FaultProxy
-from benchmarks.faults.packet_filter import PUBACK, PUBLISH, PacketFilter
+from benchmarks.faults.fault_proxy import PUBACK, PUBLISH, FaultProxy, PacketFilter
 from tests.patience import PATIENCE_S
 
 

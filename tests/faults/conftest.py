@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults import EchoTraffic, Figures, Workers, as_markdown
+from benchmarks.faults import EchoTraffic, Workers, as_markdown
 from benchmarks.faults.fault_proxy import FaultProxy
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client.options import Silence
 from mqinfer.protocol.topics import Topics
+from tests.faults.figures import Figures
 from tests.patience import LONG_SILENCE
 
 FULL = os.environ.get("MQINFER_FAULTS") == "full"

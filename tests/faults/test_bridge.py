@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults import EchoTraffic, Figures, Workers, beside
+from benchmarks.faults import EchoTraffic, Workers, beside
 from benchmarks.faults.fault_proxy import FaultProxy
 from mqinfer.broker.connect import make_link
 from mqinfer.broker.mosquitto.server import MosquittoServer
@@ -21,6 +21,7 @@ from mqinfer.protocol.topics import Topics
 from tests.broker.bridges import Bridges
 from tests.broker.heard import Inbox
 from tests.broker.nats.server import NatsServer
+from tests.faults.figures import Figures
 
 Start = Callable[..., Any]
 RATE = 50.0

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.faults import EchoTraffic, Figures, Workers, beside
+from benchmarks.faults import EchoTraffic, Workers, beside
 from benchmarks.faults.workers import MODEL
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client import Client
 from mqinfer.lab.profiling.memory import resident_bytes
 from mqinfer.protocol.topics import Topics
+from tests.faults.figures import Figures
 
 Start = Callable[..., Any]
 RATE = 75.0

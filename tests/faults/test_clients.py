@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.faults import EchoTraffic, Figures, Workers, beside
+from benchmarks.faults import EchoTraffic, Workers, beside
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto.configuration import render
@@ -32,6 +32,7 @@ from mqinfer.protocol.envelope import CONTENT_TYPE, request_pieces
 from mqinfer.protocol.errors import MessageTooLarge, NameTaken
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
+from tests.faults.figures import Figures
 
 Start = Callable[..., Any]
 CLIENT = """

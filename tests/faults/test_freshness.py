@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.faults import Figures
 from benchmarks.faults.fault_proxy import FaultProxy
 from mqinfer.bags.frame import Frame
 from mqinfer.broker.address import BrokerAddress
@@ -40,6 +39,7 @@ from mqinfer.models.repository import Repository
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
+from tests.faults.figures import Figures
 
 Start = Callable[..., Any]
 WIDTH, HEIGHT = 968, 608

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.faults import EchoTraffic, Figures, Workers
+from benchmarks.faults import EchoTraffic, Workers
 from benchmarks.faults.workers import write_echo as write_model
 from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
@@ -31,6 +31,7 @@ from mqinfer.models.repository import Repository
 from mqinfer.protocol.envelope import CONTENT_TYPE, request_pieces
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
+from tests.faults.figures import Figures
 
 Start = Callable[..., Any]
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults import EchoTraffic, Figures, Workers, beside
-from benchmarks.faults.fault_proxy import FaultProxy
-from benchmarks.faults.packet_filter import PUBACK
+from benchmarks.faults import EchoTraffic, Workers, beside
+from benchmarks.faults.fault_proxy import PUBACK, FaultProxy
 from mqinfer.broker import Message, make_link
 from mqinfer.client.options import Silence
 from mqinfer.protocol.types import Outcome
+from tests.faults.figures import Figures
 
 Start = Callable[..., Any]
 RATE = 75.0

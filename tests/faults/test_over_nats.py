@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.faults import EchoTraffic, Figures, as_markdown, beside
+from benchmarks.faults import EchoTraffic, as_markdown, beside
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.nats.secured import keep_running
 from mqinfer.broker.nats.server import NatsServers
@@ -23,6 +23,7 @@ from mqinfer.protocol.topics import Topics
 from tests.broker.bridges import Bridges
 from tests.broker.nats.machines import Machines
 from tests.broker.nats.server import NatsServer
+from tests.faults.figures import Figures
 from tests.faults.test_network import link, test_half_open_connection, test_twenty_cuts
 from tests.faults.test_workers import (
     test_halted_worker,

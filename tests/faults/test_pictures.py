@@ -15,11 +15,12 @@ import cv2
 import numpy as np
 from xxhash import xxh3_128_hexdigest
 
-from benchmarks.faults import Figures, Workers
+from benchmarks.faults import Workers
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Link, Message
 from mqinfer.client.connection import random_name
 from mqinfer.protocol.topics import Topics
+from tests.faults.figures import Figures
 
 Start = Callable[..., Any]
 CLIENTS, CONNECTIONS, KILLS = 200, 10, 4

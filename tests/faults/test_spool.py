@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults import Figures
 from mqinfer.bags.writer import BagWriter
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.images.picture import RawImage
+from tests.faults.figures import Figures
 
 Start = Callable[..., Any]
 HEIGHT, WIDTH, RATE = 48, 64, 100

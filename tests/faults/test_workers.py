@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults import EchoTraffic, Figures, Workers, beside
-from mqinfer.bench.processor_time import CpuMeter
+from benchmarks.faults import EchoTraffic, Workers, beside
+from mqinfer.bench.processes import CpuMeter
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client.options import Silence
 from mqinfer.lab.profiling.memory import resident_bytes
 from mqinfer.protocol.types import Outcome
+from tests.faults.figures import Figures
 
 Start = Callable[..., Any]
 POISON = 13

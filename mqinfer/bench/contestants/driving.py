@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
 from typing import TypeVar
-
-from msgspec import Struct, structs
 
 from mqinfer.protocol.errors import MqinferError
 
@@ -25,7 +24,8 @@ _WARM_UP, _LONGEST_WARM_UP_S = 0.2, 2.0
 """Time before the first turn that is not counted, as a share of a turn."""
 
 
-class Load(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Load:
     """What a turn asks of each contestant.
 
     Attributes:
@@ -42,8 +42,9 @@ class Load(Struct, frozen=True):
     rate: float = 0.0
 
 
-class DrivenTurn(Struct, frozen=True):
-    """What came of one turn, as the client's process reports it.
+@dataclass(slots=True)
+class DrivenTurn:
+    """What came of one turn, and what it took of the machine.
 
     Attributes:
         seconds: From the first request's start to the last one's end.
@@ -52,17 +53,17 @@ class DrivenTurn(Struct, frozen=True):
         vehicles: Results of each vehicle.
         failures: Requests without a result, by code.
         dropped: Frames that a newer one replaced.
-        cpu_s: Processor time of the client's process.
-        peak_bytes: Its peak memory.
+        cpu_s: Processor seconds of the processes that take part, by role.
+        peaks: Peak memory in bytes by role.
     """
 
     seconds: float
     times: list[float]
     vehicles: list[int]
-    failures: dict[str, int] = {}
+    failures: Mapping[str, int] = field(default_factory=dict)
     dropped: int = 0
-    cpu_s: float = 0.0
-    peak_bytes: int = 0
+    cpu_s: Mapping[str, float] = field(default_factory=dict)
+    peaks: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def results(self) -> int:
@@ -90,8 +91,6 @@ def merged(turns: Sequence[DrivenTurn]) -> DrivenTurn:
         [each for turn in turns for each in turn.vehicles],
         dict(failures),
         sum(turn.dropped for turn in turns),
-        sum(turn.cpu_s for turn in turns),
-        sum(turn.peak_bytes for turn in turns),
     )
 
 
@@ -101,9 +100,8 @@ class _Watch:
     def __init__(self, load: Load, vehicles: int, clock: Callable[[], float]) -> None:
         self.load, self.clock = load, clock
         self.started, self.begin = 0, clock()
-        self.turn = DrivenTurn(0.0, [], [0] * vehicles)
         self.failures: Counter[str] = Counter()
-        self.dropped = self._results = 0
+        self.turn = DrivenTurn(0.0, [], [0] * vehicles, self.failures)
         self._random = Random(0)  # noqa: S311 - no secret
 
     def take(self) -> int | None:
@@ -122,26 +120,21 @@ class _Watch:
             is_counted = error.code in self.failures or len(self.failures) < _MOST_REASONS
             self.failures[error.code if is_counted else "other"] += 1
         else:
-            self._keep(self.clock() - since)
             self.turn.vehicles[vehicle] += 1
+            self._keep(self.clock() - since)
 
     def _keep(self, seconds: float) -> None:
         """Keep a time; of too many each is kept with the same chance (Vitter's algorithm R)."""
-        self._results += 1
         if len(self.turn.times) < _MOST_TIMES:
             self.turn.times.append(seconds)
-        elif (place := int(self._random.random() * self._results)) < _MOST_TIMES:
+        elif (place := int(self._random.random() * self.turn.results)) < _MOST_TIMES:
             self.turn.times[place] = seconds
-
-    def end(self) -> DrivenTurn:
-        turn = self.turn
-        return DrivenTurn(self.clock() - self.begin, turn.times, turn.vehicles, dict(self.failures), self.dropped)
 
 
 def warm_up(load: Load) -> Load:
     """Return a short turn of a load, which is not counted."""
     seconds = max(0.05, min(load.seconds * _WARM_UP, _LONGEST_WARM_UP_S))
-    return structs.replace(load, seconds=seconds, samples=load.samples // 5)
+    return replace(load, seconds=seconds, samples=load.samples // 5)
 
 
 async def drive(asks: Sequence[Ask], load: Load, clock: Callable[[], float] = time.perf_counter) -> DrivenTurn:
@@ -158,7 +151,8 @@ async def drive(asks: Sequence[Ask], load: Load, clock: Callable[[], float] = ti
     else:
         work = [_caller(watch, ask, number) for number, ask in enumerate(asks) for _ in range(load.callers)]
     await asyncio.gather(*work)
-    return watch.end()
+    watch.turn.seconds = watch.clock() - watch.begin
+    return watch.turn
 
 
 def rotated(items: Sequence[_T], number: int) -> Sequence[_T]:
@@ -195,7 +189,7 @@ async def _camera(watch: _Watch, ask: Ask, vehicle: int) -> None:
         if len(tasks) < load.callers:
             start(number, due)
         else:
-            watch.dropped += len(waiting)
+            watch.turn.dropped += len(waiting)
             waiting[:] = [(number, due)]
     while tasks:
         await asyncio.wait(tasks)

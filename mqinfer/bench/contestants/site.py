@@ -12,13 +12,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self, TypeVar
 
-from mqinfer.bench.contestants import gateway, model_server, script
-from mqinfer.bench.contestants.secure import secure_broker
+from msgspec.structs import replace
+
+from mqinfer.bench.contestants import script, servers
 from mqinfer.bench.contestants.triton import find_packages, triton_server
 from mqinfer.bench.contestants.ways import Target
 from mqinfer.bench.processes import Program, worker_processes, worker_specs
 from mqinfer.bench.workloads import Workload
 from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.mosquitto import BrokerFolder, Ports, Role
+from mqinfer.broker.mosquitto.serving import secured
 from mqinfer.broker.private import PrivateBroker
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.models.repository import Repository
@@ -66,35 +69,46 @@ class Site:
         return list(self.use(worker_processes(specs)).pids.values())
 
     @cached_property
-    def mqtt(self) -> tuple[int, Pids]:
-        """Port of a Mosquitto, with workers behind it."""
+    def mqtt(self) -> tuple[Target, Pids]:
+        """A Mosquitto, with workers behind it."""
         workers = self.serve(self.workload, BrokerAddress.parse(self.broker.url))
-        return self.broker.port, {"broker": [self.broker.pid], "worker": workers}
+        return Target("mqtt", self.broker.port), {"broker": [self.broker.pid], "worker": workers}
 
     @cached_property
     def secure(self) -> tuple[Target, Pids]:
-        """The same over TLS, with certificates on both sides and rules of access."""
-        target, pid, address = self.use(secure_broker(self._vehicles + 1))
-        return target, {"broker": [pid], "worker": self.serve(self.workload, address)}
+        """The same over TLS, as `mqinfer broker init` sets it up: both sides show certificates, access rules are on."""
+        place = Path(self.use(TemporaryDirectory(prefix="mqinfer-bench-tls-")))
+        place.chmod(0o755)  # Mosquitto, started by root, reads as a user of its own; private files stay private
+        folder = BrokerFolder(place / "broker")
+        folder.init(ports=Ports(bind="127.0.0.1"))
+        cars = [folder.add(Role.VEHICLE, f"bench-{each}") for each in range(self._vehicles + 1)]
+        worker = folder.add(Role.WORKER, f"bench-{os.getpid()}")
+        logins = tuple((car.name, str(car.ca_file), str(car.cert_file), str(car.key_file)) for car in cars)
+        server = self.use(secured(folder, 0))
+        address = BrokerAddress.parse(
+            server.url, ca_file=worker.ca_file, cert_file=worker.cert_file, key_file=worker.key_file
+        )
+        pids = {"broker": [server.pid], "worker": self.serve(self.workload, address)}
+        return Target("mqtt", server.port, logins=logins), pids
 
     @cached_property
     def gateway(self) -> tuple[Mapping[str, int], Pids]:
         """Ports of a gateway's fronts, before the same workers."""
         _, pids = self.mqtt
-        program = self.use(closing(Program(gateway.serve, self.broker.url)))
+        program = self.use(closing(Program(servers.serve_gateway, self.broker.url)))
         return json.loads(program.first_line), {"gateway": [program.pid], **pids}
 
     @cached_property
-    def bare(self) -> tuple[int, Pids]:
-        """Port of the bare server."""
-        program = self.use(closing(Program(model_server.main, self.folder)))
-        return int(program.first_line), {"worker": [program.pid]}
+    def bare(self) -> tuple[Target, Pids]:
+        """The bare server."""
+        program = self.use(closing(Program(servers.serve_bare, self.folder)))
+        return Target("bare", int(program.first_line)), {"worker": [program.pid]}
 
     @cached_property
-    def script(self) -> tuple[int, Pids]:
-        """Port of the same Mosquitto, with the script's worker behind it."""
+    def script(self) -> tuple[Target, Pids]:
+        """The same Mosquitto, with the script's worker behind it."""
         program = self.use(closing(Program(script.serve, self.broker.port, self.folder)))
-        return self.broker.port, {"broker": [self.broker.pid], "worker": [program.pid]}
+        return Target("script", self.broker.port), {"broker": [self.broker.pid], "worker": [program.pid]}
 
     @cached_property
     def triton(self) -> tuple[Target, Pids]:
@@ -127,7 +141,7 @@ class Contestant:
 
 
 def _encoded(encoding: str) -> Callable[[Site], tuple[Target, Pids]]:
-    return lambda site: (Target("mqtt", site.mqtt[0], encoding), site.mqtt[1])
+    return lambda site: (replace(site.mqtt[0], encoding=encoding), site.mqtt[1])
 
 
 def _front(kind: str, port: str) -> Callable[[Site], tuple[Target, Pids]]:
@@ -135,9 +149,9 @@ def _front(kind: str, port: str) -> Callable[[Site], tuple[Target, Pids]]:
 
 
 _LISTED = (
-    Contestant("bare-grpc", lambda site: (Target("bare", site.bare[0]), site.bare[1])),
+    Contestant("bare-grpc", lambda site: site.bare),
     Contestant("in-process", lambda _: (Target("in-process"), {})),
-    Contestant("mqtt", _encoded("raw"), shares=True),
+    Contestant("mqtt", lambda site: site.mqtt, shares=True),
     Contestant("mqtt-lz4", _encoded("lz4"), shares=True),
     Contestant("mqtt-jpeg", _encoded("jpeg:90"), shares=True, picture=True),
     Contestant("mqtt-h264", _encoded("h264"), shares=True, picture=True),
@@ -147,7 +161,7 @@ _LISTED = (
     Contestant("rest-json", _front("rest-json", "rest"), shares=True),
     Contestant("tfs-grpc", _front("tfs-grpc", "tfs-grpc"), shares=True),
     Contestant("tfs-rest", _front("tfs-rest", "tfs-rest"), shares=True),
-    Contestant("script", lambda site: (Target("script", site.script[0]), site.script[1])),
+    Contestant("script", lambda site: site.script),
     Contestant("triton", lambda site: site.triton),
 )
 CONTESTANTS: Mapping[str, Contestant] = {each.name: each for each in _LISTED}

@@ -14,12 +14,11 @@ from msgspec import Struct
 
 from mqinfer.bench.contestants import script
 from mqinfer.bench.contestants.driving import rotated
-from mqinfer.bench.contestants.model_server import METHOD, OPTIONS
+from mqinfer.bench.contestants.servers import METHOD, OPTIONS
 from mqinfer.bench.workloads import Workload
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.client.aio import AsyncClient
 from mqinfer.client.options import ClientOptions
-from mqinfer.codecs import traits_of
 from mqinfer.edge_agent.preparing.encoding import COLOURS, FrameEncoder
 from mqinfer.extras import import_extra
 from mqinfer.protocol.datatypes import Array, datatype_of
@@ -59,11 +58,6 @@ class Target(Struct, frozen=True):
     first: int = 0
     model: str = ""
     command: tuple[str, ...] = ()
-
-    @property
-    def is_lossy(self) -> bool:
-        """Whether the model gets another picture than the others' have."""
-        return traits_of(self.encoding).is_lossy
 
 
 Way = Callable[[Target, Workload, int], AbstractAsyncContextManager[Connection]]
@@ -147,8 +141,9 @@ def request_maker(workload: Workload) -> Callable[[Array], bytes]:
 def predict_maker(workload: Workload) -> Callable[[Array], bytes]:
     """Return what makes a request as TensorFlow Serving's clients do: the tensor's content in a field of its own."""
     from mqinfer.gateway.messages import message_class
+    from mqinfer.gateway.tfs.tensors import NUMBERS
 
-    kind = _TENSORFLOW[workload.array.dtype.name]
+    kind = NUMBERS[datatype_of(workload.array.dtype)]
     shape = {"dim": [{"size": size} for size in workload.array.shape]}
 
     def make(frame: Array) -> bytes:
@@ -162,10 +157,6 @@ def predict_maker(workload: Workload) -> Callable[[Array], bytes]:
         return bytes(request.SerializeToString())
 
     return make
-
-
-_TENSORFLOW = {"float32": 1, "int32": 3, "uint8": 4, "int64": 9}
-"""DataType of TensorFlow, by dtype."""
 
 
 def _tail(workload: Workload, reply: bytes) -> Array:

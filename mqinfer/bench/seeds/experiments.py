@@ -5,50 +5,42 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from time import perf_counter
 
+from mqinfer.bench.seeds import jets, networks, on_gpu, pictures, transports
 from mqinfer.bench.seeds.experiment import Bench, Experiment
-from mqinfer.bench.seeds.jet_scores import losses, memory_by_events, memory_of_the_call, scores
-from mqinfer.bench.seeds.jets import latency_by_batch, parameters
-from mqinfer.bench.seeds.messages import messages
-from mqinfer.bench.seeds.networks import formats, fused_graphs, int8, keras_against_engines, streams
-from mqinfer.bench.seeds.noscope.headline import figure_4
-from mqinfer.bench.seeds.noscope.one_request import one_request
-from mqinfer.bench.seeds.noscope.table_1 import table_1
-from mqinfer.bench.seeds.on_gpu import card, gpu_against_cpu, latency, memory_operations, single_runs
-from mqinfer.bench.seeds.pictures import encodings, lossless, segmentation_models, share_of_postprocessing
+from mqinfer.bench.seeds.noscope import headline, one_request, table_1
 from mqinfer.bench.seeds.rows import Measured, NotMeasured
-from mqinfer.bench.seeds.transports import large_frames, small_frames, tensorflow_serving, thin_link, vehicles
 from mqinfer.logs import reason
 
 EXPERIMENTS: Mapping[Experiment, Sequence[str]] = {
-    small_frames: ("000.F1", "000.S10"),
-    encodings: ("000.F2", "000.S7a"),
-    lossless: ("000.T1", "000.S12", "001.S17b"),
-    messages: ("000.S11", "001.S4"),
-    int8: ("000.S19a", "003.F1"),
-    fused_graphs: ("000.S19b", "003.F7"),
-    segmentation_models: ("001.M", "001.T1"),
-    share_of_postprocessing: ("001.C3",),
-    gpu_against_cpu: ("001.C2",),
-    large_frames: ("001.C1", "001.C4"),
-    tensorflow_serving: ("001.T2",),
-    vehicles: ("001.C5",),
-    thin_link: ("001.S18a",),
-    formats: ("001.S17a",),
-    parameters: ("002.T1", "002.T2"),
-    latency_by_batch: ("002.F1", "002.F2"),
-    latency: ("002.F4", "002.F5"),
-    memory_operations: ("002.T5", "002.T6", "002.F7", "002.F8", "002.F9"),
-    single_runs: ("002.T7",),
-    card: ("002.T8",),
-    memory_of_the_call: ("002.T3", "002.T4"),
-    memory_by_events: ("002.F3",),
-    scores: ("002.F15", "002.F16", "002.F17"),
-    losses: ("002.F18",),
-    streams: ("003.F2", "003.F3", "003.F4", "003.F5"),
-    keras_against_engines: ("003.S3",),
-    one_request: ("004.S1", "004.F1"),
-    table_1: ("004.T1",),
-    figure_4: ("004.F4", "004.D"),
+    transports.small_frames: ("000.F1", "000.S10"),
+    pictures.encodings: ("000.F2", "000.S7a"),
+    pictures.lossless: ("000.T1", "000.S12", "001.S17b"),
+    transports.messages: ("000.S11", "001.S4"),
+    networks.int8: ("000.S19a", "003.F1"),
+    networks.fused_graphs: ("000.S19b", "003.F7"),
+    pictures.segmentation_models: ("001.M", "001.T1"),
+    pictures.share_of_postprocessing: ("001.C3",),
+    on_gpu.gpu_against_cpu: ("001.C2",),
+    transports.large_frames: ("001.C1", "001.C4"),
+    transports.tensorflow_serving: ("001.T2",),
+    transports.vehicles: ("001.C5",),
+    transports.thin_link: ("001.S18a",),
+    networks.formats: ("001.S17a",),
+    jets.parameters: ("002.T1", "002.T2"),
+    jets.latency_by_batch: ("002.F1", "002.F2"),
+    on_gpu.latency: ("002.F4", "002.F5"),
+    on_gpu.memory_operations: ("002.T5", "002.T6", "002.F7", "002.F8", "002.F9"),
+    on_gpu.single_runs: ("002.T7",),
+    on_gpu.card: ("002.T8",),
+    jets.memory_of_the_call: ("002.T3", "002.T4"),
+    jets.memory_by_events: ("002.F3",),
+    jets.scores: ("002.F15", "002.F16", "002.F17"),
+    jets.losses: ("002.F18",),
+    networks.streams: ("003.F2", "003.F3", "003.F4", "003.F5"),
+    networks.keras_against_engines: ("003.S3",),
+    one_request.one_request: ("004.S1", "004.F1"),
+    table_1.table_1: ("004.T1",),
+    headline.figure_4: ("004.F4", "004.D"),
 }
 """The tables whose rows each experiment yields, in the order of running."""
 

@@ -1,9 +1,11 @@
-"""The formulas of the documents, each in one place; the tests hold them to the published numbers."""
+"""The formulas of the documents, each in one place, and 004's queue; tests hold them to the published numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from random import Random
 
 import numpy as np
 
@@ -32,11 +34,8 @@ def fit_latency(servers: Sequence[int], seconds: Sequence[float]) -> LatencyFit:
         servers: Numbers of reference servers, at least two different ones.
         seconds: Latency with each.
     """
-    inverse = 1 / np.asarray(servers, float)
-    (fixed, divided), *_ = np.linalg.lstsq(
-        np.stack([np.ones_like(inverse), inverse], 1), np.asarray(seconds), rcond=None
-    )
-    return LatencyFit(float(fixed), float(divided))
+    divided, fixed = np.polyfit(1 / np.asarray(servers, float), seconds, 1).tolist()
+    return LatencyFit(fixed, divided)
 
 
 def time_saved(before: float, after: float) -> float:
@@ -57,3 +56,32 @@ def event_bytes(events: int, *, graph: bool) -> int:
 def break_even_mbit(raw_bytes: float, encoded_bytes: float, added_cpu_s: float) -> float:
     """Return the bandwidth in Mbit/s below which compression pays: 8 x bytes saved > link x added processor time."""
     return 8e-6 * (raw_bytes - encoded_bytes) / added_cpu_s if added_cpu_s > 0 else float("inf")
+
+
+def closed_loop_s(
+    services_s: Iterable[float], servers: int, window: int, *, client_s: float = 0.0, draw: Random | None = None
+) -> float:
+    """Return the seconds from the first frame until the last answer of 004's queue, in simulated time.
+
+    The client works on one frame after another, and waits while the window is full. A request stays with its server.
+
+    Args:
+        services_s: Time of the server for each frame, in seconds; 0 for one that the client answers.
+        servers: Their number.
+        window: Requests in flight at most.
+        client_s: Time of the client for each frame, in seconds.
+        draw: Chooses the server at random; None for the one that is free first.
+    """
+    free = [0.0] * servers
+    ends: list[float] = []
+    now = 0.0
+    for service in services_s:
+        now += client_s
+        if not service:
+            continue
+        if len(ends) == window:
+            now = max(now, heappop(ends))
+        server = draw.randrange(servers) if draw else min(range(servers), key=free.__getitem__)
+        free[server] = max(now, free[server]) + service
+        heappush(ends, free[server])
+    return max([now, *ends])

@@ -17,7 +17,7 @@ from mqinfer.bench.seeds.experiment import Bench
 from mqinfer.bench.seeds.rows import Measured, of_rounds
 from mqinfer.extras import import_extra
 from mqinfer.lab.drives.synthetic import SyntheticDrive
-from mqinfer.lab.load import Calls, repeat
+from mqinfer.lab.load import repeat
 from mqinfer.lab.machine import describe_machine
 from mqinfer.lab.optimize.optimising import OptimizeOptions, optimize
 from mqinfer.lab.optimize.results import Product
@@ -107,15 +107,11 @@ def _rates_by_setting(model: ModelVersion, rounds: int, seconds: float) -> Mappi
     for _ in range(rounds):
         for name, _, batch, callers in _STREAMS:
             feeds = RandomInputs().make(backends[name].inputs, batch)
-            drives = _together(partial(backends[name].infer, feeds), callers, seconds)
-            rates[name].append(batch * sum(drive.rate for drive in drives))
+            run = partial(backends[name].infer, feeds)
+            with ThreadPoolExecutor(callers) as pool:
+                found = [pool.submit(repeat, run, seconds, 3) for _ in range(callers)]
+            rates[name].append(batch * sum(each.result().rate for each in found))
     return rates
-
-
-def _together(work: Callable[[], object], callers: int, seconds: float) -> list[Calls]:
-    """Run a function in so many threads for a while."""
-    with ThreadPoolExecutor(callers) as pool:
-        return list(pool.map(lambda _: repeat(work, seconds, 3), range(callers)))
 
 
 def fused_graphs(bench: Bench) -> Iterator[Measured]:

@@ -1,23 +1,38 @@
-"""Document 002 on a GPU: latency by batch, single runs, CUDA's memory operations, the card; 001's GPU against CPU."""
+"""Document 002 on a GPU: latency by batch, single runs, CUDA's memory operations, the card; 001's GPU against CPU.
+
+What runs there is in a process of its own (`in_process`). PyTorch has the events, as `trtexec` takes them, and the
+recorder of memory operations (CUPTI).
+"""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from mqinfer.bench.seeds.experiment import Bench
 from mqinfer.bench.seeds.formulas import event_bytes
-from mqinfer.bench.seeds.gpu_runs import MemoryOperation, Times, card_in_use, card_name, record_operations, time_runs
 from mqinfer.bench.seeds.jets import BATCHES, SETTING, by_batch
 from mqinfer.bench.seeds.rows import Measured, of_rounds
-from mqinfer.lab.model_process import in_process
+from mqinfer.extras import import_extra
+from mqinfer.lab.model_process import in_process, load
 from mqinfer.lab.profiling.child import Plan, Subject
+from mqinfer.lab.profiling.inputs import RandomInputs
 from mqinfer.lab.profiling.measure import measure
+from mqinfer.lab.profiling.memory import gpu_bytes
 from mqinfer.lab.profiling.results import Profile, ratio
+from mqinfer.models.backend import Backend
+from mqinfer.models.backends.onnx import import_onnxruntime
 from mqinfer.models.loading import load_options
+from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.errors import ConfigError, ModelFailed
 
 _NETWORKS: Mapping[str, str] = {"002.F4": "conv_vae", "002.F5": "graph_vae"}
@@ -38,11 +53,25 @@ _CARD: Mapping[str, str] = {
     "V100 power limit": "power.limit",
     "V100 temperature": "temperature.gpu",
 }
+_WARM_UP = 200
+_SETTLED_S = 1.5
+"""Seconds of runs before the driver is asked: it averages power and use over about one."""
+_QUERY = ("memory.used", "memory.total", "power.draw", "power.limit", "temperature.gpu")
+
+Times = npt.NDArray[np.float64]
+
+
+class MemoryOperation(NamedTuple):
+    """A copy or a memset of CUDA: `HtoD`, `DtoH`, `DtoD` or `memset`, its time on the GPU and its size."""
+
+    kind: str
+    ns: float
+    bytes: int
 
 
 def latency(bench: Bench) -> Iterator[Measured]:
     """Measure a call of each autoencoder by batch size, in the engines that have a GPU here."""
-    card_name()
+    _card_name()
     for table, name in _NETWORKS.items():
         plan = Plan(BATCHES, rounds=bench.count(3, 9), seconds=bench.count(1, 4) / 10)
         subjects = [_subject(bench, f"{name}{suffix}", engine, title) for title, (suffix, engine) in _ENGINES.items()]
@@ -71,21 +100,20 @@ def _on_gpu(profiles: Sequence[Profile]) -> list[Profile]:
 def single_runs(bench: Bench) -> Iterator[Measured]:
     """Time single jets on the GPU as `trtexec` does; without one, calls on the CPU."""
     try:
-        setting = f"ONNX Runtime on {card_name()}, one jet, page-locked memory"
+        setting = f"ONNX Runtime on {_card_name()}, one jet, page-locked memory"
     except ConfigError:
         yield from _calls_on_cpu(bench)
         raise
-    times = in_process(time_runs, bench.model("conv_vae_onnx"), _RUNS)
-    for word, name in _LINES.items():
-        for line in range(3):
-            yield _single(f"10 runs, line {line + 1}: {word}", times[name][10 * line : 10 * (line + 1)].mean(), setting)
-    for name, each in times.items():
-        for figure, value in _figures(each).items():
-            yield _single(f"{name} {figure}", value, setting)
-    total = times["GPU compute"].sum() / 1e3
-    wall = times["end to end"].sum() / 1e3
-    for row, value in {"GPU compute total": total, "wall time": wall, "runs": _RUNS, "runs/s": _RUNS / wall}.items():
-        yield _single(row, value, setting)
+    times = in_process(_time_runs, bench.model("conv_vae_onnx"), _RUNS)
+    figures = {
+        f"10 runs, line {line + 1}: {word}": times[name][10 * line : 10 * (line + 1)].mean()
+        for word, name in _LINES.items()
+        for line in range(3)
+    }
+    figures |= {f"{name} {figure}": value for name, each in times.items() for figure, value in _figures(each).items()}
+    total, wall = (times[name].sum() / 1e3 for name in ("GPU compute", "end to end"))
+    figures |= {"GPU compute total": total, "wall time": wall, "runs": _RUNS, "runs/s": _RUNS / wall}
+    yield from _rows("002.T7", figures, setting, _RUNS, unit="ms")
 
 
 def _calls_on_cpu(bench: Bench) -> Iterator[Measured]:
@@ -93,13 +121,8 @@ def _calls_on_cpu(bench: Bench) -> Iterator[Measured]:
     (profile,) = measure([_subject(bench, "conv_vae_onnx", "onnxruntime", "ONNX Runtime", "cpu")], plan, bench.progress)
     if point := profile.at(1):
         times = np.concatenate([turn.latencies_ns for turn in point.turns]) / 1e6
-        rows = {f"host latency {name}": value for name, value in _figures(times).items()} | {"runs/s": point.rate}
-        for row, value in rows.items():
-            yield of_rounds("002.T7", row, [value], len(times), comment="on this processor", setting=SETTING)
-
-
-def _single(row: str, value: float, setting: str) -> Measured:
-    return of_rounds("002.T7", row, [float(value)], _RUNS, setting=setting, unit="ms")
+        figures = {f"host latency {name}": value for name, value in _figures(times).items()} | {"runs/s": point.rate}
+        yield from _rows("002.T7", figures, SETTING, len(times), comment="on this processor")
 
 
 def _figures(times: Times) -> dict[str, float]:
@@ -117,12 +140,12 @@ def memory_operations(bench: Bench) -> Iterator[Measured]:
     yield of_rounds(
         "002.T6", "bytes of a batch of 128", [event_bytes(128, graph=False) / 1024], comment="by the formula"
     )
-    setting = f"ONNX Runtime on {card_name()}, loading included"
+    setting = f"ONNX Runtime on {_card_name()}, loading included"
     bench.progress(f"  conv_vae, {_JETS:,} jets in batches of {_BATCH}")
-    yield from by_kind(in_process(record_operations, bench.model("conv_vae_onnx"), _JETS, _BATCH), setting)
+    yield from by_kind(in_process(_record_operations, bench.model("conv_vae_onnx"), _JETS, _BATCH), setting)
     rows = bench.count(640, _JETS)
     found = {
-        (name, batch): in_process(record_operations, bench.model(f"{name}_onnx"), rows, batch)
+        (name, batch): in_process(_record_operations, bench.model(f"{name}_onnx"), rows, batch)
         for name in _NETWORKS.values()
         for batch in _COMPARED
     }
@@ -136,21 +159,26 @@ def by_kind(operations: Sequence[MemoryOperation], setting: str) -> Iterator[Mea
         times[each.kind].append(each.ns)
         sizes[each.kind].append(each.bytes / 1024)
     whole = sum(map(sum, times.values()))
+    measures: Mapping[str, Callable[[list[float]], Any]] = {
+        "mean": np.mean,
+        "least": np.min,
+        "most": np.max,
+        "deviation": np.std,
+    }
     for kind in _KINDS:
-        if kind in times:
-            yield _row("002.T5", f"{kind} share", 100 * sum(times[kind]) / whole, setting)
-        for table, figures in (("002.T5", times), ("002.T6", sizes)):
-            yield _row(table, f"{kind} operations", len(figures[kind]), setting)
-            yield _row(table, f"{kind} total", sum(figures[kind]), setting)
-            for name, of in (("mean", np.mean), ("least", np.min), ("most", np.max), ("deviation", np.std)):
-                if figures[kind]:
-                    yield _row(table, f"{kind} {name}", float(of(figures[kind])), setting)
-        if kind in {"HtoD", "DtoH"} and kind in times:
-            yield _row("002.T6", f"{kind} rate", 1024 * sum(sizes[kind]) / sum(times[kind]), setting)
+        for table, figures in (("002.T5", times[kind]), ("002.T6", sizes[kind])):
+            found = {"operations": len(figures), "total": sum(figures)}
+            found |= {name: of(figures) for name, of in measures.items() if figures}
+            yield from _rows(table, {f"{kind} {name}": figure for name, figure in found.items()}, setting)
+        if times[kind]:
+            yield from _rows("002.T5", {f"{kind} share": 100 * sum(times[kind]) / whole}, setting)
+        if times[kind] and kind in {"HtoD", "DtoH"}:
+            yield from _rows("002.T6", {f"{kind} rate": 1024 * sum(sizes[kind]) / sum(times[kind])}, setting)
 
 
-def _row(table: str, row: str, value: float, setting: str, **words: str) -> Measured:
-    return of_rounds(table, row, [float(value)], 1, setting=setting, **words)
+def _rows(table: str, figures: Mapping[str, float], setting: str, samples: int = 1, **words: str) -> Iterator[Measured]:
+    for row, figure in figures.items():
+        yield of_rounds(table, row, [float(figure)], samples, setting=setting, **words)
 
 
 def _compared(found: Mapping[tuple[str, int], Sequence[MemoryOperation]], setting: str) -> Iterator[Measured]:
@@ -158,34 +186,168 @@ def _compared(found: Mapping[tuple[str, int], Sequence[MemoryOperation]], settin
     sizes = {key: float(np.mean([each.bytes / 1024 for each in of])) for key, of in found.items()}
     kinds = {key: {kind: sum(each.kind == kind for each in of) for kind in _KINDS} for key, of in found.items()}
     for name, batch in found:
-        yield _row("002.F7", f"{name}, batch {batch}", sizes[name, batch], setting, unit="KiB")
-        yield _row("002.F8", f"{name}, batch {batch}", len(found[name, batch]), setting, unit="count")
-        for kind, number in kinds[name, batch].items():
-            yield _row("002.F9", f"{name} {kind}, batch {batch}", number, setting, unit="count")
+        row = f"{name}, batch {batch}"
+        yield from _rows("002.F7", {row: sizes[name, batch]}, setting, unit="KiB")
+        yield from _rows("002.F8", {row: len(found[name, batch])}, setting, unit="count")
+        by_kinds = {f"{name} {kind}, batch {batch}": number for kind, number in kinds[name, batch].items()}
+        yield from _rows("002.F9", by_kinds, setting, unit="count")
     conv, graph = ((name, _COMPARED[-1]) for name in _NETWORKS.values())
-    against, comment = "V100, Conv against graph", f"batch {_COMPARED[-1]}"
-    mean = sizes[conv] / sizes[graph]
-    yield _row("002.F7", f"average memory an operation, {against}", mean, setting, comment=comment)
-    numbers = len(found[conv]) / len(found[graph])
-    yield _row("002.F8", f"number of operations, {against}", numbers, setting, comment=comment)
-    copies = kinds[conv]["HtoD"] / kinds[graph]["HtoD"]
-    yield _row("002.F9", f"operations by type, {against}", copies, setting, comment=f"HtoD, {comment}")
+    ending = f"batch {_COMPARED[-1]}"
+    for table, row, share, comment in (
+        ("002.F7", "average memory an operation", sizes[conv] / sizes[graph], ending),
+        ("002.F8", "number of operations", len(found[conv]) / len(found[graph]), ending),
+        ("002.F9", "operations by type", kinds[conv]["HtoD"] / kinds[graph]["HtoD"], f"HtoD, {ending}"),
+    ):
+        yield from _rows(table, {f"{row}, V100, Conv against graph": share}, setting, comment=comment)
 
 
 def card(bench: Bench) -> Iterator[Measured]:
     """Ask the driver about the card while the Conv-VAE runs there."""
-    setting = f"{card_name()}, ONNX Runtime, batches of {_BATCH}"
-    found = in_process(card_in_use, bench.model("conv_vae_onnx"), _BATCH)
-    yield from (_row("002.T8", row, found[name], setting) for row, name in _CARD.items())
+    setting = f"{_card_name()}, ONNX Runtime, batches of {_BATCH}"
+    found = in_process(_card_in_use, bench.model("conv_vae_onnx"), _BATCH)
+    yield from _rows("002.T8", {row: found[name] for row, name in _CARD.items()}, setting)
 
 
 def gpu_against_cpu(bench: Bench) -> Iterator[Measured]:
     """Measure a segmentation network of 968x608 on the GPU against all threads of the CPU."""
-    name = card_name()
+    name = _card_name()
     model = "drive_segmentation_onnx"
     subjects = [_subject(bench, model, "onnxruntime", device, device) for device in ("cpu", "cuda")]
     plan = Plan(rounds=bench.count(3, 9), seconds=bench.count(5, 20) / 10)
     on_cpu, other = measure(subjects, plan, bench.progress)
     (on_gpu,) = _on_gpu([other])
     if found := ratio(on_gpu, on_cpu, 1):
-        yield _row("001.C2", "GPU against CPU", found, f"{model} in ONNX Runtime on {name}")
+        yield from _rows("001.C2", {"GPU against CPU": found}, f"{model} in ONNX Runtime on {name}")
+
+
+def _card_name() -> str:
+    """Return the name of the first NVIDIA GPU."""
+    names = _ask_driver("name")
+    if not names:
+        raise ConfigError("needs an NVIDIA GPU: nvidia-smi shows none here")
+    return names[0]
+
+
+def _ask_driver(*fields: str) -> list[str]:
+    """Return what `nvidia-smi` has of the first GPU; nothing where it can't be asked."""
+    query = ["nvidia-smi", "-i", "0", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)  # noqa: S603 - fixed
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [cell.strip() for cell in done.stdout.strip().split(",")]
+
+
+def _time_runs(model: ModelVersion, count: int) -> dict[str, Times]:
+    """Return the milliseconds of single rows on the GPU, one after the other, by what is timed.
+
+    `enqueue` is the call that starts a run, `GPU compute` what the GPU takes for it, `host latency` that with the
+    copies of inputs and outputs, and `end to end` the whole as the caller waits for it.
+    """
+    torch = _torch()
+    stream = torch.cuda.Stream()
+    run, copy_in, copy_out = _bound(torch, model, stream)
+    times: dict[str, list[float]] = {"enqueue": [], "GPU compute": [], "host latency": [], "end to end": []}
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
+    with torch.cuda.stream(stream):
+        for _ in range(_WARM_UP + count):
+            began = time.perf_counter()
+            marks[0].record()
+            copy_in()
+            marks[1].record()
+            called = time.perf_counter()
+            run()
+            returned = time.perf_counter()
+            marks[2].record()
+            copy_out()
+            marks[3].record()
+            marks[3].synchronize()
+            times["end to end"].append(1e3 * (time.perf_counter() - began))
+            times["enqueue"].append(1e3 * (returned - called))
+            times["GPU compute"].append(marks[1].elapsed_time(marks[2]))
+            times["host latency"].append(marks[0].elapsed_time(marks[3]))
+    return {name: np.array(each[_WARM_UP:]) for name, each in times.items()}
+
+
+def _torch() -> Any:
+    torch = import_extra("torch", "torch")
+    if not torch.cuda.is_available():
+        raise ConfigError(f"needs PyTorch for CUDA: {torch.__version__} here finds no GPU")
+    return torch
+
+
+def _bound(torch: Any, model: ModelVersion, stream: Any) -> tuple[Any, Any, Any]:
+    """Return what runs a row in a stream without waiting for it, and what copies its inputs and outputs there."""
+    on_cpu = load(model, "onnxruntime")
+    feeds = RandomInputs().make(on_cpu.inputs, 1)
+    results = on_cpu.infer(feeds)
+    on_cpu.close()
+    onnxruntime = import_onnxruntime()
+    provider = ("CUDAExecutionProvider", {"user_compute_stream": str(stream.cuda_stream)})
+    session = onnxruntime.InferenceSession(model.path, providers=[provider, "CPUExecutionProvider"])
+    if session.get_providers()[0] != provider[0]:
+        raise ConfigError(f"needs ONNX Runtime for CUDA: {onnxruntime.__version__} here can't use the GPU")
+    binding = session.io_binding()
+    pairs: list[tuple[Any, Any]] = []
+    for arrays, bind in ((feeds, binding.bind_input), (results, binding.bind_output)):
+        for name, array in arrays.items():
+            host = torch.from_numpy(np.ascontiguousarray(array)).pin_memory()
+            device = host.cuda()
+            bind(name, "cuda", 0, array.dtype.type, list(array.shape), device.data_ptr())
+            pairs.append((device, host) if arrays is feeds else (host, device))
+    options = onnxruntime.RunOptions()
+    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+
+    def copy(part: Sequence[tuple[Any, Any]]) -> None:
+        for to, of in part:
+            to.copy_(of, non_blocking=True)
+
+    torch.cuda.synchronize()
+    return (
+        lambda: session.run_with_iobinding(binding, options),
+        lambda: copy(pairs[: len(feeds)]),
+        lambda: copy(pairs[len(feeds) :]),
+    )
+
+
+def _record_operations(model: ModelVersion, rows: int, batch: int) -> list[MemoryOperation]:
+    """Return CUDA's memory operations while a model is loaded and runs over many rows, so many at a time."""
+    torch = _torch()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as recorded:
+        backend = _loaded(model)
+        feeds = RandomInputs().make(backend.inputs, batch)
+        for _ in range(0, rows, batch):
+            backend.infer(feeds, ("reconstruction",))
+    with TemporaryDirectory(prefix="mqinfer-bench-") as folder:
+        path = Path(folder) / "trace.json"
+        recorded.export_chrome_trace(str(path))
+        return read_operations(json.loads(path.read_text(encoding="utf-8")))
+
+
+def read_operations(trace: Mapping[str, Any]) -> list[MemoryOperation]:
+    """Return the copies and memsets of a trace as PyTorch's profiler writes it."""
+    found = []
+    for event in trace["traceEvents"]:
+        category = event.get("cat")
+        if category in {"gpu_memcpy", "gpu_memset"}:
+            kind = event["name"].split()[1] if category == "gpu_memcpy" else "memset"
+            found.append(MemoryOperation(kind, 1e3 * event["dur"], event["args"]["bytes"]))
+    return found
+
+
+def _card_in_use(model: ModelVersion, batch: int) -> dict[str, float]:
+    """Return what the driver says of the GPU while a model runs there, and of this process."""
+    backend = _loaded(model)
+    feeds = RandomInputs().make(backend.inputs, batch)
+    until = time.perf_counter() + _SETTLED_S
+    while time.perf_counter() < until:
+        backend.infer(feeds)
+    figures = [float(cell) for cell in _ask_driver(*_QUERY)]
+    return dict(zip(_QUERY, figures, strict=True)) | {"process": gpu_bytes() / 2**20}
+
+
+def _loaded(model: ModelVersion) -> Backend:
+    backend = load(model, "onnxruntime", "cuda")
+    if backend.device == "cpu":
+        raise ConfigError(f"needs ONNX Runtime for CUDA: {backend.engine} here can't use the GPU")
+    return backend

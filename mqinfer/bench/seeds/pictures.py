@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from mqinfer.bench.encodings.measure import EncodingFigures, EncodingsOptions, measure_encodings
+from mqinfer.bench.encodings import EncodingFigures, EncodingsOptions, measure_encodings
 from mqinfer.bench.seeds.experiment import Bench
 from mqinfer.bench.seeds.formulas import break_even_mbit
 from mqinfer.bench.seeds.rows import Measured, of_rounds

@@ -35,11 +35,6 @@ class SeedFigures:
     machine: Mapping[str, str]
     rows: Sequence[Joined]
 
-    @property
-    def has_broken(self) -> bool:
-        """Whether a bound of a document is broken here."""
-        return any(row.verdict == "broken" for row in self.rows)
-
 
 def as_grids(found: SeedFigures) -> Iterator[Grid]:
     """Yield the summary, and a table for each of the documents' tables."""
@@ -110,18 +105,6 @@ def _record(row: Joined) -> dict[str, Cell]:
     }
 
 
-def as_table(found: SeedFigures) -> Grid:
-    """Return every row with every column."""
-    records = list(map(_record, found.rows))
-    rows = [list(record.values()) for record in records]
-    return Grid("The documents' figures, published and measured here", list(records[0]), rows, words=4)
-
-
-def as_document(found: SeedFigures) -> str:
-    """Return all tables as Markdown."""
-    return "\n\n".join([*map(as_markdown, as_grids(found)), plain_markdown(machine_sentence(found.machine))]) + "\n"
-
-
 def as_whole(found: SeedFigures) -> str:
     """Return everything as JSON."""
     return as_json({"machine": found.machine, "rows": [_record(row) for row in found.rows]})
@@ -134,10 +117,13 @@ def write_folder(found: SeedFigures, folder: Path) -> list[Path]:
         ConfigError: The folder can't be written.
         MissingExtra: matplotlib is not installed.
     """
-    texts = {"seeds.csv": as_csv(as_table(found)), "seeds.json": as_whole(found), "seeds.md": as_document(found)}
+    records, about = list(map(_record, found.rows)), machine_sentence(found.machine)
+    whole = Grid("", list(records[0]), [list(each.values()) for each in records], words=4)
+    document = "\n\n".join([*map(as_markdown, as_grids(found)), plain_markdown(about)]) + "\n"
+    texts = {"seeds.csv": as_csv(whole), "seeds.json": as_whole(found), "seeds.md": document}
     written = list(write_files(folder, texts))
     for table, rows in _by_table(found.rows):
-        for report, kind in _plots(table, rows, machine_sentence(found.machine)):
+        for report, kind in _plots(table, rows, about):
             paths = [folder / f"{table}-{kind}{suffix}" for suffix in (".png", ".svg")]
             for path in paths:
                 write_report(report, {"plot": path})
@@ -154,20 +140,13 @@ def _plots(table: str, rows: Sequence[Joined], about: str) -> Iterator[tuple[Rep
     for unit, figures in units.items():
         suffix = f"-{re.sub('[^a-z0-9]+', '-', unit.lower())}"
         places = [_SERIES.fullmatch(name) for name, _ in figures]
-        lines = [
-            (found["series"], int(found["over"]), figure)
-            for found, (_, figure) in zip(places, figures, strict=True)
-            if found
-        ]
+        pairs = zip(places, figures, strict=True)
+        lines = [(found["series"], int(found["over"]), figure) for found, (_, figure) in pairs if found]
         bars = [pair for found, pair in zip(places, figures, strict=True) if not found]
-        if len(lines) > 1:
-            panel = Panel(unit, [unit], over="batch", by="series", is_log=True)
-            yield (
-                Report(Grid(title, ("series", "batch", unit), lines, words=1), (panel,), about, None),
-                f"lines{suffix}",
-            )
-        if len(bars) > 1:
-            yield (
-                Report(Grid(title, ("row", unit), bars, words=1), (Panel(unit, [unit]),), about, None),
-                f"bars{suffix}",
-            )
+        drawn: Mapping[str, tuple[Sequence[Sequence[Cell]], Sequence[str], Panel]] = {
+            "lines": (lines, ("series", "batch", unit), Panel(unit, [unit], over="batch", by="series", is_log=True)),
+            "bars": (bars, ("row", unit), Panel(unit, [unit])),
+        }
+        for kind, (cells, headings, panel) in drawn.items():
+            if len(cells) > 1:
+                yield Report(Grid(title, headings, cells, words=1), (panel,), about, None), f"{kind}{suffix}"

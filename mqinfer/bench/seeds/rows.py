@@ -184,8 +184,9 @@ def join(published: Iterable[Published], measured: Iterable[Measured], reasons: 
         for each in rows:
             beside = found.pop((table, each.row), None)
             joined.append(Joined(each, beside, "" if beside else _reason(each, reasons)))
-        extra = [each for key, each in found.items() if key[0] == table]
-        joined += [Joined(_unpublished(each), each, "") for each in extra]
+        for extra in (each for key, each in found.items() if key[0] == table):
+            own = Published(table, extra.row, "", "", None, "", "", None, extra.unit, "", None, "cpu", "")
+            joined.append(Joined(own, extra, ""))
     return joined
 
 
@@ -193,7 +194,3 @@ def _reason(of: Published, reasons: Mapping[str, str]) -> str:
     if of.state == "no":
         return of.reason
     return reasons.get(f"{of.table} {of.row}") or reasons.get(of.table) or of.reason or "no experiment has this row yet"
-
-
-def _unpublished(of: Measured) -> Published:
-    return Published(of.table, of.row, "", "", None, "", "", None, of.unit, "", None, "cpu", "")

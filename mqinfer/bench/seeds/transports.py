@@ -1,8 +1,11 @@
-"""Documents 000 and 001: MQTT, gRPC and REST to the same model, vehicles, and a thin link between them."""
+"""Documents 000 and 001: MQTT, gRPC and REST to the same model, vehicles, a thin link, and the messages themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -12,11 +15,17 @@ import numpy as np
 from mqinfer.bench.comparing import ComparedSeries, CompareOptions, Comparison, LinkOptions
 from mqinfer.bench.contestants.driving import Load
 from mqinfer.bench.contestants.site import chosen
+from mqinfer.bench.contestants.ways import predict_body, predict_maker, request_maker
 from mqinfer.bench.seeds.experiment import Bench
 from mqinfer.bench.seeds.formulas import rate_gained, time_saved
 from mqinfer.bench.seeds.pictures import recording, with_mask
 from mqinfer.bench.seeds.rows import Measured, NotMeasured, of_rounds
 from mqinfer.bench.workloads import Workload, load_workloads, record_workload
+from mqinfer.client.request import make_request
+from mqinfer.extras import check_packages
+from mqinfer.lab.load import call_times
+from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.envelope import encode_request
 from mqinfer.protocol.errors import ConfigError
 
 _NAMES: Mapping[str, str] = {
@@ -34,6 +43,8 @@ _NAMES: Mapping[str, str] = {
 _SMALL, _LARGE = ("mobilenet_224_onnx", (224, 224)), ("drive_segmentation_2048_1024_onnx", (2048, 1024))
 _FRAMES = 10
 """Different frames that requests carry in turn."""
+_SHAPES = ((16,), (224, 224, 3), (608, 608, 3))
+_MODEL, _INPUT = "model", "input"
 
 
 def small_frames(bench: Bench) -> Iterator[Measured | NotMeasured]:
@@ -41,13 +52,9 @@ def small_frames(bench: Bench) -> Iterator[Measured | NotMeasured]:
     load = Load(samples=bench.count(0, 300_000), seconds=bench.count(2, 1200))
     found = _compared(bench, [_frames(bench, *_SMALL)], list(_NAMES), CompareOptions(load=load, callers=(1, 8)))
     for each in found:
-        rates = [one.turn.rate for one in each.rounds]
-        callers = f"{each.callers} callers" if each.callers > 1 else "1 caller"
-        row, results = f"{_NAMES[each.contestant]}, {callers}", sum(one.turn.results for one in each.rounds)
-        if results:
-            yield of_rounds("000.F1", row, rates, results, comment=_about(each), unit="requests/s")
-        else:
-            yield NotMeasured("000.F1", row, each.reason)
+        row = f"{_NAMES[each.contestant]}, {each.callers} caller{'s' * (each.callers > 1)}"
+        rates, results = [one.rate for one in each.rounds if one.results], sum(one.results for one in each.rounds)
+        yield _row_of(each, "000.F1", row, rates, results, unit="requests/s")
     alone = {each.contestant: each for each in found if each.callers == 1}
     yield from _latencies("224x224", alone)
     gained = _ratios(alone, "rest-json", "grpc")
@@ -62,7 +69,7 @@ def large_frames(bench: Bench) -> Iterator[Measured | NotMeasured]:
     yield from _latencies("2048x1024", alone)
     # JSON of TensorFlow Serving's REST has a list for each pixel; so many values may be more than the gateway takes.
     rest, grpc = ("tfs-rest", "tfs-grpc") if alone["tfs-rest"].rounds else ("rest-json", "grpc")
-    pairs = list(zip(_times(alone, rest), _times(alone, grpc), strict=False))
+    pairs = list(zip(*map(_milliseconds, (alone[rest], alone[grpc])), strict=False))
     for row, formula in (("time saved", time_saved), ("rate gained", rate_gained)):
         figures = [100 * formula(one, other) for one, other in pairs]
         comment = f"{_NAMES[grpc]} against {_NAMES[rest]}, mask out"
@@ -83,12 +90,7 @@ def tensorflow_serving(bench: Bench) -> Iterator[Measured | NotMeasured]:
             workload = _frames(with_mask(bench, name, Path(folder)), name, (2048, 1024))
             for each in _compared(bench, [workload], ["tfs-grpc", "tfs-rest"], options):
                 row = f"{model}, CPU, PC, {'REST' if each.contestant == 'tfs-rest' else 'gRPC'}"
-                if each.rounds:
-                    yield of_rounds(
-                        "001.T2", row, _milliseconds(each), comment=_about(each), setting=f"{name}, mask out"
-                    )
-                else:
-                    yield NotMeasured("001.T2", row, each.reason)
+                yield _row_of(each, "001.T2", row, _milliseconds(each), setting=f"{name}, mask out")
 
 
 def vehicles(bench: Bench) -> Iterator[Measured]:
@@ -99,7 +101,7 @@ def vehicles(bench: Bench) -> Iterator[Measured]:
     load = Load(callers=2, seconds=bench.count(3, 20), rate=10.0)
     options = CompareOptions(numbers, workers, load=load, callers=(2,), rounds=1)
     for each in (found for found in _compared(bench, workloads, ["mqtt"], options) if found.rounds):
-        turn = each.rounds[0].turn
+        turn = each.rounds[0]
         about = f"{10 * each.vehicles} offered, {turn.dropped} replaced by newer frames, Jain {turn.jain:.2f}"
         row = f"{each.vehicles} vehicles, {each.workers} workers: answered"
         yield of_rounds("001.C5", row, [turn.rate], turn.results, comment=f"{about}, {_about(each)}")
@@ -142,32 +144,33 @@ def _compared(
 
 def _latencies(size: str, found: Mapping[str, ComparedSeries]) -> Iterator[Measured | NotMeasured]:
     for name, each in found.items():
-        row = f"{size} {_NAMES[name]}, p50"
-        if times := _milliseconds(each):
-            yield of_rounds("001.C4", row, times, comment=_about(each))
-        else:
-            yield NotMeasured("001.C4", row, each.reason)
+        yield _row_of(each, "001.C4", f"{size} {_NAMES[name]}, p50", _milliseconds(each))
+
+
+def _row_of(
+    each: ComparedSeries, table: str, row: str, figures: Sequence[float], samples: int = 1, **words: str
+) -> Measured | NotMeasured:
+    """Return the row of a contestant's figures, or why there are none."""
+    if not figures:
+        return NotMeasured(table, row, each.reason)
+    return of_rounds(table, row, figures, samples, comment=_about(each), **words)
 
 
 def _milliseconds(each: ComparedSeries) -> list[float]:
-    return [1e3 * median(one.turn.times) for one in each.rounds if one.turn.times]
-
-
-def _times(found: Mapping[str, ComparedSeries], name: str) -> list[float]:
-    return _milliseconds(found[name]) if name in found else []
+    return [1e3 * median(one.times) for one in each.rounds if one.times]
 
 
 def _ratios(found: Mapping[str, ComparedSeries], above: str, below: str) -> list[float]:
     """Return the ratios of the times of two contestants, one a round."""
-    pairs = zip(_times(found, above), _times(found, below), strict=False)
+    pairs = zip(*map(_milliseconds, (found[above], found[below])), strict=False)
     return [one / other for one, other in pairs]
 
 
 def _about(each: ComparedSeries) -> str:
     """Return percentiles, bytes on the way and failures."""
-    times = np.concatenate([one.turn.times for one in each.rounds if one.turn.times])
+    times = np.concatenate([one.times for one in each.rounds if one.times])
     p50, p99 = (1e3 * float(figure) for figure in np.percentile(times, (50, 99)))
-    failed = sum(sum(one.turn.failures.values()) for one in each.rounds)
+    failed = sum(sum(one.failures.values()) for one in each.rounds)
     sizes = f", {each.traffic[0] / 1e3:,.0f} kB up and {each.traffic[1] / 1e3:,.0f} kB down" if each.traffic else ""
     return f"p50 {p50:.3g} ms, p99 {p99:.3g} ms{sizes}, {failed} failed"
 
@@ -176,3 +179,60 @@ def _row(table: str, row: str, figures: Sequence[float], comment: str) -> Iterat
     """Yield a row, unless one of its contestants was not measured."""
     if figures:
         yield of_rounds(table, row, figures, comment=comment)
+
+
+def messages(bench: Bench) -> Iterator[Measured]:
+    """Write and read one request with a float32 tensor of three sizes in six forms."""
+    check_packages({"google.protobuf": "protobuf"}, "gateway")
+    rounds, ratios = bench.count(3, 20), list[float]()
+    for shape in _SHAPES:
+        array = np.random.default_rng(0).random(shape, np.float32)
+        name = "x".join(map(str, shape))
+        forms = _forms(array)
+        for form, make in forms.items():
+            yield of_rounds("000.S11", f"[{name}] {form}, bytes", [len(make())])
+        pairs: Mapping[str, tuple[Callable[[], object], Callable[[], object]]] = {
+            "read": (partial(_from_json, forms["JSON numbers"]()), partial(_from_protobuf, forms["OIP protobuf"]())),
+            "write": (forms["JSON numbers"], forms["OIP protobuf"]),
+        }
+        for word, (one, other) in pairs.items():
+            ratios = [_seconds(one) / _seconds(other) for _ in range(rounds)]
+            row = f"[{name}] JSON numbers against OIP protobuf: time to {word}"
+            yield of_rounds("000.S11", row, ratios, comment=f"JSON takes {1e3 * _seconds(one):.3g} ms")
+    yield of_rounds("001.S4", "JSON against gRPC: time of a message", ratios, comment="[608x608x3], to write")
+
+
+def _forms(array: Array) -> Mapping[str, Callable[[], bytes]]:
+    asked = Workload(_MODEL, _MODEL, Path(_MODEL), _INPUT, array, "output", array)
+
+    def text() -> bytes:
+        content = base64.b64encode(array.tobytes()).decode()
+        return json.dumps({"inputs": {_INPUT: {"b64": content, "shape": list(array.shape)}}}).encode()
+
+    def xml() -> bytes:
+        return f"<input>{''.join(f'<v>{value}</v>' for value in array.ravel().tolist())}</input>".encode()
+
+    return {
+        "OIP protobuf": partial(request_maker(asked), array),
+        "TFS protobuf": partial(predict_maker(asked), array),
+        "mqinfer": lambda: encode_request(make_request(_MODEL, {_INPUT: array}, {})),
+        "JSON numbers": lambda: predict_body(asked, array)[0],
+        "JSON base64": text,
+        "XML": xml,
+    }
+
+
+def _from_protobuf(data: bytes) -> Array:
+    from mqinfer.gateway.messages import message_class
+
+    request = message_class("inference.ModelInferRequest").FromString(data)
+    return np.frombuffer(request.raw_input_contents[0], np.float32)
+
+
+def _from_json(text: bytes) -> Array:
+    return np.array(json.loads(text)["inputs"][_INPUT], np.float32)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """Return the least of three times, the one that other programs disturbed least."""
+    return float(min(call_times(work, 3)))

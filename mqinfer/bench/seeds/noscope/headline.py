@@ -6,19 +6,30 @@ than this machine has cores run in simulated time, with the processor time that 
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from mqinfer.bench.processes import CpuMeter, worker_processes, worker_specs
 from mqinfer.bench.seeds.experiment import Bench
-from mqinfer.bench.seeds.noscope.closed_loop import closed_loop_s
-from mqinfer.bench.seeds.noscope.placements import REFERENCE, Setting, SettingResult, measure
-from mqinfer.bench.seeds.noscope.preparing import PreparedCascade, prepare
+from mqinfer.bench.seeds.formulas import closed_loop_s
+from mqinfer.bench.seeds.noscope.preparing import REFERENCE, SMALL, prepare
 from mqinfer.bench.seeds.rows import Measured, of_rounds
-from mqinfer.judging.settings import CascadeSettings, RunsAt
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.private import PrivateBroker
+from mqinfer.judging.settings import CascadeSettings, RunsAt, write_settings
+from mqinfer.lab.profiling.memory import peak_bytes
+from mqinfer.models.repository import Repository
+from mqinfer.protocol.errors import ModelFailed
 from mqinfer.protocol.types import Stage
 
 _FRAMES = 500
@@ -26,6 +37,65 @@ _SIDE, _FULL_SIDE = 320, 608
 _AGREEMENT = 0.99
 """On the frames that choose the thresholds; on the frames behind them it is measured, and 0.98 is expected."""
 _PUBLISHED_SERVERS = 4
+_TIMEOUT_S = 1800
+_SAMPLE_S = 0.1
+_CORE = 0
+"""Place of the client's core among those that this process may use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way to run the cascade.
+
+    Attributes:
+        name: In the table.
+        cascade: Its stages, thresholds and placement.
+        references: Workers of the reference model; 0 runs it in the client.
+        smalls: Workers of the small model; 0 runs it in the client, if there is one.
+        window: Requests in flight at most.
+    """
+
+    name: str
+    cascade: CascadeSettings
+    references: int = 0
+    smalls: int = 0
+    window: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """What the processes of one part took.
+
+    Attributes:
+        name: `client`, `broker`, `reference` or `small`.
+        cpu_s: Processor time of all of them, in seconds; the client's with its start.
+        memory_mb: Largest resident memory of all of them together, in megabytes.
+    """
+
+    name: str
+    cpu_s: float
+    memory_mb: float
+
+
+@dataclass(frozen=True, slots=True)
+class SettingResult:
+    """What one setting did.
+
+    Attributes:
+        setting: It.
+        seconds: From the first frame's reading to the last one's result.
+        answers: Of each frame, whether the target is there.
+        stages: Of each frame, what answered it.
+        spent_s: Seconds of all frames by stage of the way, such as `edge_small` and `inference`.
+        components: What ran.
+    """
+
+    setting: Setting
+    seconds: float
+    answers: tuple[bool, ...]
+    stages: tuple[Stage, ...]
+    spent_s: Mapping[str, float]
+    components: tuple[Component, ...]
 
 
 def figure_4(bench: Bench) -> Iterator[Measured]:
@@ -33,16 +103,17 @@ def figure_4(bench: Bench) -> Iterator[Measured]:
     side = bench.count(_SIDE, _FULL_SIDE)
     with TemporaryDirectory(prefix="mqinfer-bench-") as temporary:
         folder = Path(temporary)
-        prepared = prepare(bench, folder, _FRAMES, side, _AGREEMENT)
+        cascade, repository, frames, labels = prepare(bench, folder, _FRAMES, side, _AGREEMENT)
         cores = len(os.sched_getaffinity(0))
         counts = [each for each in bench.replicas if each <= cores]
         results: dict[str, SettingResult] = {}
-        for setting in settings_of(prepared.cascade, counts):
-            found = measure(setting, prepared.repository, prepared.frames, folder / f"run-{len(results)}")
+        for setting in settings_of(cascade, counts):
+            found = _measure(setting, repository, frames, folder / f"run-{len(results)}")
             results[setting.name] = found
             bench.progress(f"  {setting.name}: {found.seconds:.1f} s, {found.stages.count(Stage.WORKER)} asked")
         yield from rows_of(results, counts, bench.replicas, f"YOLOv2 at {side}x{side}, one thread a worker")
-        yield from _by_labels(prepared, results)
+        if labels is not None:
+            yield from _by_labels(labels, results)
 
 
 def settings_of(cascade: CascadeSettings, counts: Sequence[int]) -> list[Setting]:
@@ -83,11 +154,12 @@ def rows_of(
     row = partial(_row, len(alone.answers), setting)
     others = f"{alone.stages.count(Stage.EDGE)} by the small model, {alone.stages.count(Stage.REUSE)} reused"
     yield row("N_R", alone.stages.count(Stage.WORKER), "count", others)
-    for name, stages in _PARTS.items():
-        yield row(f"one machine: {name}", sum(alone.spent_s.get(each, 0.0) for each in stages), "s")
+    for name, stage in _PARTS.items():
+        yield row(f"one machine: {name}", alone.spent_s.get(stage, 0.0), "s")
     for result in results.values():
         agreement = f"accuracy {_agreement(result.answers, every.answers):.3f} against the reference"
-        yield row(result.setting.name, result.seconds, "s", f"{agreement}; {_components(result)}")
+        parts = [f"{each.name} {each.cpu_s:.1f} CPU s, {each.memory_mb:.0f} MB" for each in result.components]
+        yield row(result.setting.name, result.seconds, "s", f"{agreement}; {', '.join(parts)}")
     for count in replicas:
         seconds, how = _simulated_s(results, counts, count), "simulated from processor times: fewer cores here"
         if count in counts:
@@ -125,10 +197,10 @@ _OPEN = (
     "with the difference detector against without: time",
     "accuracy against the reference",
 )
-_PARTS: Mapping[str, tuple[str, ...]] = {
-    "detector": ("edge_compare",),
-    "specialised network": ("edge_small",),
-    "reference": ("inference",),
+_PARTS: Mapping[str, str] = {
+    "detector": "edge_compare",
+    "specialised network": "edge_small",
+    "reference": "inference",
 }
 
 
@@ -151,15 +223,79 @@ def _agreement(answers: Sequence[bool], others: Sequence[bool]) -> float:
     return sum(one == other for one, other in zip(answers, others, strict=True)) / len(answers)
 
 
-def _components(result: SettingResult) -> str:
-    return ", ".join(f"{each.name} {each.cpu_s:.1f} CPU s, {each.memory_mb:.0f} MB" for each in result.components)
-
-
-def _by_labels(prepared: PreparedCascade, results: Mapping[str, SettingResult]) -> Iterator[Measured]:
-    """Yield the accuracy by the labels, where the user has them."""
-    if prepared.labels is None:
-        return
+def _by_labels(labels: frozenset[int], results: Mapping[str, SettingResult]) -> Iterator[Measured]:
     for result in results.values():
-        truth = [number in prepared.labels for number in range(len(result.answers))]
+        truth = [number in labels for number in range(len(result.answers))]
         figure = 100 * _agreement(result.answers, truth)
         yield of_rounds("004.F4", f"{result.setting.name}: accuracy by labels", [figure], samples=len(truth), unit="%")
+
+
+def _measure(setting: Setting, repository: Path, frames: Path, folder: Path) -> SettingResult:
+    """Run one setting with the models of a repository and a folder of pictures; it writes into a folder of its own."""
+    folder.mkdir(parents=True)
+    write_settings(folder / "cascade.toml", setting.cascade)
+    command = [
+        *(sys.executable, "-m", "mqinfer", "replay", str(frames), "--cascade", str(folder / "cascade.toml")),
+        *("--output", str(folder), "--sink", "jsonl", "--summary", str(folder / "summary.json")),
+        *("--window", str(setting.window), "--timeout", str(_TIMEOUT_S), "--log-level", "warning"),
+    ]
+    if not setting.references:
+        return _turn(setting, folder, run_pinned([*command, "--local", "--repository", str(repository)], folder), ())
+    with PrivateBroker() as broker, _serving(setting, repository, broker.url) as pids:
+        meter = CpuMeter({"broker": [broker.pid], **pids})
+        client = run_pinned([*command, "--broker", broker.url], folder)
+        peaks = meter.peaks()
+        others = tuple(Component(role, cpu_s, peaks[role] / 1e6) for role, cpu_s in meter.spent().items())
+    return _turn(setting, folder, client, others)
+
+
+@contextmanager
+def _serving(setting: Setting, repository: Path, url: str) -> Iterator[Mapping[str, list[int]]]:
+    """Run the workers of a setting; yield their process ids by model."""
+    counts = {REFERENCE: setting.references, SMALL: setting.smalls}
+    wanted = {model: count for model, count in counts.items() if count}
+    models, broker = Repository(repository), BrokerAddress.parse(url)
+    specs = [spec for model, count in wanted.items() for spec in worker_specs(models.find(model), broker, count)]
+    with worker_processes(specs) as supervisor:
+        pids = supervisor.pids
+        yield {model: [pid for name, pid in pids.items() if f"-{model}" in name] for model in wanted}
+
+
+def run_pinned(command: Sequence[str], folder: Path) -> Component:
+    """Run a command on one core to its end; return what it took.
+
+    Raises:
+        ModelFailed: It failed; the message ends with its own.
+    """
+    core = sorted(os.sched_getaffinity(0))[_CORE]
+    # The affinity is inherited: set before the program starts, it holds for all its threads.
+    pinned = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])}); os.execv(sys.argv[2], sys.argv[2:])"
+    with (folder / "stderr.txt").open("w", encoding="utf-8") as messages:
+        process = subprocess.Popen(  # noqa: S603 - our own command
+            [sys.executable, "-c", pinned, str(core), *command], stdout=subprocess.DEVNULL, stderr=messages
+        )
+    peak_mb, ended = 0.0, 0
+    while not ended:
+        time.sleep(_SAMPLE_S)
+        peak_mb = max(peak_mb, peak_bytes(process.pid) / 1e6)
+        ended, status, usage = os.wait4(process.pid, os.WNOHANG)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        message = (folder / "stderr.txt").read_text(encoding="utf-8", errors="replace")[-2000:]
+        raise ModelFailed(f"the client of the bench ended with {process.returncode}: {message}")
+    return Component("client", usage.ru_utime + usage.ru_stime, peak_mb)
+
+
+def _turn(setting: Setting, folder: Path, client: Component, others: tuple[Component, ...]) -> SettingResult:
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    lines = [json.loads(line) for line in (folder / "results.jsonl").read_text(encoding="utf-8").splitlines()]
+    failed = [line for line in lines if line["outcome"] != "ok"]
+    if failed:
+        raise ModelFailed(f"{setting.name}: {len(failed)} of {len(lines)} frames failed: {failed[0]['error']}")
+    answers = tuple(bool(line["outputs"]["present"]["values"][0]) for line in lines)
+    spent: Counter[str] = Counter()
+    for line in (folder / "times.jsonl").read_text(encoding="utf-8").splitlines():
+        spent.update(json.loads(line)["times"]["stages"])
+    in_seconds = {stage: nanoseconds / 1e9 for stage, nanoseconds in spent.items()}
+    stages = tuple(Stage(line["stage"]) for line in lines)
+    return SettingResult(setting, summary["seconds"], answers, stages, in_seconds, (client, *others))

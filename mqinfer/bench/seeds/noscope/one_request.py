@@ -33,57 +33,57 @@ def one_request(bench: Bench) -> Iterator[Measured]:
     """Measure the parts one at a time, then a request's way by REST with JSON and by MQTT."""
     scene = read_scene(bench.source, range(_FRAMES), _SIDE, bench.progress)
     seen = [thumbnail(each) for each in scene]
-    compared = _milliseconds(lambda frame: difference(seen[0], thumbnail(frame)), scene)
-    yield from _part("detector", "detector", compared, "the comparison, and reading a JPEG of 608x608 as 50x50")
+    compared = _seconds(lambda frame: difference(seen[0], thumbnail(frame)), scene)
+    about = "the comparison, and reading a JPEG of 608x608 as 50x50"
+    yield from _part("detector", "detector", compared, _FRAMES, about)
     with closing(load_model(bench.model("noscope_50_onnx")).backend) as small:
-        one = _milliseconds(small.infer, [{small.inputs[0].name: each[None]} for each in seen])
-    yield from _part("specialised network", "specialised network", one, "noscope_50, ONNX Runtime, batch 1")
+        one = _seconds(small.infer, [{small.inputs[0].name: each[None]} for each in seen])
+    yield from _part("specialised network", "specialised network", one, _FRAMES, "noscope_50, ONNX Runtime, batch 1")
     with TemporaryDirectory(prefix="mqinfer-bench-") as folder:
         yield from _reference(bench, Path(folder))
         yield from _transmission(Path(folder), scene[:_RUNS])
 
 
-def _milliseconds(work: Callable[[_Input], object], inputs: Sequence[_Input]) -> list[float]:
-    """Return the time of a call with each input, after one that does not count."""
+def _seconds(work: Callable[[_Input], object], inputs: Sequence[_Input]) -> float:
+    """Return the median time of a call with each input, after one that does not count."""
     given = iter((inputs[0], *inputs))
-    return [1000 * seconds for seconds in call_times(lambda: work(next(given)), len(inputs))]
+    return float(median(call_times(lambda: work(next(given)), len(inputs))))
 
 
-def _part(part: str, rate: str, found: list[float], setting: str) -> Iterator[Measured]:
-    seconds = [each / 1000 for each in found]
-    yield of_rounds("004.S1", part, [median(seconds)], samples=len(found), setting=setting)
-    yield of_rounds("004.F1", rate, [1 / median(seconds)], samples=len(found), setting=setting)
+def _part(part: str, rate: str, seconds: float, samples: int, setting: str) -> Iterator[Measured]:
+    yield of_rounds("004.S1", part, [seconds], samples, setting=setting)
+    yield of_rounds("004.F1", rate, [1 / seconds], samples, setting=setting)
 
 
 def _reference(bench: Bench, folder: Path) -> Iterator[Measured]:
     """Yield the time of YOLOv2 alone, in a batch, and with smaller pictures, on TensorFlow as in the document."""
-    whole = _yolo_ms(bench.model("yolo_v2_608"), _SIDE, 1)
-    yield from _part("reference", "reference, least", whole, "YOLOv2, frozen graph on TensorFlow, batch 1")
+    whole, about = _yolo_s(bench.model("yolo_v2_608"), _SIDE, 1), "YOLOv2, frozen graph on TensorFlow"
+    yield from _part("reference", "reference, least", whole, _RUNS, f"{about}, batch 1")
     version = folder / "yolo" / "1"
     version.mkdir(parents=True)
     yolo_network(yolo_v2(_SMALL_SIDE)).write(version / "model.pb")
     smaller = Repository(folder).find("yolo", None)
-    one, several = (_yolo_ms(smaller, _SMALL_SIDE, batch) for batch in (1, _BATCH))
+    one, several = (_yolo_s(smaller, _SMALL_SIDE, batch) for batch in (1, _BATCH))
     ratios = {
-        f"resolution {_SMALL_SIDE} against {_SIDE}: time of the reference": median(one) / median(whole),
-        f"batch {_BATCH} against 1: time a frame": median(several) / _BATCH / median(one),
+        f"resolution {_SMALL_SIDE} against {_SIDE}: time of the reference": one / whole,
+        f"batch {_BATCH} against 1: time a frame": several / _BATCH / one,
     }
     for row, ratio in ratios.items():
         bench.progress(f"  {row}: {ratio:.2f}")
-        yield of_rounds("004.D", row, [ratio], samples=_RUNS, setting="YOLOv2, frozen graph on TensorFlow")
+        yield of_rounds("004.D", row, [ratio], samples=_RUNS, setting=about)
 
 
-def _yolo_ms(model: ModelVersion, side: int, batch: int) -> list[float]:
+def _yolo_s(model: ModelVersion, side: int, batch: int) -> float:
     pictures = np.random.default_rng(7).integers(0, 256, (batch, side, side, 3)).astype(np.uint8)
     with closing(load_model(model).backend) as backend:
-        return _milliseconds(backend.infer, [{backend.inputs[0].name: pictures}] * max(_RUNS // batch, 3))
+        return _seconds(backend.infer, [{backend.inputs[0].name: pictures}] * max(_RUNS // batch, 3))
 
 
 def _transmission(folder: Path, scene: Sequence[CompressedImage]) -> Iterator[Measured]:
     """Yield the time of a request to a reference that takes none, with what the client does for it."""
     count = len(scene)
     with timed_servers(folder / "models", _SIDE, 0.0, (1,)) as (client, port):
-        by_json = median(_milliseconds(over_json(port, 1), scene)) / 1000
+        by_json = _seconds(over_json(port, 1), scene)
         setting = "JSON floats over TensorFlow Serving's REST API, a reference that takes no time"
         yield of_rounds("004.S1", "transmission, JSON", [by_json], samples=count, setting=setting, unit="s")
         spent = {}

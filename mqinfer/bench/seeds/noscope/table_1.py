@@ -1,16 +1,18 @@
 """Document 004's Table 1: seconds until N_F frames have their answers, of which N_R are from N_S reference servers.
 
 Which frames go to the reference is drawn with a seed, so that the law of the queue is measured and not the luck of a
-cascade. The reference sleeps, a tenth of the document's time, and pictures have a tenth of its pixels: all that a frame
-costs, by JSON too, is a tenth then.
+cascade. Servers sleep in YOLOv2's place, so that many work on few cores: a tenth of the document's time. Pictures have
+a tenth of its pixels: all that a frame costs, by JSON too, is a tenth then.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -24,17 +26,17 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from mqinfer.bags.frame import Frame
-from mqinfer.bench.contestants import gateway
-from mqinfer.bench.processes import Program
+from mqinfer.bench.contestants.servers import serve_gateway
+from mqinfer.bench.processes import Program, say, worker_specs
 from mqinfer.bench.seeds.experiment import Bench
-from mqinfer.bench.seeds.formulas import fit_latency
-from mqinfer.bench.seeds.noscope.closed_loop import closed_loop_s
+from mqinfer.bench.seeds.formulas import closed_loop_s, fit_latency
 from mqinfer.bench.seeds.noscope.scene import read_scene
-from mqinfer.bench.seeds.noscope.timed import ANSWER, drawn, serve_timed, shared, write_timed
 from mqinfer.bench.seeds.rows import Measured, of_rounds
+from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.private import PrivateBroker
 from mqinfer.client.client import Client
 from mqinfer.client.options import ClientOptions
+from mqinfer.cloud_worker.supervision.process import serve
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.images.decode import as_image, to_rgb
 from mqinfer.images.picture import CompressedImage
@@ -42,6 +44,8 @@ from mqinfer.judging.detector import Detector
 from mqinfer.judging.settings import DifferenceDetector
 from mqinfer.judging.thumbnail import thumbnail
 from mqinfer.models.loading import load_model
+from mqinfer.models.repository import Repository
+from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError, ModelFailed
 from mqinfer.protocol.types import Timings
 
@@ -56,6 +60,8 @@ _LARGE = 500
 _WINDOW = 2
 _TIMEOUT_S = 600.0
 _SEED = 4
+_ANSWER = "answer"
+"""The timed reference returns this input; what it is belongs to the scene, and not to the time that it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,43 +98,25 @@ class Asker:
     asker: Callable[[int], Ask]
     setting: str
 
-    def window(self, servers: int) -> int:
-        """Return the requests in flight at most."""
-        return _WINDOW * servers if self.is_wide else _WINDOW
 
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One cell of the table.
-
-    Attributes:
-        seconds: From the first comparison to the last answer.
-        cpu_s: Processor time of the client, in seconds.
-        asked: The requests.
-    """
-
-    seconds: float
-    cpu_s: float
-    asked: tuple[Asked, ...]
-
-    def __str__(self) -> str:
-        sent = sum(each.sent for each in self.asked) / 1e6
-        text = f"client {self.cpu_s:.1f} CPU s, sent {sent:.1f} MB"
-        known = [each.timings for each in self.asked if each.timings]
-        encode = _mean_ms(each.encode_s * 1e9 for each in self.asked)
-        if not known:
-            return f"{text}; a request: {encode:.0f} ms to write it"
-        parts = {
-            "T_n": _mean_ms(each.transmission for each in known),
-            "T_c.q": encode + _mean_ms(each.client_queue for each in known),
-            "T_s.q": _mean_ms(each.server_queue for each in known),
-            "T_s.c": _mean_ms(each.server - each.server_queue for each in known),
-        }
-        return f"{text}; a request: " + ", ".join(f"{name} {value:.0f} ms" for name, value in parts.items())
-
-
-def _mean_ms(nanoseconds: Iterator[float]) -> float:
+def _mean_ms(nanoseconds: Iterable[float]) -> float:
     return float(np.mean(list(nanoseconds))) / 1e6
+
+
+def _about(asked: Sequence[Asked], cpu_s: float) -> str:
+    """Return in words what the requests and the client took."""
+    text = f"client {cpu_s:.1f} CPU s, sent {sum(each.sent for each in asked) / 1e6:.1f} MB; a request: "
+    known = [each.timings for each in asked if each.timings]
+    encode = _mean_ms(each.encode_s * 1e9 for each in asked)
+    if not known:
+        return f"{text}{encode:.0f} ms to write it"
+    parts = {
+        "T_n": _mean_ms(each.transmission for each in known),
+        "T_c.q": encode + _mean_ms(each.client_queue for each in known),
+        "T_s.q": _mean_ms(each.server_queue for each in known),
+        "T_s.c": _mean_ms(each.server - each.server_queue for each in known),
+    }
+    return text + ", ".join(f"{name} {value:.0f} ms" for name, value in parts.items())
 
 
 def prescribed(frames: int, share: int) -> frozenset[int]:
@@ -136,21 +124,12 @@ def prescribed(frames: int, share: int) -> frozenset[int]:
     return frozenset(Random(_SEED).sample(range(frames), share))  # noqa: S311 - no secret
 
 
-def answer_all(
-    frames: Sequence[CompressedImage],
-    asked: frozenset[int],
-    window: int,
-    small: Callable[[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]], object],
-    ask: Ask,
-) -> Cell:
-    """Answer frames as the document's client does: `window` callers, each with one frame at a time.
+def _answer_all(
+    frames: Sequence[CompressedImage], asked: frozenset[int], window: int, small: Callable[[Array], object], ask: Ask
+) -> tuple[float, str]:
+    """Answer frames as the document's client does, `window` callers with one frame at a time each.
 
-    Args:
-        frames: In order.
-        asked: Numbers of those that go to the reference.
-        window: Callers.
-        small: The specialised network.
-        ask: Asks the reference.
+    Returns the seconds from the first comparison to the last answer, and in words what they went into.
     """
     detector: Detector[int] = Detector()
     lock, settings = threading.Lock(), DifferenceDetector(_T_DIFF)
@@ -165,7 +144,7 @@ def answer_all(
     with ThreadPoolExecutor(window, "mqinfer-bench-caller") as callers:
         cpu, began = time.process_time(), time.perf_counter()
         found = [each for each in callers.map(answer, range(len(frames))) if each]
-        return Cell(time.perf_counter() - began, time.process_time() - cpu, tuple(found))
+        return time.perf_counter() - began, _about(found, time.process_time() - cpu)
 
 
 def table_1(bench: Bench) -> Iterator[Measured]:
@@ -174,28 +153,28 @@ def table_1(bench: Bench) -> Iterator[Measured]:
     if unknown := set(counts) - set(SHARES):
         raise ConfigError(f"Table 1 has no {min(unknown)} frames; expected some of {', '.join(map(str, SHARES))}")
     network = load_model(bench.model("noscope_50_onnx")).backend
-    with TemporaryDirectory(prefix="mqinfer-bench-") as folder, closing(network):
+    seconds: dict[tuple[int, str], dict[int, float]] = defaultdict(dict)
+    with (
+        TemporaryDirectory(prefix="mqinfer-bench-") as folder,
+        closing(network),
+        timed_servers(Path(folder) / "models", _SIDE, _DELAY_MS, bench.replicas) as (client, port),
+    ):
         scene = read_scene(bench.source, range(max(counts)), _SIDE, bench.progress)
         name = network.inputs[0].name
-        seconds: dict[int, dict[str, dict[int, float]]] = {}
-        with _askers(Path(folder) / "models", bench.replicas) as askers:
-            for count in counts:
-                taken = seconds[count] = {each.name: {} for each in askers}
-                asked = prescribed(count, SHARES[count])
-                for servers, each in product(bench.replicas, askers):
-                    cell = answer_all(
-                        scene[:count],
-                        asked,
-                        each.window(servers),
-                        lambda seen: network.infer({name: seen[None]}),
-                        each.asker(servers),
-                    )
-                    taken[each.name][servers] = cell.seconds
-                    bench.progress(f"  N_F={count} N_S={servers} {each.name or 'as then'}: {cell.seconds:.1f} s")
-                    yield _row(count, f"N_S={servers}", each, cell.seconds, "s", str(cell))
-                for each in askers:
-                    yield from law_rows(count, each, taken[each.name])
-    yield from _means({count: taken[""] for count, taken in seconds.items()})
+        askers = _askers(client, port)
+        for count in counts:
+            asked = prescribed(count, SHARES[count])
+            for servers, each in product(bench.replicas, askers):
+                window = _WINDOW * (servers if each.is_wide else 1)
+                took, about = _answer_all(
+                    scene[:count], asked, window, lambda seen: network.infer({name: seen[None]}), each.asker(servers)
+                )
+                seconds[count, each.name][servers] = took
+                bench.progress(f"  N_F={count} N_S={servers} {each.name or 'as then'}: {took:.1f} s")
+                yield _row(count, f"N_S={servers}", each, took, "s", about)
+            for each in askers:
+                yield from law_rows(count, each, seconds[count, each.name])
+    yield from _means({count: seconds[count, ""] for count in counts})
     yield from _simulated(bench.replicas)
 
 
@@ -251,28 +230,24 @@ def _simulated(replicas: Sequence[int]) -> Iterator[Measured]:
     """Yield the speed-ups of two requests in flight, in simulated time: the reading that needs no slow client."""
     services = [1.0] * 4000
     alone = closed_loop_s(services, 1, _WINDOW)
+    comment = "simulated, not measured: constant time of service, two in flight"
     for servers in replicas:
-        at_random = alone / closed_loop_s(services, servers, _WINDOW, draw=Random(_SEED))  # noqa: S311 - no secret
-        comment = "simulated, not measured: constant time of service, two in flight"
-        yield of_rounds(
-            "004.T1", f"N_S={servers}, server at random", [at_random], samples=4000, comment=comment, unit="x"
-        )
-        freest = alone / closed_loop_s(services, servers, _WINDOW)
-        yield of_rounds("004.T1", f"N_S={servers}, freest server", [freest], samples=4000, comment=comment, unit="x")
+        ways = {"server at random": Random(_SEED), "freest server": None}  # noqa: S311 - no secret
+        for way, draw in ways.items():
+            gain = alone / closed_loop_s(services, servers, _WINDOW, draw=draw)
+            yield of_rounds("004.T1", f"N_S={servers}, {way}", [gain], samples=4000, comment=comment, unit="x")
 
 
-@contextmanager
-def _askers(repository: Path, replicas: Sequence[int]) -> Iterator[tuple[Asker, ...]]:
-    """Run broker, servers and gateway; yield the ways to ask them."""
-    with timed_servers(repository, _SIDE, _DELAY_MS, replicas) as (client, port):
-        of_server, of_all = partial(over_mqtt, client, at_random=True), partial(over_mqtt, client)
-        sleeps = f"timed reference of {_DELAY_MS:g} ms, pictures {_SIDE}x{_SIDE}"
-        yield (
-            Asker("", False, partial(over_json, port), f"window 2, JSON floats, server at random; {sleeps}"),
-            Asker("as then, jpeg:90", False, of_server, f"window 2, server at random; {sleeps}"),
-            Asker("mqinfer", True, of_all, f"window 2 N_S, jpeg:90, expected finish; {sleeps}"),
-            Asker("mqinfer, server at random", True, of_server, f"window 2 N_S, jpeg:90; {sleeps}"),
-        )
+def _askers(client: Client, port: int) -> tuple[Asker, ...]:
+    """Return the ways to ask the servers."""
+    of_server, of_all = partial(over_mqtt, client, at_random=True), partial(over_mqtt, client)
+    sleeps = f"timed reference of {_DELAY_MS:g} ms, pictures {_SIDE}x{_SIDE}"
+    return (
+        Asker("", False, partial(over_json, port), f"window 2, JSON floats, server at random; {sleeps}"),
+        Asker("as then, jpeg:90", False, of_server, f"window 2, server at random; {sleeps}"),
+        Asker("mqinfer", True, of_all, f"window 2 N_S, jpeg:90, expected finish; {sleeps}"),
+        Asker("mqinfer, server at random", True, of_server, f"window 2 N_S, jpeg:90; {sleeps}"),
+    )
 
 
 @contextmanager
@@ -287,14 +262,57 @@ def timed_servers(
         delay_ms: Time of each request.
         replicas: Numbers of servers.
     """
-    write_timed(repository, side, delay_ms, replicas)
+    _write_timed(repository, side, delay_ms, replicas)
     with ExitStack() as stack:
         broker = stack.enter_context(PrivateBroker())
         stack.enter_context(closing(Program(serve_timed, broker.url, repository, *replicas)))
-        fronts = stack.enter_context(closing(Program(gateway.serve, broker.url)))
+        fronts = stack.enter_context(closing(Program(serve_gateway, broker.url)))
         room = ClientOptions(window=2 * max(replicas))
         client = stack.enter_context(Client(broker.url, options=room))
         yield client, json.loads(fronts.first_line)["tfs-rest"]
+
+
+def _write_timed(repository: Path, side: int, delay_ms: float, counts: Sequence[int]) -> None:
+    image = f'[[input]]\nname = "image"\ndatatype = "FP32"\nshape = [-1, {side}, {side}, 3]\n'
+    answer = f'[[input]]\nname = "{_ANSWER}"\ndatatype = "FP32"\nshape = [-1, 1]\n'
+    for name in _wanted(counts):
+        version = repository / name / "1"
+        version.mkdir(parents=True)
+        (version / "model.echo").write_text(f'delay_ms = {delay_ms:g}\noutput = ["{_ANSWER}"]\n{image}{answer}')
+        size = f'[image]\ninput = "image"\nwidth = {side}\nheight = {side}\n'
+        (version.parent / "model.toml").write_text(f"max_batch_size = 1\n{size}")
+
+
+def _drawn(number: int) -> str:
+    """Return the model that only server `number` has."""
+    return f"server-{number}"
+
+
+def _shared(servers: int) -> str:
+    """Return the model that so many servers have."""
+    return f"of-{servers}"
+
+
+def _wanted(counts: Sequence[int]) -> dict[str, int]:
+    """Return the servers of each model: one each, to draw from, and all of a number, to share."""
+    return {_drawn(number): 1 for number in range(max(counts))} | {_shared(count): count for count in counts}
+
+
+def serve_timed(url: str, folder: str, *counts: str) -> None:
+    """Run the workers of the timed reference in this process until its standard input ends: they sleep.
+
+    Args:
+        url: Of the broker.
+        folder: Model repository.
+        counts: Numbers of servers.
+    """
+    models, broker = Repository(folder), BrokerAddress.parse(url)
+    with ExitStack() as stack:
+        for model, count in _wanted([int(count) for count in counts]).items():
+            for spec in worker_specs(models.find(model), broker, count):
+                stack.callback(serve(spec).stop)
+        say("ready")
+        sys.stdin.read()
 
 
 def over_json(port: int, servers: int) -> Ask:
@@ -304,10 +322,10 @@ def over_json(port: int, servers: int) -> Ask:
     def ask(image: CompressedImage) -> Asked:
         began = time.perf_counter()
         pixels = to_rgb(image).astype(np.float32) / np.float32(255)
-        body = json.dumps({"inputs": {"image": pixels[None].tolist(), ANSWER: [[1.0]]}})
+        body = json.dumps({"inputs": {"image": pixels[None].tolist(), _ANSWER: [[1.0]]}})
         encode_s = time.perf_counter() - began
         with closing(HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)) as connection:
-            connection.request("POST", f"/v1/models/{drawn(draw.randrange(servers))}:predict", body)
+            connection.request("POST", f"/v1/models/{_drawn(draw.randrange(servers))}:predict", body)
             response = connection.getresponse()
             reply = response.read()
         if response.status != 200:
@@ -321,9 +339,9 @@ def over_json(port: int, servers: int) -> Ask:
 def over_mqtt(client: Client, servers: int, encoding: str = "jpeg:90", *, at_random: bool = False) -> Ask:
     """Return what asks over MQTT with an encoded frame; the client chooses the worker, or the worker is drawn."""
     draw = Random(_SEED)  # noqa: S311 - no secret
-    contract = client.card(shared(servers)).image
+    contract = client.card(_shared(servers)).image
     if contract is None:
-        raise ModelFailed(f"model {shared(servers)} takes no pictures")
+        raise ModelFailed(f"model {_shared(servers)} takes no pictures")
     preparer, answer = Preparer(contract, encoding), np.ones((1, 1), np.float32)
 
     def ask(image: CompressedImage) -> Asked:
@@ -332,8 +350,8 @@ def over_mqtt(client: Client, servers: int, encoding: str = "jpeg:90", *, at_ran
         raw = Frame("", 0, 0, 0, "", as_image(to_rgb(image), "rgb8"))
         tensor = preparer.prepare(raw, lambda _, __: None).tensors[0]
         encode_s = time.perf_counter() - began
-        model = drawn(draw.randrange(servers)) if at_random else shared(servers)
-        result = client.infer(model, {tensor.name: tensor, ANSWER: answer}, timeout=_TIMEOUT_S, outputs=[ANSWER])
+        model = _drawn(draw.randrange(servers)) if at_random else _shared(servers)
+        result = client.infer(model, {tensor.name: tensor, _ANSWER: answer}, timeout=_TIMEOUT_S, outputs=[_ANSWER])
         return Asked(result.bytes_sent, encode_s, result.timings)
 
     return ask

@@ -1,30 +1,8 @@
-"""The effect of a fault on the path beside its target: one row each, as Markdown."""
+"""The figures of a run of the faults."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-_WORDS = {True: "pass", False: "**miss**", None: "stated"}
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One figure.
-
-    Attributes:
-        row: The fault and the load.
-        what: What was counted or measured.
-        figure: As text.
-        target: As text; empty where the figure is only stated.
-        passed: None where there is no target.
-    """
-
-    row: str
-    what: str
-    figure: str
-    target: str = ""
-    passed: bool | None = None
+from benchmarks.faults import Figure
 
 
 class Figures:
@@ -41,9 +19,7 @@ class Figures:
         """Record a figure; the arguments are those of `Figure`."""
         self.recorded.append(Figure(row, what, str(value), target, passed))
 
-    def bound(  # noqa: PLR0913 - a row of the table
-        self, row: str, what: str, value: float, most: float, form: str, *, why: str = ""
-    ) -> None:
+    def bound(self, row: str, what: str, value: float, most: float, form: str, *, why: str = "") -> None:
         """Record a figure beside the most that it may be.
 
         Args:
@@ -62,14 +38,3 @@ class Figures:
     def every(self, row: str, what: str, value: int, expected: int) -> None:
         """Record how many of all there were, which should be all."""
         self(row, what, f"{value}/{expected}", "all", passed=value == expected)
-
-
-def as_markdown(figures: Sequence[Figure]) -> str:
-    """Return the figures as a table, with each fault's name once."""
-    lines = ["| fault and load | what | figure | target | |", "|---|---|---|---|---|"]
-    last = ""
-    for each in figures:
-        row = "" if each.row == last else each.row
-        lines.append(f"| {row} | {each.what} | {each.figure} | {each.target} | {_WORDS[each.passed]} |")
-        last = each.row
-    return "\n".join(lines) + "\n"
