@@ -281,6 +281,7 @@ def test_hostile_cards_and_states(brokers: tuple[str, str], sides: tuple[Link, L
     topics, (near, far) = Topics(), sides
     root = topics.root
     control = WorkerState("gpu-0", WorkerStatus.READY, 1, (ServedModel("control"),))
+    grows = b'{"worker":"gpu-0","status":"ready","boot":1,"models":[' + b'{"name":"m"},' * 4000 + b'{"name":"m"}]}'
     evil = [
         (topics.card("m"), b"{"),
         (topics.card("m"), b" " * (MAX_CARD_BYTES + 1)),
@@ -291,6 +292,7 @@ def test_hostile_cards_and_states(brokers: tuple[str, str], sides: tuple[Link, L
         (topics.worker_state("gpu-0"), state("gpu-1")),
         (topics.worker_state("gpu-0"), control.to_json()),
         (topics.worker_state("gpu-0"), b"x" * 70_000),
+        (topics.worker_state("gpu-0"), grows),
         (f"{root}/workers/é/state", state("gpu-0")),
     ]
     inbox = hear(near, f"{root}/#")
@@ -338,7 +340,7 @@ def test_hostile_requests(brokers: tuple[str, str], sides: tuple[Link, Link]) ->
             near.publish(Message(f"{topics.root}/workers/gpu-0/infer/m/{client}", b"x", response_topic="a"))
         far.unsubscribe(lane)
         for where in ("elsewhere", topics.result("m", "car-2", "1"), topics.result("m", "car-1", "1")):
-            near.publish(Message(topics.lane("gpu-0", "m", "car-1"), b"{", response_topic=where))
+            near.publish(Message(topics.lane("gpu-0", "m", "car-1"), b" {", response_topic=where))
         (reply,) = replies.wait_for(1)
         assert reply.topic == topics.result("m", "car-1", "1")
         assert b'"rejected"' in bytes(reply.payload)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from mqinfer.broker.bridge.carrier import MARK
 from mqinfer.broker.bridge.lost_models import LostModels
 from mqinfer.broker.link import ConnectionHandler, Link, Message, MessageHandler
+from mqinfer.protocol.decoding import MAX_STATE_BYTES
 from mqinfer.protocol.errors import LimitExceeded, LinkError, NotConnected
 from mqinfer.protocol.states import AT_WORK, WorkerState, WorkerStatus
 from mqinfer.protocol.topics import Topics, check_name
@@ -50,10 +51,12 @@ class FarWorkers:
 
         Raises:
             BadTopic: It serves a model of a name that no topic can have.
-            LimitExceeded: There are 256 others.
+            LimitExceeded: There are 256 others, or it is too large with all its fields, as the site gets it.
         """
         for model in state.models if state else ():
             check_name("model", model.name)
+        if state and len(state.to_json()) > MAX_STATE_BYTES:
+            raise LimitExceeded(f"worker {name}: its state has more than {MAX_STATE_BYTES} bytes with all its fields")
         with self._lock:
             known = self._known.pop(name, None)
             if len(self._known) >= _MOST_WORKERS:

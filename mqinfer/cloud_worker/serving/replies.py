@@ -165,7 +165,7 @@ class Replies:
         except MqinferError as nowhere:
             self._meter.drop(error.code, f"a message on {message.topic}: {error} (no reply: {nowhere})")
             return
-        unread = InferRequest((message.correlation_data or b"").hex(), "", ())
+        unread = InferRequest((message.correlation_data or b"").hex() or path.topic.rpartition("/")[2], "", ())
         response = self._response(unread, error)
         try:
             self._send(self._write(path, unread, response, {}))
