@@ -139,6 +139,8 @@ def test_a_worker_that_is_lost(brokers: tuple[str, str], sides: tuple[Link, Link
         states.wait_until(lambda got: any(b'"lost"' in bytes(each.payload) for each in got))
         keep(far, topics.worker_state("gpu-1"), state("gpu-1"))
         wait_until(lambda: one.workers == other.workers == 1)
+        keep(far, topic, state("gpu-0", incarnation=0))  # started again, on a machine whose clock was set back
+        wait_until(lambda: one.workers == other.workers == 2)
         assert 1 <= sum(b'"lost"' in bytes(each.payload) for each in states.items) <= 4
 
 

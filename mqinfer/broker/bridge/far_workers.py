@@ -66,8 +66,8 @@ class FarWorkers:
             self._changed.add(name)
 
     def _later(self, known: WorkerState, state: WorkerState) -> WorkerState:
-        """Return which state of a worker counts."""
-        if state.incarnation < known.incarnation:
+        """Return which state of a worker counts: of another start a `ready` alone, whichever way clocks were set."""
+        if state.status is not WorkerStatus.READY and state.incarnation != known.incarnation:
             return known  # it is the late will of an earlier start
         if state.status is WorkerStatus.LOST:
             self._lost.add(_ready_models(known))
