@@ -95,12 +95,13 @@ class StreamStates:
             self._states.move_to_end(key)
         try:
             pixels = state.decoder.decode(tensor, limits)
-            if tensor.parameters[CHAIN] == state.decoder.chain:  # an edge's clock may have been set back
-                state.used = self._clock()
-            return pixels
         except ReferenceLost:
             self._count("references_lost")
             raise
+        else:
+            if tensor.parameters[CHAIN] == state.decoder.chain:  # an edge's clock may have been set back
+                state.used = self._clock()
+            return pixels
         finally:
             self._make_room(key)
 
