@@ -205,8 +205,10 @@ def test_requests_over_a_channel_when_the_far_broker_is_lost(
         wait_until(lambda: ask_model(near, topics) == ReasonCode.SUCCESS)
         for number in ("1", "2"):
             where = topics.result("m", "car-1", number)
-            near.publish(Message(topics.infer("m", "car-1"), b"{", response_topic=where))
+            further = (("name", "x" * 1000),) * 50
+            near.publish(Message(topics.infer("m", "car-1"), b"{", response_topic=where, user_properties=further))
         requests.wait_until(lambda got: any((each.response_topic or "").endswith("/2") for each in got))
+        assert not any(each.user_properties for each in bridge._unanswered.values())  # of 1,000 nothing large is kept
         far.publish(Message(topics.result("m", "car-1", "1"), b"answer"))
         replies.wait_for(1)
         link: Any = bridge._far

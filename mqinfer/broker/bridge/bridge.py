@@ -162,7 +162,7 @@ class Bridge:
         """Carry a request over a model's channel; of one over a lane its client learns by the worker's will."""
         if len(self._unanswered) >= _MOST_UNANSWERED:
             self._unanswered.clear()
-        head = replace(message, payload=bytes(message.payload[:16]))
+        head = replace(message, payload=bytes(message.payload[:16]), user_properties=())
         self._unanswered[message.response_topic or ""] = head
         self._request(message)
 
