@@ -102,6 +102,7 @@ class PendingRequest:
         due_at: When it counts as unanswered, if it is in flight; when it is queued again, if it backs off.
         trail: What is known of its attempts.
         spans: Its part of a trace; None where spans are not exported.
+        is_answered: Whether its reply is here, and may still be decoded.
     """
 
     request: InferRequest
@@ -119,6 +120,7 @@ class PendingRequest:
     due_at: float = math.inf
     trail: Trail = field(default_factory=Trail)
     spans: RequestSpans | None = None
+    is_answered: bool = False
 
     def belongs(self, response: InferResponse, topic: str | None) -> bool:
         """Return whether a reply is of the model, version and worker that were asked, and came where it was to come.
