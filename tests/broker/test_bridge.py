@@ -32,8 +32,8 @@ from mqinfer.cli.exit_codes import ExitCode
 from mqinfer.client import Client
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.metrics.samples import Samples
-from mqinfer.protocol.card import MAX_CARD_BYTES
-from mqinfer.protocol.errors import LimitExceeded, MessageTooLarge, NotConnected
+from mqinfer.protocol.card import MAX_CARD_BYTES, ModelCard, card_to_json
+from mqinfer.protocol.errors import BrokerUnreachable, LimitExceeded, MessageTooLarge, NotConnected
 from mqinfer.protocol.states import (
     ClientState,
     ClientStatus,
@@ -398,6 +398,36 @@ def test_more_than_it_carries(brokers: tuple[str, str], sides: tuple[Link, Link]
         wait_until(lambda: bridge.counters()["to_near"]["dropped_limit_exceeded"] == 1)
         inbox.wait_until(lambda got: len({each.topic for each in got}) >= 257)
     assert len({each.topic for each in inbox.items}) == 257  # and the question at the start
+
+
+def test_a_worker_that_the_site_has_no_room_for(brokers: tuple[str, str], sides: tuple[Link, Link]) -> None:
+    """Its connection fails again and again; cards come, and that others are lost is stated, all the same."""
+    topics, (near, far) = Topics(), sides
+    states, cards = hear(near, topics.worker_state.filter()), hear(near, topics.card.filter())
+    refused = Heard[str]()
+
+    def connect(will: Message | None, on_connection: ConnectionHandler) -> Link:
+        link: Any = side(brokers[0], will, on_connection)
+        if will is not None and b'"gpu-0"' not in bytes(will.payload):
+
+            def refuse(_: float) -> None:
+                refused(bytes(will.payload).decode())
+                raise BrokerUnreachable("the broker takes no more connections")
+
+            link.open = refuse
+        return link
+
+    with Bridge(connect, partial(side, brokers[1]), "site", topics) as bridge:
+        keep(far, topics.worker_state("gpu-0"), state("gpu-0"))
+        wait_until(lambda: bridge.workers == 1)
+        for number in range(1, 9):
+            keep(far, topics.worker_state(f"gpu-{number}"), state(f"gpu-{number}"))
+        refused.wait_for(8)
+        keep(far, topics.card("m"), card_to_json(ModelCard(name="m", platform="")))
+        cards.wait_for(1)
+        keep(far, topics.worker_state("gpu-0"), state("gpu-0", WorkerStatus.LOST))
+        wait_until(lambda: bridge.workers == 0)
+        states.wait_until(lambda got: any(b'"lost"' in bytes(each.payload) for each in got))
 
 
 def test_a_state_that_changes_where_all_are_new() -> None:

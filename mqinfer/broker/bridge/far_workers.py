@@ -88,7 +88,8 @@ class FarWorkers:
             self._known.clear()
 
     def settle(self, near: Link) -> None:
-        """Bring the site up to date; LinkError where its broker does not answer."""
+        """Bring the site up to date; LinkError where its broker does not answer, or has no room for one more."""
+        failed: LinkError | None = None
         with self._lock:
             changed = list(self._changed)
         for name in changed:
@@ -97,10 +98,12 @@ class FarWorkers:
                 state = self._known.get(name)
             try:
                 self._bring(near, name, state)
-            except LinkError:
+            except LinkError as error:  # that others are lost has to be said all the same
+                failed = error
                 with self._lock:
                     self._changed.add(name)
-                raise
+        if failed:
+            raise failed
 
     def models(self) -> set[str]:
         """Return the names of the models that ready ones serve, or served until they were lost a short while ago."""
