@@ -407,14 +407,14 @@ def test_a_worker_that_the_site_has_no_room_for(brokers: tuple[str, str], sides:
     refused = Heard[str]()
 
     def connect(will: Message | None, on_connection: ConnectionHandler) -> Link:
-        link: Any = side(brokers[0], will, on_connection)
+        link = side(brokers[0], will, on_connection)
         if will is not None and b'"gpu-0"' not in bytes(will.payload):
 
             def refuse(_: float) -> None:
                 refused(bytes(will.payload).decode())
                 raise BrokerUnreachable("the broker takes no more connections")
 
-            link.open = refuse
+            link.open = refuse  # type: ignore[method-assign, assignment]
         return link
 
     with Bridge(connect, partial(side, brokers[1]), "site", topics) as bridge:
