@@ -275,16 +275,17 @@ class Bridge:
     def _settle(self) -> None:
         """Bring both sides up to date, as far as they are connected."""
         self._meet()
+        failed = None
+        if self._near.connected:
+            failed = self._workers.settle(self._near)
+            self._take_requests()
         sides = ((self._own[_NEAR], self._own[_FAR], self.to_far), (self._own[_FAR], self._own[_NEAR], self.to_near))
         for own, others, carrier in sides:
             for message in own.take() if carrier.connected else ():
                 if message.topic not in others:
                     carrier.carry(replace(message, retain=True, expiry_s=KEPT_S if message.payload else None))
-        if self._near.connected:
-            try:
-                self._workers.settle(self._near)
-            finally:
-                self._take_requests()
+        if failed:
+            raise failed
 
     def _meet(self) -> None:
         """Wait until what a newly connected side keeps has come; LinkError where the login has not the role for it."""

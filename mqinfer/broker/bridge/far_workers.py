@@ -87,8 +87,8 @@ class FarWorkers:
             self._changed.update(self._known)
             self._known.clear()
 
-    def settle(self, near: Link) -> None:
-        """Bring the site up to date; LinkError where its broker does not answer, or has no room for one more."""
+    def settle(self, near: Link) -> LinkError | None:
+        """Bring the site up to date; return why one is not there: the broker does not answer, or has no more room."""
         failed: LinkError | None = None
         with self._lock:
             changed = list(self._changed)
@@ -102,8 +102,7 @@ class FarWorkers:
                 failed = error
                 with self._lock:
                     self._changed.add(name)
-        if failed:
-            raise failed
+        return failed
 
     def models(self) -> set[str]:
         """Return the names of the models that ready ones serve, or served until they were lost a short while ago."""
