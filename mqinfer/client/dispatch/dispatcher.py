@@ -192,7 +192,7 @@ class Dispatcher:
             the request, or turned the request away, which is sent again.
         """
         entry = self.table.entries.get(response.id)
-        if entry is None or entry.is_answered:
+        if entry is None or entry.trail.is_answered:
             entry = None
             self._late += 1
         elif not entry.belongs(response, topic):
@@ -210,7 +210,7 @@ class Dispatcher:
         self._update_load(response, entry, now)
         if entry is None:
             return False
-        entry.is_answered = True
+        entry.trail.is_answered = True
         return True
 
     def settle(self, request_id: str, outcome: Outcome, *, is_reply: bool = True) -> PendingRequest | None:

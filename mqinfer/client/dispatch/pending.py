@@ -69,6 +69,7 @@ class Trail:
         crashed_on: Those of them whose processes have crashed.
         silent: Workers that let an attempt time out, and when: they may still work on it.
         full_at: Workers at which the model's own `max_queue_size` was reached.
+        is_answered: Whether the reply is here, and may still be decoded.
     """
 
     bytes_sent: int = 0
@@ -80,6 +81,7 @@ class Trail:
     crashed_on: frozenset[Start] = frozenset()
     silent: dict[Lane, float] = field(default_factory=dict)
     full_at: frozenset[Lane] = frozenset()
+    is_answered: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -102,7 +104,6 @@ class PendingRequest:
         due_at: When it counts as unanswered, if it is in flight; when it is queued again, if it backs off.
         trail: What is known of its attempts.
         spans: Its part of a trace; None where spans are not exported.
-        is_answered: Whether its reply is here, and may still be decoded.
     """
 
     request: InferRequest
@@ -120,7 +121,6 @@ class PendingRequest:
     due_at: float = math.inf
     trail: Trail = field(default_factory=Trail)
     spans: RequestSpans | None = None
-    is_answered: bool = False
 
     def belongs(self, response: InferResponse, topic: str | None) -> bool:
         """Return whether a reply is of the model, version and worker that were asked, and came where it was to come.
