@@ -9,9 +9,6 @@ def main() -> None:
     The commands are imported only here: the process of each model imports this module again (multiprocessing does so
     for the main module), and would otherwise start with all of them, for 0.2 CPU seconds and 15 MB more.
     """
-    try:
-        from mqinfer.cli.app import main as run_command
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
+    from mqinfer.cli.app import main as run_command
 
     run_command()

@@ -23,17 +23,6 @@ sys.argv[0] = "mqinfer"
 from mqinfer.cli import main
 main()
 """
-INTERRUPTED = """
-import builtins, signal
-from mqinfer.cli import main
-imported = builtins.__import__
-def interrupt(name, *further):
-    if name == "typer":
-        signal.raise_signal(signal.SIGINT)
-    return imported(name, *further)
-builtins.__import__ = interrupt
-main()
-"""
 COMMANDS = dict(commands_of(get_command(app)))
 
 
@@ -42,12 +31,6 @@ def imported(*arguments: str) -> set[str]:
     line = [sys.executable, "-c", SCRIPT, *arguments]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True)
     return set(done.stdout.rpartition("\n= ")[2].split())
-
-
-def test_an_interrupt_while_it_is_imported() -> None:
-    """Ctrl-C in the first moment ends the command with its exit code, and no traceback."""
-    found = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
-    assert (found.returncode, found.stderr) == (130, "")
 
 
 @pytest.mark.parametrize("option", ["--version", "--help"])
