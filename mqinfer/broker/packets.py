@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.broker.routes import check_topic, is_suitable
 from mqinfer.protocol.errors import BadEnvelope, ConfigError, MessageTooLarge
+from mqinfer.protocol.limits import PACKET_HEAD_BYTES
 from mqinfer.protocol.types import Buffer
 
 PUBLISH, PUBACK = 0x30, 0x40
@@ -141,7 +142,8 @@ def decode_publish(command: int, body: memoryview, *, version5: bool, payload: B
         if version5:
             length, start = decode_variable_integer(body, at)
             at = start + length
-            properties = _decode_properties(bytes(body[start:at]))
+            if length <= PACKET_HEAD_BYTES:  # nothing counts those that are kept with a message
+                properties = _decode_properties(bytes(body[start:at]))
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise BadEnvelope(f"malformed PUBLISH: {error}") from error
     if at > len(body):

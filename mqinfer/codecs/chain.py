@@ -144,7 +144,8 @@ class ChainDecoder:
         self._ahead_s = ahead_s
         self._changed = threading.Condition()
         self._decoder: PictureDecoder | None = None  # none before the first key frame, and once it has failed
-        self._chain = -1
+        self.chain = -1
+        """Number of the newest one; below 0 for none."""
         self._size = (0, 0)
         self._next = 0  # position of the picture that the decoder takes next
         self._waits = True  # until pictures of this chain were waited for in vain
@@ -175,8 +176,8 @@ class ChainDecoder:
     def _begin(self, tensor: EncodedTensor, size: tuple[int, int], chain: int) -> Array:
         decoder = self._make(*size)
         pixels = decoder.decode(tensor)
-        if chain >= self._chain:  # else it was late, and the next chain has begun
-            self._decoder, self._chain, self._next, self._waits = decoder, chain, 1, True
+        if chain >= self.chain:  # else it was late, and the next chain has begun
+            self._decoder, self.chain, self._next, self._waits = decoder, chain, 1, True
             self._size = size
         return pixels
 
@@ -206,12 +207,12 @@ class ChainDecoder:
 
         The key frame is not waited for: senders have its result before they send what is encoded against it.
         """
-        if self._waits and chain == self._chain and 0 < position - self._next <= _AHEAD:
-            came = self._changed.wait_for(lambda: (self._chain, self._next) >= (chain, position), self._ahead_s)
-            self._waits = came or chain != self._chain
+        if self._waits and chain == self.chain and 0 < position - self._next <= _AHEAD:
+            came = self._changed.wait_for(lambda: (self.chain, self._next) >= (chain, position), self._ahead_s)
+            self._waits = came or chain != self.chain
 
     def _is_next(self, chain: int, position: int) -> bool:
-        return self._decoder is not None and (self._chain, self._next) == (chain, position)
+        return self._decoder is not None and (self.chain, self._next) == (chain, position)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from msgspec.structs import astuple, replace
 
 from mqinfer.protocol.decoding import MAX_STATE_BYTES, check, prepare, read_json, write_json
 from mqinfer.protocol.errors import BadEnvelope, BadTopic
-from mqinfer.protocol.topics import ModelName, check_name, check_version
+from mqinfer.protocol.topics import ModelName, RequestId, check_name, check_version
 from mqinfer.protocol.types import Buffer, Count, Outcome
 
 
@@ -370,7 +370,7 @@ class Cancellation(Struct, frozen=True):
         outcome: The outcome that the sender counted: `cancelled` or `superseded`.
     """
 
-    ids: tuple[str, ...] = ()
+    ids: tuple[RequestId, ...] = ()
     outcome: Outcome = Outcome.CANCELLED
 
     def to_json(self) -> bytes:

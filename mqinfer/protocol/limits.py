@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_PACKET_HEAD_BYTES = 64 << 10
-"""Room for the topic and the properties of a PUBLISH, which stand before its payload."""
+PACKET_HEAD_BYTES = 64 << 10
+"""Room for the topic and the properties of a PUBLISH, which stand before its payload; of larger ones none is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Limits:
     @property
     def packet_bytes(self) -> int:
         """Size of the MQTT packet with the largest payload; the Maximum Packet Size of a link."""
-        return self.payload_bytes + _PACKET_HEAD_BYTES
+        return self.payload_bytes + PACKET_HEAD_BYTES
 
 
 DEFAULT_LIMITS = Limits()

@@ -32,8 +32,8 @@ from mqinfer.cli.exit_codes import ExitCode
 from mqinfer.client import Client
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.metrics.samples import Samples
-from mqinfer.protocol.card import MAX_CARD_BYTES
-from mqinfer.protocol.errors import LimitExceeded, MessageTooLarge, NotConnected
+from mqinfer.protocol.card import MAX_CARD_BYTES, ModelCard, card_to_json
+from mqinfer.protocol.errors import BrokerUnreachable, LimitExceeded, MessageTooLarge, NotConnected
 from mqinfer.protocol.states import (
     ClientState,
     ClientStatus,
@@ -139,6 +139,8 @@ def test_a_worker_that_is_lost(brokers: tuple[str, str], sides: tuple[Link, Link
         states.wait_until(lambda got: any(b'"lost"' in bytes(each.payload) for each in got))
         keep(far, topics.worker_state("gpu-1"), state("gpu-1"))
         wait_until(lambda: one.workers == other.workers == 1)
+        keep(far, topic, state("gpu-0", incarnation=0))  # started again, on a machine whose clock was set back
+        wait_until(lambda: one.workers == other.workers == 2)
         assert 1 <= sum(b'"lost"' in bytes(each.payload) for each in states.items) <= 4
 
 
@@ -203,8 +205,10 @@ def test_requests_over_a_channel_when_the_far_broker_is_lost(
         wait_until(lambda: ask_model(near, topics) == ReasonCode.SUCCESS)
         for number in ("1", "2"):
             where = topics.result("m", "car-1", number)
-            near.publish(Message(topics.infer("m", "car-1"), b"{", response_topic=where))
+            further = (("name", "x" * 1000),) * 50
+            near.publish(Message(topics.infer("m", "car-1"), b"{", response_topic=where, user_properties=further))
         requests.wait_until(lambda got: any((each.response_topic or "").endswith("/2") for each in got))
+        assert not any(each.user_properties for each in bridge._unanswered.values())  # of 1,000 nothing large is kept
         far.publish(Message(topics.result("m", "car-1", "1"), b"answer"))
         replies.wait_for(1)
         link: Any = bridge._far
@@ -281,6 +285,7 @@ def test_hostile_cards_and_states(brokers: tuple[str, str], sides: tuple[Link, L
     topics, (near, far) = Topics(), sides
     root = topics.root
     control = WorkerState("gpu-0", WorkerStatus.READY, 1, (ServedModel("control"),))
+    grows = b'{"worker":"gpu-0","status":"ready","boot":1,"models":[' + b'{"name":"m"},' * 4000 + b'{"name":"m"}]}'
     evil = [
         (topics.card("m"), b"{"),
         (topics.card("m"), b" " * (MAX_CARD_BYTES + 1)),
@@ -291,6 +296,7 @@ def test_hostile_cards_and_states(brokers: tuple[str, str], sides: tuple[Link, L
         (topics.worker_state("gpu-0"), state("gpu-1")),
         (topics.worker_state("gpu-0"), control.to_json()),
         (topics.worker_state("gpu-0"), b"x" * 70_000),
+        (topics.worker_state("gpu-0"), grows),
         (f"{root}/workers/é/state", state("gpu-0")),
     ]
     inbox = hear(near, f"{root}/#")
@@ -338,7 +344,7 @@ def test_hostile_requests(brokers: tuple[str, str], sides: tuple[Link, Link]) ->
             near.publish(Message(f"{topics.root}/workers/gpu-0/infer/m/{client}", b"x", response_topic="a"))
         far.unsubscribe(lane)
         for where in ("elsewhere", topics.result("m", "car-2", "1"), topics.result("m", "car-1", "1")):
-            near.publish(Message(topics.lane("gpu-0", "m", "car-1"), b"{", response_topic=where))
+            near.publish(Message(topics.lane("gpu-0", "m", "car-1"), b" {", response_topic=where))
         (reply,) = replies.wait_for(1)
         assert reply.topic == topics.result("m", "car-1", "1")
         assert b'"rejected"' in bytes(reply.payload)
@@ -392,6 +398,36 @@ def test_more_than_it_carries(brokers: tuple[str, str], sides: tuple[Link, Link]
         wait_until(lambda: bridge.counters()["to_near"]["dropped_limit_exceeded"] == 1)
         inbox.wait_until(lambda got: len({each.topic for each in got}) >= 257)
     assert len({each.topic for each in inbox.items}) == 257  # and the question at the start
+
+
+def test_a_worker_that_the_site_has_no_room_for(brokers: tuple[str, str], sides: tuple[Link, Link]) -> None:
+    """Its connection fails again and again; cards come, and that others are lost is stated, all the same."""
+    topics, (near, far) = Topics(), sides
+    states, cards = hear(near, topics.worker_state.filter()), hear(near, topics.card.filter())
+    refused = Heard[str]()
+
+    def connect(will: Message | None, on_connection: ConnectionHandler) -> Link:
+        link = side(brokers[0], will, on_connection)
+        if will is not None and b'"gpu-0"' not in bytes(will.payload):
+
+            def refuse(_: float) -> None:
+                refused(bytes(will.payload).decode())
+                raise BrokerUnreachable("the broker takes no more connections")
+
+            link.open = refuse  # type: ignore[method-assign, assignment]
+        return link
+
+    with Bridge(connect, partial(side, brokers[1]), "site", topics) as bridge:
+        keep(far, topics.worker_state("gpu-0"), state("gpu-0"))
+        wait_until(lambda: bridge.workers == 1)
+        for number in range(1, 9):
+            keep(far, topics.worker_state(f"gpu-{number}"), state(f"gpu-{number}"))
+        refused.wait_for(8)
+        keep(far, topics.card("m"), card_to_json(ModelCard(name="m", platform="")))
+        cards.wait_for(1)
+        keep(far, topics.worker_state("gpu-0"), state("gpu-0", WorkerStatus.LOST))
+        wait_until(lambda: bridge.workers == 0)
+        states.wait_until(lambda got: any(b'"lost"' in bytes(each.payload) for each in got))
 
 
 def test_a_state_that_changes_where_all_are_new() -> None:

@@ -118,6 +118,9 @@ def test_every_server_answers(site: Callable[..., Any]) -> None:
     first, second = result()
     assert (first.server, first.content, str(first.error)) == ("one", None, "server one: no such folder")
     assert (second.server, second.content, second.error) == ("two", [{"name": "m"}], None)
+    result = asking(control, INDEX, server="one", timeout=20)
+    one.answer(one.order(), {"error": "no " * 1_000_000})
+    assert len(str(result()[0].error)) == 4000
 
 
 def test_a_named_server_alone_is_asked(site: Callable[..., Any]) -> None:

@@ -558,6 +558,8 @@ def test_a_reply_that_is_not_of_its_request_is_dropped(change: dict[str, Any], t
     counters = dispatcher.counters()
     assert (counters.mismatched, counters.in_flight, entry.attempts) == (1, 1, 1)
     assert dispatcher.replied(own, 0.0, "results/m/car-1/1")
+    assert not dispatcher.replied(own, 0.0, "results/m/car-1/1")  # while the first one is decoded
+    assert dispatcher.counters().late == 1
     assert dispatcher.settle("1", Outcome.OK) is entry
 
 

@@ -384,6 +384,14 @@ def test_a_full_queue_of_orders(served: tuple[str, Fleet], monkeypatch: pytest.M
         assert [operator.next() for _ in range(257)] == [[]] * 257
 
 
+def test_no_large_order_is_queued(served: tuple[str, Fleet]) -> None:
+    """Of one above 64 KiB no more waits for the control thread than what is refused: 256 of 64 MiB would be 16 GiB."""
+    operator = Operator(served[0])
+    with closing(operator.link):
+        operator.send("repository/index", b" " * 1_000_000)
+        assert operator.next()["error"].startswith("control request: 65537 bytes")
+
+
 def test_a_card_is_removed_unless_another_server_serves_the_model(served: tuple[str, Fleet]) -> None:
     """The retained card is removed with the last server that serves the model, by the workers' states."""
     url, _ = served

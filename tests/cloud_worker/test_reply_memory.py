@@ -66,11 +66,12 @@ def test_the_oldest_reply_goes_first() -> None:
     assert memory.begin("running") is Seen.RUNNING
 
 
-def test_a_reply_above_the_bound_is_not_kept() -> None:
-    """Its request runs again if it comes again."""
+@pytest.mark.parametrize("reply", [Message("t", bytes(10)), Message("t", b"", correlation_data=bytes(10))])
+def test_a_reply_above_the_bound_is_not_kept(reply: Message) -> None:
+    """Its request runs again if it comes again; the Correlation Data that it repeats counts, up to 64 KiB."""
     memory = ReplyMemory(REPLY_COST + 9)
     memory.begin("a")
-    memory.finish("a", Message("t", bytes(10)))
+    memory.finish("a", reply)
     assert memory.begin("a") is Seen.NEW
 
 

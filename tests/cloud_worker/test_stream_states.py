@@ -8,6 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from mqinfer.cloud_worker.serving.stream_states import StreamStates
 from mqinfer.codecs import codecs_for, encode_tensor, traits_of
@@ -15,6 +16,7 @@ from mqinfer.codecs.chain import ChainDecoder
 from mqinfer.codecs.h264 import H264Decoder
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ReferenceLost
+from mqinfer.protocol.header import CHAIN
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.types import EncodedTensor
 
@@ -97,3 +99,17 @@ def test_a_picture_alone_needs_no_state() -> None:
     decode(states, encode_tensor("image", np.zeros((HEIGHT, WIDTH, 3), np.uint8), "h264"), "other")
     decode(states, second)
     assert not counts
+
+
+def test_an_edge_whose_clock_was_set_back() -> None:
+    """Its chains have smaller numbers than one before: once that is idle they go on, however many key frames came."""
+    now = [0.0]
+    states, (first, second, _) = StreamStates(clock=lambda: now[0]), chain()
+    later = {CHAIN: int(first.parameters[CHAIN]) + 1}
+    decode(states, replace(first, parameters={**first.parameters, **later}))
+    for _ in range(7):
+        now[0] += 5.0
+        decode(states, first)
+        states.forget_idle()
+    decode(states, first)
+    assert decode(states, second).shape == (1, HEIGHT, WIDTH, 3)

@@ -104,6 +104,13 @@ def test_a_process_that_crashes_at_each_start_is_given_up(monkeypatch: pytest.Mo
     )
 
 
+def test_one_that_is_stopped_before_a_process_serves_has_not_failed(tmp_path: Path) -> None:
+    """A service that is stopped while it starts ends as one that has served."""
+    supervisor = Supervisor([template(tmp_path)])
+    supervisor.stop()
+    assert supervisor.run()
+
+
 def test_a_model_that_does_not_load_in_time_has_failed(monkeypatch: pytest.MonkeyPatch, write_echo: WriteEcho) -> None:
     """The process is killed, and not started again; `--run-timeout 0` sets no bound."""
     monkeypatch.setattr("mqinfer.cloud_worker.supervision.started_process._LOAD_TIMEOUT_S", 0.5)

@@ -21,7 +21,7 @@ from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import decode_tensor
 from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.control import Cancellation
-from mqinfer.protocol.errors import Superseded
+from mqinfer.protocol.errors import BadEnvelope, Superseded
 from mqinfer.protocol.states import WorkerState
 from mqinfer.protocol.topics import Topics
 from tests.patience import PATIENCE_S, STEADY, wait_until
@@ -304,3 +304,10 @@ def test_cancellations_are_bounded_and_of_each_client_its_own() -> None:
         cancelled.pop((f"client-{number}", "a"))
     assert not cancelled.any
     assert not cancelled._outcomes
+
+
+@pytest.mark.parametrize("request_id", ["x" * 65, "", "a/b", "\0"])
+def test_ids_that_no_request_has(request_id: str) -> None:
+    """They are not remembered: a client's 256 would take as much memory as it likes."""
+    with pytest.raises(BadEnvelope):
+        Cancellation.from_json(Cancellation((ONE, request_id)).to_json())

@@ -8,17 +8,21 @@ from typing import Any
 import numpy as np
 
 from mqinfer.edge_agent.frames.view import NO_VIEW
-from mqinfer.edge_agent.sinks.homeassistant import HomeAssistant, encode_overlay
+from mqinfer.edge_agent.sinks.homeassistant import HomeAssistant, discovery, encode_overlay
 from mqinfer.edge_agent.sinks.mqtt_sink import MqttSink
 from mqinfer.edge_agent.sinks.presence import ModelPresence, PresenceSettings
+from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
 from tests.edge_agent.test_sinks_mqtt import CLASSES, FINDINGS, Client, frame, opened, result, view
 
+SETTINGS = PresenceSettings(frames=1, of=1)
+SMILING = (ClassInfo("😀", (0, 0, 0)),)
+
 
 def introduced(client: Client, clock: list[float], **options: Any) -> MqttSink:
     """Open a sink for Home Assistant, whose clock shows the last number of a list."""
-    presence = ModelPresence(PresenceSettings(frames=1, of=1), CLASSES)
+    presence = ModelPresence(SETTINGS, CLASSES)
     shown = HomeAssistant(Topics(), presence, clock=lambda: clock[-1], **options)
     return opened(client, presence=presence, homeassistant=shown)
 
@@ -52,6 +56,13 @@ def test_entities_are_those_of_what_a_model_answers() -> None:
         introduced(client, [0]).write(frame(), view(FINDINGS["boxes"]), result(FINDINGS["boxes"]))
         own.append({topic.split("/")[2] for topic in entities(client)})
     assert len(set[str]().union(*own)) == 4
+
+
+def test_names_beyond_the_basic_plane() -> None:
+    """They stand in templates as they are: Jinja makes two characters of a pair of escapes, and finds nothing."""
+    found = discovery(Topics(), ("m", "car-1", "front"), "front 😀", {"counts": {}}, ModelPresence(SETTINGS, SMILING))
+    templates = [json.loads(config).get("value_template", "") for _, config in found]
+    assert sum('"😀"' in each for each in templates) == sum('"front 😀"' in each for each in templates) == 1
 
 
 def test_one_answer_and_one_overlay_a_second() -> None:

@@ -90,7 +90,7 @@ def test_over_mqtt_5(shell: Shell) -> None:
     """With a Content Type or without, and where the sender wants the answer; objects by score and number."""
     for answer in (
         shell.ask(shell.jpeg, topic=shell.topics.answers("blobs", "shell", "r1")),
-        shell.ask(shell.png, "content-type image/png"),
+        shell.ask(shell.png, "content-type IMAGE/png"),
         shell.ask(shell.jpeg, "correlation-data 17", topic=shell.topics.result("blobs", "shell", "r2")),
     ):
         assert squares(answer) == SQUARES
@@ -140,13 +140,14 @@ def test_pictures_that_are_none(shell: Shell) -> None:
             ("error", "bad_image"),
         }, name
         assert found["error"]["message"]
-        assert found["model_name"] == "blobs"
+        assert (found["id"], found["model_name"]) == ("picture", "blobs")
     gif = shell.ask(shell.file("moving.gif", b"GIF89a" + bytes(100)), "content-type image/gif")
     assert "expected a JPEG or PNG" in gif["error"]["message"]
     empty = shell.ask(shell.file("empty.jpg", b""), topic=shell.topics.answers("blobs", "shell", "r1"))
     assert empty["error"]["message"].startswith("0 bytes")
-    wrong = shell.ask(shell.jpeg, "user-property min_score high")
-    assert "min_score" in wrong["error"]["message"]
+    for least in ("high", "nan"):
+        wrong = shell.ask(shell.jpeg, f"user-property min_score {least}")
+        assert "min_score" in wrong["error"]["message"]
     row = shell.ask(shell.jpeg, model="row")
     assert (row["error"]["code"], "takes no pictures" in row["error"]["message"]) == ("bad_tensor", True)
     assert squares(shell.ask(shell.png, version="mqttv311")) == SQUARES

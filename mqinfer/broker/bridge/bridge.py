@@ -162,7 +162,7 @@ class Bridge:
         """Carry a request over a model's channel; of one over a lane its client learns by the worker's will."""
         if len(self._unanswered) >= _MOST_UNANSWERED:
             self._unanswered.clear()
-        head = replace(message, payload=bytes(message.payload[:1]))
+        head = replace(message, payload=bytes(message.payload[:16]), user_properties=())
         self._unanswered[message.response_topic or ""] = head
         self._request(message)
 
@@ -275,14 +275,17 @@ class Bridge:
     def _settle(self) -> None:
         """Bring both sides up to date, as far as they are connected."""
         self._meet()
+        failed = None
         if self._near.connected:
-            self._workers.settle(self._near)
+            failed = self._workers.settle(self._near)
             self._take_requests()
         sides = ((self._own[_NEAR], self._own[_FAR], self.to_far), (self._own[_FAR], self._own[_NEAR], self.to_near))
         for own, others, carrier in sides:
             for message in own.take() if carrier.connected else ():
                 if message.topic not in others:
                     carrier.carry(replace(message, retain=True, expiry_s=KEPT_S if message.payload else None))
+        if failed:
+            raise failed
 
     def _meet(self) -> None:
         """Wait until what a newly connected side keeps has come; LinkError where the login has not the role for it."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from mqinfer.broker.link import Link, Message, ReasonCode
-from mqinfer.protocol import envelope, oip_json
+from mqinfer.protocol import envelope, header, oip_json
 from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.errors import BadTopic, MqinferError, NotAuthorized, NotConnected, Rejected
 from mqinfer.protocol.topics import Topics, may_reply
@@ -125,8 +125,7 @@ def error_reply(topic: str, model: str, about: Message, error: MqinferError) -> 
         outcome=error.outcome,
         error=ErrorInfo(error.code, str(error)),
     )
-    is_json = about.content_type == oip_json.CONTENT_TYPE or bytes(about.payload[:1]) == b"{"
-    if is_json:
+    if is_json := header.is_json(about.content_type, about.payload):
         payload = oip_json.encode_response(response, arrays={}, binary=False)[0]
     else:
         payload = envelope.encode_response(response)

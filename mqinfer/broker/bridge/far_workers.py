@@ -10,6 +10,7 @@ from collections.abc import Callable
 from mqinfer.broker.bridge.carrier import MARK
 from mqinfer.broker.bridge.lost_models import LostModels
 from mqinfer.broker.link import ConnectionHandler, Link, Message, MessageHandler
+from mqinfer.protocol.decoding import MAX_STATE_BYTES
 from mqinfer.protocol.errors import LimitExceeded, LinkError, NotConnected
 from mqinfer.protocol.states import AT_WORK, WorkerState, WorkerStatus
 from mqinfer.protocol.topics import Topics, check_name
@@ -50,10 +51,12 @@ class FarWorkers:
 
         Raises:
             BadTopic: It serves a model of a name that no topic can have.
-            LimitExceeded: There are 256 others.
+            LimitExceeded: There are 256 others, or it is too large with all its fields, as the site gets it.
         """
         for model in state.models if state else ():
             check_name("model", model.name)
+        if state and len(state.to_json()) > MAX_STATE_BYTES:
+            raise LimitExceeded(f"worker {name}: its state has more than {MAX_STATE_BYTES} bytes with all its fields")
         with self._lock:
             known = self._known.pop(name, None)
             if len(self._known) >= _MOST_WORKERS:
@@ -63,8 +66,8 @@ class FarWorkers:
             self._changed.add(name)
 
     def _later(self, known: WorkerState, state: WorkerState) -> WorkerState:
-        """Return which state of a worker counts."""
-        if state.incarnation < known.incarnation:
+        """Return which state of a worker counts: of another start a `ready` alone, whichever way clocks were set."""
+        if state.status is not WorkerStatus.READY and state.incarnation != known.incarnation:
             return known  # it is the late will of an earlier start
         if state.status is WorkerStatus.LOST:
             self._lost.add(_ready_models(known))
@@ -84,8 +87,9 @@ class FarWorkers:
             self._changed.update(self._known)
             self._known.clear()
 
-    def settle(self, near: Link) -> None:
-        """Bring the site up to date; LinkError where its broker does not answer."""
+    def settle(self, near: Link) -> LinkError | None:
+        """Bring the site up to date; return why one is not there: the broker does not answer, or has no more room."""
+        failed: LinkError | None = None
         with self._lock:
             changed = list(self._changed)
         for name in changed:
@@ -94,10 +98,11 @@ class FarWorkers:
                 state = self._known.get(name)
             try:
                 self._bring(near, name, state)
-            except LinkError:
+            except LinkError as error:  # that others are lost has to be said all the same
+                failed = error
                 with self._lock:
                     self._changed.add(name)
-                raise
+        return failed
 
     def models(self) -> set[str]:
         """Return the names of the models that ready ones serve, or served until they were lost a short while ago."""

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from mqinfer.broker.packets import PUBLISH, Received, decode_publish, decode_variable_integer
 from mqinfer.protocol.errors import BadEnvelope
+from mqinfer.protocol.limits import PACKET_HEAD_BYTES
 
 _CAPACITY = 1 << 16
 _LARGEST = 268_435_460  # what MQTT allows: five bytes of fixed header, and what four bytes of seven bits count
@@ -121,7 +122,8 @@ class PacketReader:
             if large.command & 0xF0 != PUBLISH:
                 return OtherPacket(large.command, bytes(memory))
             received = decode_publish(large.command, memory, version5=self._version5, payload=b"")
-            memory = memory[received.payload_at :]
+            payload = memory[received.payload_at :]
+            memory = memoryview(bytes(payload)) if received.payload_at > 2 * PACKET_HEAD_BYTES else payload
         return received._replace(message=replace(received.message, payload=memory.toreadonly()))
 
     def _decode(self, command: int, body: memoryview) -> Received | OtherPacket:

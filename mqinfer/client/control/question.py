@@ -23,6 +23,7 @@ from mqinfer.protocol.errors import (
     NoWorker,
     error_from_code,
 )
+from mqinfer.protocol.header import error_message
 from mqinfer.protocol.states import ServerState, ServerStatus
 from mqinfer.protocol.topics import EVERY_SERVER, Topics, check_name, check_same, instead_of
 
@@ -231,7 +232,7 @@ def read_reply(message: Message) -> ControlReply:
     server = check_name("server", named.pop())
     if "error" not in fields:
         return ControlReply(server, content)
-    why = error_from_code(str(fields.get("code", "")), f"server {server}: {fields['error']}")
+    why = error_from_code(str(fields.get("code", "")), error_message(f"server {server}: {fields['error']}"))
     return ControlReply(server, error=why)
 
 

@@ -192,7 +192,8 @@ class Dispatcher:
             the request, or turned the request away, which is sent again.
         """
         entry = self.table.entries.get(response.id)
-        if entry is None:
+        if entry is None or entry.trail.is_answered:
+            entry = None
             self._late += 1
         elif not entry.belongs(response, topic):
             self._mismatched += 1
@@ -207,7 +208,10 @@ class Dispatcher:
             elif lane.worker == response.worker:
                 lane.times.measure(elapsed, response.timings, self._options.silence.attempt / 2)
         self._update_load(response, entry, now)
-        return entry is not None
+        if entry is None:
+            return False
+        entry.trail.is_answered = True
+        return True
 
     def settle(self, request_id: str, outcome: Outcome, *, is_reply: bool = True) -> PendingRequest | None:
         """End a request with its outcome; return None where it has one already: then a reply counts as late."""

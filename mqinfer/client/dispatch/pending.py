@@ -69,6 +69,7 @@ class Trail:
         crashed_on: Those of them whose processes have crashed.
         silent: Workers that let an attempt time out, and when: they may still work on it.
         full_at: Workers at which the model's own `max_queue_size` was reached.
+        is_answered: Whether the reply is here, and may still be decoded.
     """
 
     bytes_sent: int = 0
@@ -80,6 +81,7 @@ class Trail:
     crashed_on: frozenset[Start] = frozenset()
     silent: dict[Lane, float] = field(default_factory=dict)
     full_at: frozenset[Lane] = frozenset()
+    is_answered: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -15,6 +15,7 @@ from mqinfer.logs import printable
 from mqinfer.protocol.control import Call, ModelState, Operation
 from mqinfer.protocol.decoding import parse_json
 from mqinfer.protocol.errors import LinkError, ModelNotFound, MqinferError, NoWorker
+from mqinfer.protocol.header import error_message
 from mqinfer.protocol.topics import EVERY_SERVER, nearest
 
 _ASK_S = 1.0
@@ -122,4 +123,4 @@ def _failures(index: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     for entry in index:
         name, reason = str(entry.get("name")), str(entry.get("reason") or "")
         if entry.get("state") != ModelState.READY and reason not in {"", "not loaded"}:
-            yield name, printable(f"server {entry.get('server')} can't load model {name!r}: {reason}")
+            yield name, printable(error_message(f"server {entry.get('server')} can't load model {name!r}: {reason}"))

@@ -201,5 +201,5 @@ def _is_picture(topics: Topics, message: Message) -> bool:
     Its Content Type says so or, where there is none, its first bytes do, or it asks for an answer among those in words.
     """
     if message.content_type:
-        return message.content_type.startswith("image/")
+        return message.content_type.lower().startswith("image/")
     return begins_picture(message.payload) or (message.response_topic or "").startswith(f"{topics.root}/answers/")

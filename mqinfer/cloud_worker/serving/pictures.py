@@ -7,6 +7,7 @@ in a header comes from the message's properties here and, over MQTT 3.1.1, which
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isnan
 
 from msgspec.structs import asdict
 
@@ -44,6 +45,8 @@ def read_wanted(message: Message) -> Wanted:
     stated = dict(message.user_properties)
     try:
         least, most = float(stated.get(_MIN_SCORE, 0.0)), int(stated.get(_MAX_DETECTIONS, MOST_BOXES))
+        if isnan(least):
+            raise ValueError("not a number")  # noqa: TRY301 - as `float` does
     except ValueError as error:
         raise InvalidRequest(
             f"user property {_MIN_SCORE} or {_MAX_DETECTIONS}: {error}; expected numbers such as 0.5 and 10"

@@ -165,7 +165,7 @@ class Replies:
         except MqinferError as nowhere:
             self._meter.drop(error.code, f"a message on {message.topic}: {error} (no reply: {nowhere})")
             return
-        unread = InferRequest((message.correlation_data or b"").hex(), "", ())
+        unread = InferRequest((message.correlation_data or b"").hex() or path.topic.rpartition("/")[2], "", ())
         response = self._response(unread, error)
         try:
             self._send(self._write(path, unread, response, {}))
@@ -339,7 +339,7 @@ class ReplyMemory:
     def finish(self, key: Hashable, reply: Message) -> None:
         """Store the reply of a request that ran."""
         self.forget(key)
-        cost = payload_size(reply) + REPLY_COST
+        cost = _cost(reply)
         if cost > self._max_bytes:
             return
         self._entries[key] = reply
@@ -351,4 +351,8 @@ class ReplyMemory:
         """Forget a request, so that it runs again: a retry may end better."""
         reply = self._entries.pop(key, None)
         if reply:
-            self.bytes -= payload_size(reply) + REPLY_COST
+            self.bytes -= _cost(reply)
+
+
+def _cost(reply: Message) -> int:
+    return payload_size(reply) + len(reply.correlation_data or b"") + REPLY_COST

@@ -25,7 +25,7 @@ StreamKey = tuple[str, str, str, str]
 _MOST_BYTES = 256 << 20
 _MOST_STREAMS = 256
 _IDLE_S = 30.0
-"""A stream without a picture for so long is forgotten."""
+"""A stream without a picture of its chain for so long is forgotten."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,12 +34,12 @@ class _StreamState:
 
     Attributes:
         decoder: Decodes its pictures; it guards itself.
-        used: When its last picture came, in seconds.
+        used: When the last picture of its chain came, in seconds.
         counted: Bytes of memory, as they are part of the sum.
     """
 
     decoder: ChainDecoder
-    used: float = 0.0
+    used: float
     counted: int = 0
 
 
@@ -90,15 +90,18 @@ class StreamStates:
             return decode_tensor(tensor, limits, codecs)
         with self._lock:
             if key not in self._states:
-                self._states[key] = _StreamState(stream.decoder())
+                self._states[key] = _StreamState(stream.decoder(), self._clock())
             state = self._states[key]
             self._states.move_to_end(key)
-            state.used = self._clock()
         try:
-            return state.decoder.decode(tensor, limits)
+            pixels = state.decoder.decode(tensor, limits)
         except ReferenceLost:
             self._count("references_lost")
             raise
+        else:
+            if tensor.parameters[CHAIN] == state.decoder.chain:  # an edge's clock may have been set back
+                state.used = self._clock()
+            return pixels
         finally:
             self._make_room(key)
 

@@ -31,6 +31,7 @@ from mqinfer.cloud_worker.supervision.supervisor import Event
 from mqinfer.logs import log_call, log_dropped
 from mqinfer.protocol.card import read_card
 from mqinfer.protocol.control import BEHALF, CHANGES, Call, Operation, read_body, read_path
+from mqinfer.protocol.decoding import MAX_STATE_BYTES
 from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError, NotConnected, Rejected
 from mqinfer.protocol.states import (
     ServerState,
@@ -262,6 +263,8 @@ class ControlServer:
         if message.retain:  # else it would be executed again with each connection
             self._drop("retained", message, "a control request must not be retained")
             return
+        if len(message.payload) > MAX_STATE_BYTES:  # `read_body` refuses what is cut: whole ones would fill the memory
+            message = replace(message, payload=bytes(message.payload[: MAX_STATE_BYTES + 1]))
         try:
             self._inbox.put_nowait(message)
         except Full:

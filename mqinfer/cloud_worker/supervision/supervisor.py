@@ -154,7 +154,7 @@ class Supervisor:
         """Run until `stop` is called, or until every process has failed for good.
 
         Returns:
-            Whether any process ever served.
+            Whether any process ever served, or none had to: `stop` was called before.
         """
         self._inbox.waker = waker = Waker().open(signals=True)  # before the first look there: no action is missed
         try:
@@ -168,7 +168,7 @@ class Supervisor:
             self._cancel_all()
             self._inbox.waker = None
             waker.close()
-        return self._served
+        return self._served or self._is_stopping
 
     def stop(self) -> None:
         """Make `run` drain every process and return; thread-safe and safe in a signal handler."""

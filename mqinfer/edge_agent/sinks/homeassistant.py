@@ -129,7 +129,7 @@ def _of_answers(
     topics: Topics, own: Own, source: str, words: Mapping[str, Any], watched: Sequence[str]
 ) -> Iterator[_Entity]:
     edge, answer = topics.client_state(own[1]), topics.answers(*own)
-    rate = _RATE % (json.dumps(source), json.dumps(own[0]))
+    rate = _RATE % (_quoted(source), _quoted(own[0]))
     yield "sensor", "rate", {"state_topic": edge, "value_template": rate, "unit_of_measurement": "fps", **_MEASURED}
     yield "sensor", "last answer", {"state_topic": answer, "value_template": _STAMP, "device_class": "timestamp"}
     yield "image", "overlay", {"image_topic": topics.overlay(*own), "content_type": "image/jpeg"}
@@ -138,8 +138,13 @@ def _of_answers(
     kinds = (("counts", "count", _COUNT, "objects"), ("class_shares", "share", _SHARE, "%"))
     for called, template, unit in (each for what, *each in kinds if what in words):
         for name in watched:
-            value = {"state_topic": answer, "value_template": template % json.dumps(name), "unit_of_measurement": unit}
+            value = {"state_topic": answer, "value_template": template % _quoted(name), "unit_of_measurement": unit}
             yield "sensor", f"{name} {called}", {**value, **_MEASURED}
+
+
+def _quoted(text: str) -> str:
+    """Return a text as a literal of Jinja, which knows no pairs of surrogates."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _of_presence(topics: Topics, own: Own, states: Iterable[tuple[str, str, str]]) -> Iterator[_Entity]:
