@@ -239,8 +239,8 @@ def _copy_tables(old: sqlite3.Connection, new: sqlite3.Connection) -> None:
 
 def _copy_messages(old: sqlite3.Connection, new: sqlite3.Connection, found: Repaired) -> None:
     """Copy messages in the order of their numbers, up from 1 and down from 0, past those that can't be read."""
-    for query, last, way in ((_UP, 0, 1), (_DOWN, 1, -1)):
-        step = 0
+    for query, begin, way in ((_UP, 0, 1), (_DOWN, 1, -1)):
+        last, step = begin, 0
         while step < _LARGEST_STEP:
             try:
                 for row in old.execute(query, (last + way * step,)):

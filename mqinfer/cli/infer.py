@@ -125,6 +125,8 @@ def named_inputs(given: Sequence[tuple[str, Input | bytes]], card: ModelCard) ->
             raise ConfigError(f"--input: name each as NAME=FILE; the inputs of {card.name!r} are {', '.join(known)}")
         if isinstance(each, EncodedTensor) and not card.pictures:
             raise ConfigError(offer_contract(card))
+        if chosen in named:
+            raise ConfigError(f"--input: {chosen} is given twice; leave one out, or name each as NAME=FILE")
         named[chosen] = _string(each, chosen, card) if isinstance(each, bytes) else each
     return named
 
@@ -209,6 +211,8 @@ def read_input(text: str) -> tuple[str, Input | bytes]:
 
 def _array(path: Path) -> np.ndarray[Any, Any]:
     with path.open("rb") as file:
+        if (size := path.stat().st_size) > (most := 4 * DEFAULT_LIMITS.tensor_bytes):  # of text each character has 4
+            raise ValueError(f"it has {size} bytes; a tensor has fewer than {most}")
         array: np.ndarray[Any, Any] = np.lib.format.read_array(file, allow_pickle=False)
     if array.dtype.kind not in "SU":
         return array

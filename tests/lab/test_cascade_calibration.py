@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,7 +115,7 @@ def test_a_frontier_is_drawn(tmp_path: Path) -> None:
 
 def test_scores_are_kept_in_a_file(tmp_path: Path) -> None:
     """All of them come back; a file of something else is refused."""
-    scores, path = street(1, 50), tmp_path / "scores.npz"
+    scores, path = replace(street(1, 50), thumbnails=np.ones((50, 50, 50, 3), np.uint8)), tmp_path / "scores.npz"
     write_scores(path, scores)
     again = read_scores(path)
     assert np.array_equal(again.thumbnails, scores.thumbnails)
@@ -124,6 +126,31 @@ def test_scores_are_kept_in_a_file(tmp_path: Path) -> None:
     np.savez(path, costs=np.zeros(3), thumbnails=np.zeros(3))
     with pytest.raises(ConfigError, match="can't be read as scores"):
         read_scores(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("thumbnails", np.zeros(50, np.uint8)),
+        ("thumbnails", np.zeros((50, 50, 50, 3), np.complex64)),
+        ("thumbnails", np.zeros((50, 2, 2, 3), np.uint8)),
+        ("confidences", np.ones((50, 3), np.float32)),
+        ("confidences", np.full(50, 1.5, np.float32)),
+        ("confidences", np.full(50, True)),
+        ("confidences", np.ones(50, np.complex64)),
+        ("reference", np.ones(50, np.uint8)),
+        ("reference", np.full((50, 1), "a")),
+        ("costs", np.array([0.1, -2.0, np.nan])),
+    ],
+)
+def test_scores_of_another_form(tmp_path: Path, name: str, value: np.ndarray[Any, Any]) -> None:
+    """Shapes, types and numbers that no recording has are refused when they are read, and not met in the middle."""
+    good = street(1, 50)
+    arrays = {"thumbnails": np.ones((50, 50, 50, 3), np.uint8), "confidences": good.confidences}
+    arrays |= {"reference": good.reference, "costs": np.ones(3), name: value}
+    np.savez(tmp_path / "scores.npz", **arrays)
+    with pytest.raises(ConfigError, match="can't be read as scores"):
+        read_scores(tmp_path / "scores.npz")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +179,7 @@ def test_what_cannot_be_calibrated_is_refused() -> None:
         calibrate(always, Goal())
     with pytest.raises(ConfigError, match="Calibrate with more frames"):
         calibrate(scores, Goal(0.999, 0.0))
-    with pytest.raises(ConfigError, match="not finite"):
+    with pytest.raises(ConfigError, match="not from 0 to 1"):
         Scores(scores.thumbnails, np.full(200, np.nan, np.float32), scores.reference)
     with pytest.raises(ConfigError, match="no frames"):
         part(scores, slice(0))
