@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from mqinfer.lab.cascade.calibration import Goal, calibrate, design_effect, lowe
 from mqinfer.lab.cascade.report import draw_frontier, promise
 from mqinfer.lab.cascade.scores import Costs, Scores, read_scores, write_scores
 from mqinfer.lab.cascade.simulation import Pass, Thresholds, key_frames
+from mqinfer.lab.cascade.training import TrainedNetwork, trained_frames, write_model
 from mqinfer.protocol.errors import ConfigError
 
 
@@ -126,6 +129,45 @@ def test_scores_are_kept_in_a_file(tmp_path: Path) -> None:
     np.savez(path, costs=np.zeros(3), thumbnails=np.zeros(3))
     with pytest.raises(ConfigError, match="can't be read as scores"):
         read_scores(path)
+
+
+class _Slow:
+    """A network that is written at the same moment as another one."""
+
+    def __init__(self, both: Barrier) -> None:
+        self._both = both
+        self.seen: list[str] = []
+
+    def write(self, path: Path) -> None:
+        """Write a file once the other one writes, too."""
+        self._both.wait(20)
+        self.seen = [each.name for each in path.parent.parent.glob("[0-9]*")]
+        path.write_text("model")
+        self._both.wait(20)
+
+
+def test_two_models_that_are_written_at_once(tmp_path: Path) -> None:
+    """Each becomes a version of its own, which nobody sees before it is whole."""
+    networks = [_Slow(both := Barrier(2)), _Slow(both)]
+
+    def written(network: Any) -> Path:
+        return write_model(tmp_path, "small", TrainedNetwork(network, (50, 50), 1, 1.0), {"source": "x"})
+
+    with ThreadPoolExecutor(2) as pool:
+        folders = sorted(pool.map(written, networks))
+    assert [each.name for each in folders] == ["1", "2"]
+    assert all({each.name for each in folder.iterdir()} == {"model.onnx", "training.json"} for folder in folders)
+    assert [each.seen for each in networks] == [[], []]
+    assert sorted(each.name for each in (tmp_path / "small").iterdir()) == ["1", "2", "model.toml"]
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, '{"source": "x", "skipped": 1e999, "frames": 2}', "[]"])
+def test_notes_of_others(tmp_path: Path, text: str) -> None:
+    """What a model was trained on is nobody's word that can end the command, nor lead before the first frame."""
+    (tmp_path / "training.json").write_text(text)
+    assert trained_frames(tmp_path, "x") == 0
+    (tmp_path / "training.json").write_text('{"source": "./x", "skipped": 3, "frames": 4}')
+    assert trained_frames(tmp_path, "x") == 7
 
 
 @pytest.mark.parametrize(
