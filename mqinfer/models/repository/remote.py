@@ -154,8 +154,15 @@ class Remote:
         with suppress(Exception):  # each library has its own errors
             self._files.rm_file(f"{self.url}/{name}")
 
+    def _is_pipe(self, name: str) -> bool:
+        """Return whether something of a folder is no file: it may never answer."""
+        scheme, path = urlsplit(self.url).scheme, Path(urlsplit(self.url).path, name)
+        return scheme == "file" and path.exists() and not path.is_file()
+
     def _pieces(self, name: str, most: int) -> Iterator[bytes]:
         """Yield a file's content, at most so many bytes."""
+        if self._is_pipe(name):
+            raise ModelNotLoadable(f"{self.url}/{name}: a pipe or a device; put the file itself there")
         try:
             with self._files.open(f"{self.url}/{name}", "rb", **self._limits(most)) as file:
                 while most > 0 and (piece := file.read(min(_PIECE, most))):
