@@ -446,6 +446,8 @@ def foreign_errors(path: Path, where: str = "") -> Iterator[None]:
         place = f"{path}: {where}: " if where else f"{path}: "
         is_access = isinstance(failed, OSError) and failed.errno not in {None, errno.EINVAL}  # a place that no file has
         advice = "check its permissions" if is_access else advise(path, is_message=bool(where))
+        if isinstance(failed, MemoryError):  # of a file that may be whole
+            advice = "no memory is free: end other programs, or raise this one's limit"
         if os.strerror(errno.EMFILE) in str(failed):
             advice = "close others, or raise the limit: ulimit -n 4096"
         raise SourceError(f"{place}{reason(failed).rstrip('.')}; {advice}") from failed
