@@ -84,6 +84,8 @@ def open_sources(  # noqa: PLR0913 - what may be said of sources
             streams of the same name.
         MissingExtra: rosbags, OpenCV, cyclonedds or rclpy is not installed.
     """
+    if not all(specs):  # which would be the folder that the command runs in
+        raise ConfigError("a source without a name; expected a recording or a camera, or . for this folder")
     live = [spec for spec in specs if is_live(spec)]
     if live:
         _refuse_topics(live[0], topics)

@@ -192,3 +192,9 @@ class TestCamera:
         """A live source has no past to skip."""
         with pytest.raises(ConfigError, match="starts now"):
             open_source("camera:0", start=2.0)
+
+
+def test_an_empty_name() -> None:
+    """A variable that a shell does not know stands for no folder."""
+    with pytest.raises(ConfigError, match="a source without a name"):
+        open_source("")
