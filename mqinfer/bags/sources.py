@@ -23,7 +23,7 @@ from mqinfer.bags.several import LiveSources, MergedSources, NamedSource
 from mqinfer.bags.videos.source import VIDEO_SUFFIXES, VideoSource
 from mqinfer.protocol.errors import ConfigError, SourceError
 
-_LIVE = re.compile(r"(camera:[0-9]+|(ros2|rclpy):.+|(rtsps?|https?|rtmp|udp|tcp)://.+)")
+_LIVE = re.compile(r"(camera:[0-9]{1,9}|(ros2|rclpy):.+|(rtsps?|https?|rtmp|udp|tcp)://.+)")
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)=(.+)")
 
 

@@ -188,7 +188,7 @@ def test_notes_of_others(tmp_path: Path, text: str) -> None:
 def test_scores_of_another_form(tmp_path: Path, name: str, value: np.ndarray[Any, Any]) -> None:
     """Shapes, types and numbers that no recording has are refused when they are read, and not met in the middle."""
     good = street(1, 50)
-    arrays = {"thumbnails": np.ones((50, 50, 50, 3), np.uint8), "confidences": good.confidences}
+    arrays: dict[str, Any] = {"thumbnails": np.ones((50, 50, 50, 3), np.uint8), "confidences": good.confidences}
     arrays |= {"reference": good.reference, "costs": np.ones(3), name: value}
     np.savez(tmp_path / "scores.npz", **arrays)
     with pytest.raises(ConfigError, match="can't be read as scores"):

@@ -35,6 +35,10 @@ class Costs:
     small: float = 2.0
     reference: float = 600.0
 
+    def __post_init__(self) -> None:
+        if not all(0 <= each < math.inf for each in (self.difference, self.small, self.reference)):
+            raise ConfigError(f"{self}: expected milliseconds, 0 or more")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
@@ -69,8 +73,6 @@ class Scores:
             raise ConfigError(f"scores of {forms}: expected {_FORMS}")
         if not ((self.confidences >= 0) & (self.confidences <= 1)).all():
             raise ConfigError("some confidences of the small model are not from 0 to 1; train it again")
-        if not all(0 <= each < math.inf for each in (self.costs.difference, self.costs.small, self.costs.reference)):
-            raise ConfigError(f"scores with {self.costs}: expected milliseconds, 0 or more")
 
     def __len__(self) -> int:
         return len(self.thumbnails)

@@ -234,7 +234,7 @@ def write_model(
 
 
 def _numbered(new: Path) -> Path:
-    """Give a whole version the next number, or a later one where another is written at the same moment."""
+    """Rename a whole version to the next number, or to a later one where another is written at the same moment."""
     while True:
         taken = [int(each.name) for each in new.parent.glob("*") if each.name.isdecimal()]
         folder = new.with_name(str(max(taken, default=0) + 1))

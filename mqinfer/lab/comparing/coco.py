@@ -70,12 +70,19 @@ def read_coco(path: Path, recording: Path) -> Labels:
         left, top, width, height = each.bbox
         box = left, top, left + width, top + height
         boxes[each.image_id].append(TrueBox(box, names[each.category_id], bool(each.iscrowd)))
+    return Labels(_frames(path, recording, images, boxes), {name: category for category, name in names.items()})
+
+
+def _frames(
+    path: Path, recording: Path, images: Sequence[_Image], boxes: Mapping[int, Sequence[TrueBox]]
+) -> dict[tuple[str, int], TrueFrame]:
     number = frame_numbers([each.file_name for each in images], recording, path)
-    numbered = [(n, image) for image in images if (n := number(image.file_name)) is not None]
+    found = [(number(image.file_name), image) for image in images]
+    numbered = [(n, image) for n, image in found if n is not None]
     frames = {("", n): _true_frame(image, boxes[image.id]) for n, image in numbered}
     if len(frames) < len(numbered):
         raise ConfigError(f"{path}, images: two have one file_name, without folder and suffix; rename one")
-    return Labels(frames, {name: category for category, name in names.items()})
+    return frames
 
 
 def _read(path: Path) -> bytes:

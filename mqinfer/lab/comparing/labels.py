@@ -160,14 +160,20 @@ def read_csv(path: Path) -> Labels:
 def _add_row(frames: dict[tuple[str, int], TrueFrame], row: dict[str, str], *, has_boxes: bool, where: str) -> None:
     try:
         key = row.get("source") or "", int(row["sequence"])
-        label = (row["class"] or "").strip()
-        added = (TrueBox(_sides([row[name] for name in _BOX_COLUMNS]), label),) if has_boxes and label else ()
+        added = _row(row, has_boxes=has_boxes)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{where}: {error}; expected numbers in sequence, left, top, right and bottom") from error
-    if not has_boxes and key in frames:
+    before = frames.get(key)
+    if before and not has_boxes:
         raise ConfigError(f"{where}: a second class of frame {key[1]}; leave one out")
-    before = frames.get(key, TrueFrame(boxes=())).boxes or ()
-    frames[key] = TrueFrame(boxes=before + added) if has_boxes else TrueFrame(label=label)
+    frames[key] = TrueFrame(boxes=(before.boxes or ()) + (added.boxes or ())) if before else added
+
+
+def _row(row: dict[str, str], *, has_boxes: bool) -> TrueFrame:
+    label = (row["class"] or "").strip()
+    if not has_boxes:
+        return TrueFrame(label=label)
+    return TrueFrame(boxes=(TrueBox(_sides([row[name] for name in _BOX_COLUMNS]), label),) if label else ())
 
 
 def _sides(texts: Iterable[str]) -> Box:
