@@ -403,6 +403,9 @@ def _any_profile(file: Path) -> Path:
 
 def _check_readable(path: Path, files: Sequence[Path], reader: AnyReader) -> None:
     """Raise for MCAP files of which no topic can be read."""
+    for each in reader.connections:  # SQLite may hold anything in any column
+        _of(str, each.topic)
+        _of(str, each.msgtype)
     is_foreign = any(isinstance(each, McapFile) and each.is_foreign for each in files)
     if (reader.connections or is_foreign) and not any(map(_is_readable, reader.connections)):
         raise SourceError(f"{path}: {advise(path)}")

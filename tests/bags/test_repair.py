@@ -445,6 +445,15 @@ def test_tables_that_are_not_stored(tmp_path: Path, write_ros2: Write, noisy: An
         repair(bag, tmp_path / "new.db3")
 
 
+@pytest.mark.parametrize("change", ["UPDATE topics SET name = x'00ff'", "UPDATE topics SET type = x'00ff'"])
+def test_topics_whose_names_are_no_text(tmp_path: Path, write_ros2: Write, noisy: Any, change: str) -> None:
+    """SQLite holds anything in any column; that is an error in words."""
+    (bag,) = write_ros2(tmp_path / "drive", noisy, "sqlite3").glob("*.db3")
+    with closing(sqlite3.connect(bag)) as database, database:
+        database.execute(change)
+    assert "a field of it is bytes; expected str" in fails(bag)
+
+
 def test_a_name_that_means_something_in_an_address(tmp_path: Path, write_ros2: Write, noisy: Any) -> None:
     """A database is opened by one: the file itself is read, and no other."""
     (bag,) = write_ros2(tmp_path / "drive", noisy, "sqlite3").glob("*.db3")
