@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -67,6 +68,7 @@ def _options(scheme: str, *, is_encoded: bool) -> dict[str, Any]:
 
 def read_pieces(files: Any, url: str, most: int) -> Iterator[bytes]:
     """Yield a file's content, at most so many bytes; raise what a library raises, or FileNotFoundError."""
+    _refuse_pipes(url)
     with files.open(url, "rb", **_limits(url, most)) as file:
         while most > 0 and (piece := file.read(min(_PIECE, most))):
             most -= len(piece)
@@ -75,6 +77,7 @@ def read_pieces(files: Any, url: str, most: int) -> Iterator[bytes]:
 
 def read_part(files: Any, url: str, start: int, end: int) -> tuple[bytes, tuple[Any, ...]]:
     """Return a part of a file, and of the whole the size and a tag or time; raise as `read_pieces` does."""
+    _refuse_pipes(url)
     if urlsplit(url).scheme not in _HTTP:
         data, found = files.cat_file(url, start=start, end=end), files.info(url)
         return data, (found["size"], found.get("ETag") or found.get("etag") or found.get("mtime"))
@@ -87,6 +90,13 @@ def read_part(files: Any, url: str, start: int, end: int) -> tuple[bytes, tuple[
         while len(data) < end - start and (piece := file.read(end - start - len(data))):
             data += piece
         return data, (int(stated[1]), heads.get("ETag") or heads.get("Last-Modified"))
+
+
+def _refuse_pipes(url: str) -> None:
+    """Raise for what is no file in a folder: it may never answer."""
+    parts = urlsplit(url)
+    if parts.scheme == "file" and (path := Path(parts.path)).exists() and not path.is_file():
+        raise OSError("not a file, but a pipe, a device or a folder; put the file itself there")
 
 
 def open_parts(read: Callable[[int, int], bytes], size: int) -> Any:

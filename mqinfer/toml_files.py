@@ -17,13 +17,13 @@ _DOTTED = re.compile(rf"(?<![\w-])(?:{_PART}\.[ \t]*){{{_MAX_NESTING}}}")
 
 
 def read_text(path: Path, most_bytes: int = MAX_FILE_BYTES) -> str:
-    """Return the text of a small file or a pipe.
+    """Return the text of a small file or a pipe, without the mark of UTF-8 that Windows writes before it.
 
     Raises:
         OSError: It can't be read, or is larger.
         UnicodeDecodeError: It is not UTF-8.
     """
-    return read_bytes(path, most_bytes).decode().replace("\r\n", "\n")
+    return read_bytes(path, most_bytes).decode("utf-8-sig").replace("\r\n", "\n")
 
 
 def read_bytes(path: Path, most_bytes: int) -> bytes:

@@ -14,7 +14,8 @@ from mqinfer.protocol.errors import SourceError
 
 PICTURE_SUFFIXES = {".jpg": "jpeg", ".jpeg": "jpeg", ".png": "png"}
 
-_MOST_BYTES = LARGEST // 2
+LARGEST_PICTURE = LARGEST // 2
+"""Bytes of a file with one."""
 FRAMES_PER_SECOND = 10
 """Frames a second of pictures, which have no log times."""
 
@@ -90,9 +91,9 @@ def _format(picture: Path) -> str:
 
 def _read(picture: Path) -> bytes:
     with picture.open("rb") as file:
-        data = file.read(_MOST_BYTES + 1)
-    if len(data) > _MOST_BYTES:
-        raise SourceError(f"{picture}: a picture of more than {_MOST_BYTES >> 20} MiB; it is damaged, or none")
+        data = file.read(LARGEST_PICTURE + 1)
+    if len(data) > LARGEST_PICTURE:
+        raise SourceError(f"{picture}: a picture of more than {LARGEST_PICTURE >> 20} MiB; it is damaged, or none")
     return data
 
 

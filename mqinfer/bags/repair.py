@@ -12,7 +12,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from mqinfer.bags.extent.unpacking import chunk_records, unpack
+from mqinfer.bags.extent.unpacking import MADE, chunk_records, unpack
 from mqinfer.bags.rosbag import refuse_pipes, sqlite_size
 from mqinfer.extras import missing_extra
 from mqinfer.protocol.errors import SourceError
@@ -28,6 +28,8 @@ _NAME_END = bytes.fromhex("d9d505f920a163d7")
 _DAMAGE = sqlite3.Error, UnicodeDecodeError
 """What SQLite raises; the latter where its message has bytes of the file that are no text."""
 _MESSAGE, _CHUNK, _CONNECTION = 2, 5, 7
+_UP = "SELECT * FROM messages WHERE id > ? ORDER BY id"
+_DOWN = "SELECT * FROM messages WHERE id < ? ORDER BY id DESC"
 _LARGEST_STEP = 1 << 32
 """Numbers of messages that are passed over for one that can be read, at most."""
 
@@ -219,10 +221,10 @@ def _read_around(file: Path, found: Repaired) -> None:
 
 
 def _check_messages(database: sqlite3.Connection) -> None:
-    """Raise sqlite3.Error for messages that are no table: a view may have rows without end."""
+    """Raise sqlite3.Error where messages are no table, or anything is made while it is read."""
     found = database.execute("SELECT type FROM sqlite_master WHERE name = 'messages' COLLATE NOCASE").fetchone()
-    if found != ("table",):
-        raise sqlite3.DatabaseError("it has no table of messages")
+    if found != ("table",) or database.execute(MADE).fetchone():
+        raise sqlite3.DatabaseError("it has no table of messages, or what is no plain table")
 
 
 def _copy_tables(old: sqlite3.Connection, new: sqlite3.Connection) -> None:
@@ -230,24 +232,26 @@ def _copy_tables(old: sqlite3.Connection, new: sqlite3.Connection) -> None:
     for name, statement in old.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall():
         with suppress(*_DAMAGE):
             new.execute(statement)
-            for row in () if name == "messages" else old.execute(f'SELECT * FROM "{name}"'):  # noqa: S608 - its own name
-                new.execute(f'INSERT INTO "{name}" VALUES ({_places(row)})', row)  # noqa: S608 - as above
+            quoted = '"' + name.replace('"', '""') + '"'
+            for row in () if name == "messages" else old.execute(f"SELECT * FROM {quoted}"):  # noqa: S608 - its own name
+                new.execute(f"INSERT INTO {quoted} VALUES ({_places(row)})", row)  # noqa: S608 - as above
 
 
 def _copy_messages(old: sqlite3.Connection, new: sqlite3.Connection, found: Repaired) -> None:
-    """Copy messages in the order of their numbers, and pass over those that can't be read."""
-    last, step = 0, 0
-    while step < _LARGEST_STEP:
-        try:
-            for row in old.execute("SELECT * FROM messages WHERE id > ? ORDER BY id", (last + step,)):
-                new.execute(f"INSERT INTO messages VALUES ({_places(row)})", row)  # noqa: S608 - question marks
-                last, step = row[0], 0
-                found.messages += 1
-        except _DAMAGE:
-            found.damaged_chunks += step == 0
-            step = 2 * step + 1
-        else:
-            return
+    """Copy messages in the order of their numbers, up from 1 and down from 0, past those that can't be read."""
+    for query, begin, way in ((_UP, 0, 1), (_DOWN, 1, -1)):
+        last, step = begin, 0
+        while step < _LARGEST_STEP:
+            try:
+                for row in old.execute(query, (last + way * step,)):
+                    new.execute(f"INSERT INTO messages VALUES ({_places(row)})", row)  # noqa: S608 - question marks
+                    last, step = row[0], 0
+                    found.messages += 1
+            except _DAMAGE:
+                found.damaged_chunks += step == 0
+                step = 2 * step + 1
+            else:
+                break
 
 
 def _places(row: tuple[object, ...]) -> str:

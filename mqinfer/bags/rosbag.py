@@ -412,6 +412,9 @@ def _encoding(connection: Connection) -> str:
 
 def _check_readable(path: Path, files: Sequence[Path], reader: AnyReader) -> None:
     """Raise for MCAP files of which no topic can be read."""
+    for each in reader.connections:  # SQLite may hold anything in any column
+        _of(str, each.topic)
+        _of(str, each.msgtype)
     recordings = [each for each in files if each.suffix == ".mcap" and each.is_file()]  # a folder may be named so
     if not any(map(_is_readable, reader.connections)) and (reader.connections or any(map(is_foreign, recordings))):
         raise SourceError(f"{path}: {advise(path)}")
@@ -455,6 +458,8 @@ def foreign_errors(path: Path, where: str = "") -> Iterator[None]:
         place = f"{path}: {where}: " if where else f"{path}: "
         is_access = isinstance(failed, OSError) and failed.errno not in {None, errno.EINVAL}  # a place that no file has
         advice = "check its permissions" if is_access else advise(path, is_message=bool(where))
+        if isinstance(failed, MemoryError):  # of a file that may be whole
+            advice = "no memory is free: end other programs, or raise this one's limit"
         if os.strerror(errno.EMFILE) in str(failed):
             advice = "close others, or raise the limit: ulimit -n 4096"
         raise SourceError(f"{place}{reason(failed).rstrip('.')}; {advice}") from failed

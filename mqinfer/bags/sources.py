@@ -25,7 +25,7 @@ from mqinfer.bags.videos.source import VIDEO_SUFFIXES, VideoSource
 from mqinfer.logs import without_logins
 from mqinfer.protocol.errors import ConfigError, SourceError
 
-_LIVE = re.compile(r"(camera:[0-9]+|(ros2|rclpy):.+|(rtsps?|https?|rtmp|udp|tcp)://.+)")
+_LIVE = re.compile(r"(camera:[0-9]{1,9}|(ros2|rclpy):.+|(rtsps?|https?|rtmp|udp|tcp)://.+)")
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)=(.+)")
 
 
@@ -87,6 +87,8 @@ def open_sources(  # noqa: PLR0913 - what may be said of sources
             streams of the same name.
         MissingExtra: rosbags, OpenCV, cyclonedds or rclpy is not installed.
     """
+    if not all(specs):  # which would be the folder that the command runs in
+        raise ConfigError("a source without a name; expected a recording or a camera, or . for this folder")
     live = [spec for spec in specs if is_live(spec)]
     if live:
         _refuse_topics(live[0], topics)

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from mqinfer._version import __version__
-from mqinfer.cli.exit_codes import EXIT_CODES, exit_code, print_error
+from mqinfer.cli.exit_codes import EXIT_CODES, ExitCode, exit_code, print_error
 from mqinfer.cli.settings import SOURCES, FirstConfigFile, SourcedGroup, add_sources, commands_of
 from mqinfer.logs import LogSettings, set_up
 from mqinfer.protocol.errors import MqinferError
@@ -173,3 +173,8 @@ def main() -> None:
     except MqinferError as error:
         print_error(error)
         sys.exit(exit_code(error))
+    except OSError as error:
+        if (path := error.filename2 or error.filename) is None:
+            raise
+        print_error(MqinferError(f"{path}: {error.strerror}; check the path, its permissions and the room on its disk"))
+        sys.exit(ExitCode.FAILED)

@@ -123,9 +123,9 @@ def named_inputs(given: Sequence[tuple[str, Input | bytes]], card: ModelCard) ->
         chosen = name or _default(each, pictures, known)
         if not chosen:
             raise ConfigError(f"--input: name each as NAME=FILE; the inputs of {card.name!r} are {', '.join(known)}")
-        if isinstance(each, EncodedTensor) and not card.pictures:
-            raise ConfigError(offer_contract(card))
-        named[chosen] = _string(each, chosen, card) if isinstance(each, bytes) else each
+        if chosen in named:
+            raise ConfigError(f"--input: {chosen} is given twice; leave one out, or name each as NAME=FILE")
+        named[chosen] = _sent(each, chosen, card)
     return named
 
 
@@ -134,8 +134,12 @@ def _default(given: Input | bytes, pictures: Iterator[str], known: Sequence[str]
     return found or (known[0] if len(known) == 1 else "")
 
 
-def _string(given: bytes, name: str, card: ModelCard) -> Input:
-    """Make an array of a string, with as many axes of 1 as the model's input has."""
+def _sent(given: Input | bytes, name: str, card: ModelCard) -> Input:
+    """Return what is sent: of a string an array, with as many axes of 1 as the model's input has."""
+    if isinstance(given, EncodedTensor) and not card.pictures:
+        raise ConfigError(offer_contract(card))
+    if not isinstance(given, bytes):
+        return given
     axes = {spec.name: len(spec.shape) for spec in card.inputs}
     array = np.empty((1,) * axes.get(name, 1), np.object_)
     array[...] = given
@@ -209,6 +213,8 @@ def read_input(text: str) -> tuple[str, Input | bytes]:
 
 def _array(path: Path) -> np.ndarray[Any, Any]:
     with path.open("rb") as file:
+        if (size := path.stat().st_size) > (most := 4 * DEFAULT_LIMITS.tensor_bytes):  # of text each character has 4
+            raise ValueError(f"it has {size} bytes; a tensor has fewer than {most}")
         array: np.ndarray[Any, Any] = np.lib.format.read_array(file, allow_pickle=False)
     if array.dtype.kind not in "SU":
         return array

@@ -5,10 +5,9 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-import numpy as np
-
 from mqinfer.bags.frame import Frame, FrameSource
 from mqinfer.bags.sources import open_source
+from mqinfer.edge_agent.output_files import read_npz
 from mqinfer.images.decode import to_array, to_rgb
 from mqinfer.lab.optimize.samples import Sample
 from mqinfer.logs import reason
@@ -72,8 +71,7 @@ def read_arrays(path: Path, count: int) -> tuple[Sample, ...]:
         ConfigError: It cannot be read, or the arrays differ in length.
     """
     try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        arrays = read_npz(path)
     except Exception as error:  # of NumPy's reader, of ZIP files and what packed them
         raise ConfigError(
             f"--samples {path}: can't be read: {reason(error)}; expected an .npz file or a folder"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,9 @@ _PATH_PARTS = re.compile(r"[/\\]+")
 _LONGEST_NAME = 200
 _MOST_PADDED = 1 << 20
 """Bytes that strings may take, beyond four times their own, so that they are an array of one length."""
+
+_MOST_UNPACKED = 1 << 32
+"""Bytes of the arrays of a file that is read."""
 
 
 @contextmanager
@@ -46,6 +50,8 @@ def writing(path: Path) -> Iterator[None]:
 def replacing(path: Path, *, prefix: str = "") -> Iterator[Path]:
     """Yield where to write a file, which gets its own name once the body has ended, so that one of that name is whole.
 
+    What is no file, such as a device, is written as it is, and not replaced.
+
     Args:
         path: The file.
         prefix: Of its name until then.
@@ -53,6 +59,10 @@ def replacing(path: Path, *, prefix: str = "") -> Iterator[Path]:
     Raises:
         ConfigError: It cannot be written; nothing of it is left.
     """
+    if path.exists() and not path.is_file():
+        with writing(path):
+            yield path
+        return
     unfinished = path.with_name(f"{prefix}{path.name}.new")
     try:
         with writing(path):
@@ -118,6 +128,19 @@ def write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
         for name, array in _members(arrays).items():
             with file.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the arrays of an `.npz` by name; a few of its bytes may stand for any number, and are bounded.
+
+    Raises:
+        ValueError: They are more.
+        Exception: What NumPy's reader, and those of ZIP files and of what packed them, raise on damage.
+    """
+    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+        if (size := sum(each.file_size for each in file.zip.infolist())) > _MOST_UNPACKED:
+            raise ValueError(f"{size} bytes when unpacked; expected at most {_MOST_UNPACKED}")
+        return {name: file[name] for name in file.files}
 
 
 def _members(arrays: Mapping[str, Array]) -> dict[str, Array]:

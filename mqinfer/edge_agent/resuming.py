@@ -20,6 +20,7 @@ from mqinfer.edge_agent.sinks.sink import repair_earlier
 from mqinfer.logs import printable
 from mqinfer.protocol.errors import ConfigError, LinkError, ModelNotFound, Unanswered, error_from_code
 from mqinfer.protocol.types import Outcome
+from mqinfer.toml_files import read_text
 
 log = logging.getLogger("mqinfer.edge_agent")
 RUN_FILE = "run.json"
@@ -219,7 +220,7 @@ def _check_same(path: Path, run: Mapping[str, Any]) -> None:
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path} is no file; {_INSTEAD}")
     try:
-        earlier = dict(json.loads(path.read_text(encoding="utf-8")).items())
+        earlier = dict(json.loads(read_text(path)).items())
         different = [
             f"{_quoted(name)} was {_shown(earlier.get(name))} and is {_shown(run.get(name))}"
             for name in sorted({*earlier, *run})

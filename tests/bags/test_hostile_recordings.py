@@ -27,6 +27,7 @@ from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from mqinfer.bags.extent import unpacking
 from mqinfer.bags.repair import repair
+from mqinfer.bags.rosbag import foreign_errors
 from mqinfer.bags.sources import open_source
 from mqinfer.images.picture import RawImage
 from mqinfer.protocol.errors import SourceError
@@ -414,3 +415,9 @@ def test_memory_returns_after_many(tmp_path: Path, bomb: Make) -> None:
     (first, opened), _, (last, still_opened) = (map(int, line.split()) for line in run.stdout.splitlines()[-3:])
     assert last <= first + 32
     assert still_opened == opened
+
+
+def test_a_lack_of_memory_is_no_damage(tmp_path: Path) -> None:
+    """Nobody is sent to repair what may be whole."""
+    with pytest.raises(SourceError, match="MemoryError; no memory is free"), foreign_errors(tmp_path):
+        raise MemoryError

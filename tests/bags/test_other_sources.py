@@ -192,3 +192,15 @@ class TestCamera:
         """A live source has no past to skip."""
         with pytest.raises(ConfigError, match="starts now"):
             open_source("camera:0", start=2.0)
+
+
+def test_a_number_that_no_camera_has() -> None:
+    """It is none, and no overflow in OpenCV."""
+    with pytest.raises(SourceError, match="for a camera, use camera:0"):
+        open_source("camera:" + "9" * 20)
+
+
+def test_an_empty_name() -> None:
+    """A variable that a shell does not know stands for no folder."""
+    with pytest.raises(ConfigError, match="a source without a name"):
+        open_source("")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -232,6 +233,13 @@ def test_files_by_address(here: Path) -> None:
     """`file://` is an address, too."""
     assert keys(read(here.as_uri(), duration=0.2)) == keys(read(here, duration=0.2))
     assert path_of(here.as_uri()).stat().st_size == here.stat().st_size
+
+
+def test_a_pipe_by_address(tmp_path: Path) -> None:
+    """It may never answer, and nobody opens it."""
+    os.mkfifo(tmp_path / "drive.mcap")
+    with pytest.raises(SourceError, match="not a file"):
+        open_source(f"file://{tmp_path}/drive.mcap")
 
 
 def test_a_store(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

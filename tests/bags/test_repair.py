@@ -426,6 +426,64 @@ def test_messages_that_are_no_table(tmp_path: Path) -> None:
             repair(tmp_path / f"{name}.db3", tmp_path / "new.db3")
 
 
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS id"
+MADE = {
+    "a view": f"DROP TABLE message_definitions; CREATE VIEW message_definitions AS {ENDLESS}, '' AS topic_type FROM n",
+    "generated": "ALTER TABLE messages ADD COLUMN more AS (zeroblob(900000000))",
+    "virtual": "CREATE VIRTUAL TABLE more USING fts4(a)",
+}
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_tables_that_are_not_stored(tmp_path: Path, write_ros2: Write, noisy: Any, kind: str) -> None:
+    """Rows and columns that are made while they are read may have any size or no end; recorders write none."""
+    (bag,) = write_ros2(tmp_path / "drive", noisy, "sqlite3").glob("*.db3")
+    with closing(sqlite3.connect(bag)) as database:
+        database.executescript(MADE[kind])
+    assert "is no plain table" in fails(bag)
+    with pytest.raises(SourceError, match="no plain table"):
+        repair(bag, tmp_path / "new.db3")
+
+
+@pytest.mark.parametrize("change", ["UPDATE topics SET name = x'00ff'", "UPDATE topics SET type = x'00ff'"])
+def test_topics_whose_names_are_no_text(tmp_path: Path, write_ros2: Write, noisy: Any, change: str) -> None:
+    """SQLite holds anything in any column; that is an error in words."""
+    (bag,) = write_ros2(tmp_path / "drive", noisy, "sqlite3").glob("*.db3")
+    with closing(sqlite3.connect(bag)) as database, database:
+        database.execute(change)
+    assert "a field of it is bytes; expected str" in fails(bag)
+
+
+def test_a_name_that_means_something_in_an_address(tmp_path: Path, write_ros2: Write, noisy: Any) -> None:
+    """A database is opened by one: the file itself is read, and no other."""
+    (bag,) = write_ros2(tmp_path / "drive", noisy, "sqlite3").glob("*.db3")
+    for name in ("a?b.db3", "a#b.db3", "a%41.db3"):
+        assert len(read(Path(shutil.copy(bag, tmp_path / name)))) == len(noisy)
+
+
+def test_numbers_of_messages_below_one(tmp_path: Path, write_ros2: Write, noisy: Any) -> None:
+    """SQLite has any, and a damaged file has its messages back whatever they are."""
+    (bag,) = write_ros2(tmp_path / "drive", noisy, "sqlite3").glob("*.db3")
+    with closing(sqlite3.connect(bag)) as database, database:
+        database.executescript("UPDATE messages SET id = id - 30 WHERE id < 31; UPDATE messages SET id = id - 30")
+    content = bag.read_bytes()
+    bag.write_bytes(content[: len(content) // 2] + bytes(3000) + content[len(content) // 2 + 3000 :])
+    found = repair(bag, tmp_path / "new.db3")
+    assert len(read(tmp_path / "new.db3")) == found.messages >= 54
+
+
+def test_a_table_named_as_a_query(tmp_path: Path, write_ros2: Write, noisy: Any) -> None:
+    """A damaged file's tables are copied by their names, whatever these are: one could be a query without end."""
+    (bag,) = write_ros2(tmp_path / "drive", noisy, "sqlite3").glob("*.db3")
+    with closing(sqlite3.connect(bag)) as database, database:
+        database.execute("CREATE TABLE t (x)")
+        database.execute("INSERT INTO t VALUES (1)")
+        database.execute(f'CREATE TABLE "t"", ({ENDLESS} FROM n) AS ""u" (x, y)')
+    content = bag.read_bytes()
+    bag.write_bytes(content[: len(content) // 2] + bytes(3000) + content[len(content) // 2 + 3000 :])
+    assert repair(bag, tmp_path / "new.db3").messages >= 54
+
+
 @pytest.mark.parametrize("journal", ["DELETE", "WAL", "MEMORY"])
 def test_a_database_that_grows(tmp_path: Path, write_ros2: Write, noisy: Any, journal: str) -> None:
     """No frame is read wrongly or left out in silence while a recorder writes; after a crash the committed ones are."""

@@ -12,12 +12,15 @@ import numpy as np
 import pytest
 
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.cli.infer import read_input
+from mqinfer.cli.infer import named_inputs, read_input
 from mqinfer.cli.samples import read_arrays
 from mqinfer.gateway.access import GRANTED
 from mqinfer.lab.cascade.scores import read_scores
 from mqinfer.lab.comparing.truth import open_truth
+from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.types import TensorSpec
 from mqinfer.toml_files import MAX_FILE_BYTES, parse_toml, read_text
 from mqinfer.web.keys import KeyFile
 from tests.commands import run_main
@@ -84,6 +87,27 @@ def test_damaged_arrays(tmp_path: Path) -> None:
     single.write_bytes(whole.replace(b"(200,)", b"(%d,)" % 10**15))
     with pytest.raises(ConfigError, match="Unable to allocate"):
         read_input(str(single))
+
+
+def test_an_input_that_is_given_twice() -> None:
+    """Neither is left out in silence, whether both are named or one goes to the only input."""
+    card = ModelCard(name="a", platform="p", inputs=(TensorSpec("x", Datatype.FP32, (1,)),))
+    for name in ("x", ""):
+        with pytest.raises(ConfigError, match="x is given twice"):
+            named_inputs([("x", np.zeros(1)), (name, np.ones(1))], card)
+
+
+def test_arrays_that_unpack_to_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six megabytes may stand for six gigabytes, and a file of holes for any number: neither is read."""
+    np.savez_compressed(tmp_path / "a.npz", costs=np.zeros(3), x=np.zeros(1 << 20))
+    monkeypatch.setattr("mqinfer.edge_agent.output_files._MOST_UNPACKED", 1 << 20)
+    for read in (lambda path: read_arrays(path, 1), read_scores):
+        with pytest.raises(ConfigError, match="bytes when unpacked; expected at most 1048576"):
+            read(tmp_path / "a.npz")
+    np.save(tmp_path / "a.npy", np.zeros(1))
+    os.truncate(tmp_path / "a.npy", 20 << 30)
+    with pytest.raises(ConfigError, match=r"it has 21474836480 bytes; a tensor has fewer than"):
+        read_input(str(tmp_path / "a.npy"))
 
 
 def test_a_line_of_csv_without_an_end(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from mqinfer.cli import main
 from mqinfer.cli.app import app
 from mqinfer.cli.settings import commands_of
 
@@ -116,3 +117,16 @@ def test_a_shell_completes(line: str, expected: set[str], monkeypatch: pytest.Mo
     start = "import sys; sys.argv = ['mqinfer']; from mqinfer.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, timeout=60, check=False)
     assert (set(done.stdout.split()), done.stderr) == (expected, "")
+
+
+def test_an_interrupt_while_modules_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends the command as one later does, without a traceback."""
+
+    class Importing:
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "mqinfer.cli.app", Importing())
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130

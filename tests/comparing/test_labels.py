@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from mqinfer.lab.comparing.coco import CocoResults, category_ids
 from mqinfer.lab.comparing.labels import TrueBox, TrueFrame, number_of, parse_classes
 from mqinfer.lab.comparing.truth import Truth, detected, open_truth
 from mqinfer.protocol.card import ClassInfo
-from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.errors import ConfigError, MqinferError, SourceError
 
 KITTI = (
     "Truck 0.00 0 -1.57 599.41 156.40 629.75 189.25 2.85 2.63 12.34 0.47 1.49 69.44 -1.56\n"
@@ -114,6 +115,8 @@ def changed(**lists: Any) -> bytes:
         (changed(annotations=[{"image_id": 42, "category_id": 1, "bbox": [1, 2, -3, 4]}]), "ends before it begins"),
         (changed(images=[{"id": "a", "file_name": "b"}]), r"images\[0\]: .*`int`"),
         (changed(categories=[{"id": 1}]), r"categories\[0\]: .*`name`"),
+        (b'{"images": ' + b"[" * 100_000, "recursion"),
+        (changed(images=[{"id": 1, "file_name": "a"}, {"id": 1, "file_name": "b"}]), "images: two have the same id"),
     ],
 )
 def test_damaged_annotations(tmp_path: Path, content: bytes, words: str) -> None:
@@ -140,6 +143,48 @@ def test_damaged_kitti_labels(tmp_path: Path, name: str, content: str, words: st
     (tmp_path / name).write_bytes(content.encode(errors="surrogatepass"))
     with pytest.raises(ConfigError, match=words):
         open_truth(str(tmp_path), "drive.bag")
+
+
+def test_two_pictures_of_one_name(tmp_path: Path) -> None:
+    """A frame would silently have the boxes of the other one."""
+    recording = folder_of(tmp_path / "drive", "1.jpg", "2.jpg")
+    (tmp_path / "a.json").write_bytes(
+        changed(images=[{"id": n, "file_name": f"{n}/1.jpg"} for n in range(2)], annotations=[])
+    )
+    with pytest.raises(ConfigError, match="two have one file_name"):
+        open_truth(str(tmp_path / "a.json"), str(recording))
+
+
+def test_files_of_windows(tmp_path: Path) -> None:
+    """The mark that stands before their text is no part of a name."""
+    (tmp_path / "a.csv").write_text("sequence,class\n0,car\n", encoding="utf-8-sig")
+    assert of(open_truth(str(tmp_path / "a.csv"), "drive.bag"), 0) == TrueFrame(label="car")
+    (tmp_path / "label_2").mkdir()
+    (tmp_path / "label_2" / "0.txt").write_text(KITTI, encoding="utf-8-sig")
+    found = of(open_truth(str(tmp_path / "label_2"), "drive.bag"), 0)
+    assert found is not None
+    assert [each.label for each in found.boxes or ()] == ["Truck", "Car", None]
+
+
+@pytest.mark.parametrize("name", ["0.txt", "0.png"])
+def test_labels_that_never_end(tmp_path: Path, name: str) -> None:
+    """A pipe never answers, a device never ends, and a file of holes is larger than any memory."""
+    path = tmp_path / name
+    path.symlink_to("/dev/zero")
+    with pytest.raises(SourceError, match="a pipe or a device"):
+        open_truth(str(tmp_path), "drive.bag")
+    path.unlink()
+    path.touch()
+    os.truncate(path, 1 << 40)
+    with pytest.raises(MqinferError, match="it has more than"):
+        of(open_truth(str(tmp_path), "drive.bag"), 0)
+
+
+def test_a_frame_with_two_classes(tmp_path: Path) -> None:
+    """Neither is chosen in silence."""
+    (tmp_path / "a.csv").write_text("sequence,class\n0,car\n0,van\n")
+    with pytest.raises(ConfigError, match="line 3: a second class of frame 0"):
+        open_truth(str(tmp_path / "a.csv"), "drive.bag")
 
 
 def test_labels_of_other_pictures(tmp_path: Path) -> None:

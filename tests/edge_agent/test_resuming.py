@@ -328,6 +328,7 @@ def deep(settings: ReplaySettings, _: tuple[Path, Path]) -> ReplaySettings:
             run_of(json.dumps({f"0{number:03}": 1 for number in range(1000)})),
             r"; 0015 was 1 and is null; and \d+ more;",
         ),
+        (run_of(" " * (1 << 20) + "{}"), r"run.json: .*it has more than 1048576 bytes"),
         (piped("run.json"), r"run.json is no file"),
         (piped("times.jsonl"), r"times.jsonl is no file"),
         (late(model_hash="sha256:00"), r"results.jsonl, line 8: of the model sha256:00"),

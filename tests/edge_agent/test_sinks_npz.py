@@ -21,6 +21,7 @@ from mqinfer.images.picture import RawImage
 from mqinfer.images.placement import Placement
 from mqinfer.protocol.card import ModelCard, Resize
 from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import ErrorInfo, Outcome
 from tests.mcap_files import decoded, messages
 
@@ -167,3 +168,11 @@ def test_large_outputs_are_described_by_their_extremes() -> None:
     described = describe_outputs({"x": values, "s": np.full(100, b"x", np.object_)}, ())
     assert (described["x"]["least"], described["x"]["greatest"]) == (-2.0, 0.0)
     assert "least" not in described["s"]
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    """A device is written as it is, and what it answers is an error; as root, one was made a file."""
+    (tmp_path / "x.npz").symlink_to("/dev/full")
+    with pytest.raises(ConfigError, match="No space left on device"):
+        write_npz(tmp_path / "x.npz", {"a": np.zeros(2)})
+    assert [(each.name, each.is_symlink()) for each in tmp_path.iterdir()] == [("x.npz", True)]

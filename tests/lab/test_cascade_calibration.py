@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +13,7 @@ from mqinfer.lab.cascade.calibration import Goal, calibrate, design_effect, lowe
 from mqinfer.lab.cascade.report import draw_frontier, promise
 from mqinfer.lab.cascade.scores import Costs, Scores, read_scores, write_scores
 from mqinfer.lab.cascade.simulation import Pass, Thresholds, key_frames
+from mqinfer.lab.cascade.training import TrainedNetwork, trained_frames, write_model
 from mqinfer.protocol.errors import ConfigError
 
 
@@ -113,7 +118,7 @@ def test_a_frontier_is_drawn(tmp_path: Path) -> None:
 
 def test_scores_are_kept_in_a_file(tmp_path: Path) -> None:
     """All of them come back; a file of something else is refused."""
-    scores, path = street(1, 50), tmp_path / "scores.npz"
+    scores, path = replace(street(1, 50), thumbnails=np.ones((50, 50, 50, 3), np.uint8)), tmp_path / "scores.npz"
     write_scores(path, scores)
     again = read_scores(path)
     assert np.array_equal(again.thumbnails, scores.thumbnails)
@@ -124,6 +129,70 @@ def test_scores_are_kept_in_a_file(tmp_path: Path) -> None:
     np.savez(path, costs=np.zeros(3), thumbnails=np.zeros(3))
     with pytest.raises(ConfigError, match="can't be read as scores"):
         read_scores(path)
+
+
+class _Slow:
+    """A network that is written at the same moment as another one."""
+
+    def __init__(self, both: Barrier) -> None:
+        self._both = both
+        self.seen: list[str] = []
+
+    def write(self, path: Path) -> None:
+        """Write a file once the other one writes, too."""
+        self._both.wait(20)
+        self.seen = [each.name for each in path.parent.parent.glob("[0-9]*")]
+        path.write_text("model")
+        self._both.wait(20)
+
+
+def test_two_models_that_are_written_at_once(tmp_path: Path) -> None:
+    """Each becomes a version of its own, which nobody sees before it is whole."""
+    networks = [_Slow(both := Barrier(2)), _Slow(both)]
+
+    def written(network: Any) -> Path:
+        return write_model(tmp_path, "small", TrainedNetwork(network, (50, 50), 1, 1.0), {"source": "x"})
+
+    with ThreadPoolExecutor(2) as pool:
+        folders = sorted(pool.map(written, networks))
+    assert [each.name for each in folders] == ["1", "2"]
+    assert all({each.name for each in folder.iterdir()} == {"model.onnx", "training.json"} for folder in folders)
+    assert [each.seen for each in networks] == [[], []]
+    assert sorted(each.name for each in (tmp_path / "small").iterdir()) == ["1", "2", "model.toml"]
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, '{"source": "x", "skipped": 1e999, "frames": 2}', "[]"])
+def test_notes_of_others(tmp_path: Path, text: str) -> None:
+    """What a model was trained on is nobody's word that can end the command, nor lead before the first frame."""
+    (tmp_path / "training.json").write_text(text)
+    assert trained_frames(tmp_path, "x") == 0
+    (tmp_path / "training.json").write_text('{"source": "./x", "skipped": 3, "frames": 4}')
+    assert trained_frames(tmp_path, "x") == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("thumbnails", np.zeros(50, np.uint8)),
+        ("thumbnails", np.zeros((50, 50, 50, 3), np.complex64)),
+        ("thumbnails", np.zeros((50, 2, 2, 3), np.uint8)),
+        ("confidences", np.ones((50, 3), np.float32)),
+        ("confidences", np.full(50, 1.5, np.float32)),
+        ("confidences", np.full(50, True)),
+        ("confidences", np.ones(50, np.complex64)),
+        ("reference", np.ones(50, np.uint8)),
+        ("reference", np.full((50, 1), "a")),
+        ("costs", np.array([0.1, -2.0, np.nan])),
+    ],
+)
+def test_scores_of_another_form(tmp_path: Path, name: str, value: np.ndarray[Any, Any]) -> None:
+    """Shapes, types and numbers that no recording has are refused when they are read, and not met in the middle."""
+    good = street(1, 50)
+    arrays: dict[str, Any] = {"thumbnails": np.ones((50, 50, 50, 3), np.uint8), "confidences": good.confidences}
+    arrays |= {"reference": good.reference, "costs": np.ones(3), name: value}
+    np.savez(tmp_path / "scores.npz", **arrays)
+    with pytest.raises(ConfigError, match="can't be read as scores"):
+        read_scores(tmp_path / "scores.npz")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +221,7 @@ def test_what_cannot_be_calibrated_is_refused() -> None:
         calibrate(always, Goal())
     with pytest.raises(ConfigError, match="Calibrate with more frames"):
         calibrate(scores, Goal(0.999, 0.0))
-    with pytest.raises(ConfigError, match="not finite"):
+    with pytest.raises(ConfigError, match="not from 0 to 1"):
         Scores(scores.thumbnails, np.full(200, np.nan, np.float32), scores.reference)
     with pytest.raises(ConfigError, match="no frames"):
         part(scores, slice(0))

@@ -9,7 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from mqinfer.cli.app import app
+from mqinfer.images.picture import CompressedImage
 from mqinfer.judging.settings import read_settings
+from mqinfer.judging.thumbnail import thumbnail
 from mqinfer.lab.cascade import training
 from mqinfer.lab.drives.street import StreetCamera
 from mqinfer.protocol.errors import MqinferError
@@ -63,9 +65,9 @@ def test_a_cascade_is_trained_calibrated_and_replayed(street: Path, tmp_path: Pa
         "calibrate",
         *options,
         "--accuracy",
-        "0.9",
+        "0.85",
         "--tolerance",
-        "0.05",
+        "0.1",
         "--reference-ms",
         "600",
         "--plot",
@@ -77,6 +79,8 @@ def test_a_cascade_is_trained_calibrated_and_replayed(street: Path, tmp_path: Pa
     assert settings.difference or settings.small
     with np.load(files["scores.npz"]) as scores:
         assert scores["thumbnails"].shape == (CALIBRATED, 50, 50, 3)
+        first = sorted((street / "frames").iterdir())[TRAINED]  # those before it are the model's own
+        assert (scores["thumbnails"][0] == thumbnail(CompressedImage("png", first.read_bytes()))).all()
     assert (
         CliRunner()
         .invoke(app, ["cascade", "report", str(files["scores.npz"]), "--accuracy", "0.9", "--tolerance", "0.1"])
@@ -87,7 +91,7 @@ def test_a_cascade_is_trained_calibrated_and_replayed(street: Path, tmp_path: Pa
     staged, bare = (replayed(street, tmp_path / name) for name in ("cascade.toml", "bare.toml"))
     late = slice(TRAINED + CALIBRATED, None)
     agreed = [one["outputs"]["present"] == other["outputs"]["present"] for one, other in zip(staged, bare, strict=True)]
-    assert np.mean(agreed[late]) >= 0.8
+    assert np.mean(agreed[late]) >= 0.75
     assert sum(each["stage"] == "worker" for each in staged[late]) < 0.8 * KEPT
     assert {each["stage"] for each in bare} == {"worker"}
 

@@ -113,6 +113,10 @@ def test_labels(repository: Path, write_onnx: WriteOnnx, caplog: pytest.LogCaptu
         if content is not None:
             labels.write_bytes(content)
         assert message in reason(repository)
+    labels.write_bytes(
+        b"\xef\xbb\xbfcat\r\na\xe2\x80\xa8b\x0cc\ndog\n\n"
+    )  # of Windows, and with odd characters in a name
+    assert [info.name for info in versions(repository)[1].config.pictures.classes] == ["cat", "a\u2028b\x0cc", "dog"]
     labels.write_text("cat\ndog\n")
     (repository / "m" / "model.toml").write_text("[[classes]]\nname = 'mouse'\n[[classes]]\nname = 'horse'\n")
     assert [info.name for info in versions(repository)[1].config.pictures.classes] == ["mouse", "horse"]

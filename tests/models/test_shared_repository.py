@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -20,6 +22,7 @@ from mqinfer.models.repository.publishing import push, withdraw
 from mqinfer.models.repository.remote import Remote
 from mqinfer.models.repository.shared import SharedRepository, pull
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable, MqinferError
+from tests.commands import run_main
 
 CONTENT = bytes(range(256)) * 3000
 
@@ -374,3 +377,47 @@ def test_a_version_that_is_withdrawn(remote: Path, tmp_path: Path) -> None:
     assert (list(found.models), list(remote.glob("net/*.toml"))) == (["other"], [])
     with pytest.raises(ConfigError, match="no version 2 of model 'net' in it; there are: none"):
         withdraw(remote.as_uri(), "net", 2)
+
+
+def test_a_manifest_that_is_a_pipe(remote: Path, tmp_path: Path) -> None:
+    """It may never answer, and nobody opens it."""
+    (remote / MANIFEST).unlink()
+    os.mkfifo(remote / MANIFEST)
+    with pytest.raises(ModelNotLoadable, match="not a file"):
+        pull(f"file://{remote}", tmp_path / "here")
+
+
+def test_two_pulls_into_one_folder(remote: Path, tmp_path: Path) -> None:
+    """The second one waits, and finds all of it."""
+    with ThreadPoolExecutor(4) as pool:
+        for each in [pool.submit(pull, f"file://{remote}", tmp_path / "here") for _ in range(4)]:
+            each.result()
+    assert {path.name for path in (tmp_path / "here").iterdir()} == {path.name for path in remote.iterdir()} - {
+        MANIFEST
+    }
+
+
+def test_files_that_change_while_they_are_pushed(remote: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The manifest would say what nobody can download, under a number that is taken then."""
+    folder, upload = tmp_path / "new", Remote.upload
+    (tmp_path / "made" / "net").rename(folder)
+
+    def uploaded(self: Remote, name: str, source: BinaryIO) -> None:
+        upload(self, name, source)
+        (folder / "1" / "model.onnx").write_bytes(b"changed")
+
+    monkeypatch.setattr(Remote, "upload", uploaded)
+    with pytest.raises(ConfigError, match="its files changed while they were pushed"):
+        push(folder, f"file://{remote}")
+    assert "new" not in Remote(f"file://{remote}").manifest().models
+    monkeypatch.undo()
+    push(folder, f"file://{remote}")
+
+
+def test_what_the_system_refuses_is_an_error_in_words(
+    remote: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever file it is, and wherever it is met: its name, the reason and the exit code."""
+    (tmp_path / "here").touch()
+    assert run_main("models", "pull", f"file://{remote}", tmp_path / "here") == 1
+    assert f"error: {tmp_path / 'here'}: File exists; check" in capsys.readouterr().err

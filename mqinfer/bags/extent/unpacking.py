@@ -8,12 +8,16 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
+from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import lz4.frame
+
+from mqinfer.protocol.errors import SourceError
 
 LARGEST = 1 << 29
 """Bytes that one part of a recording may have: a chunk, or a message. A message of a picture has at most half of it."""
@@ -29,6 +33,8 @@ _FORMATS = {"ros2msg": "MSG", "ros2idl": "IDL", "omgidl": "IDL"}
 """What rosbags calls the encodings of schemas that it parses."""
 _PROFILE, _ROS2 = 17, b"\4\0\0\0ros2"
 """Where an MCAP file's header has its profile, and that of ROS 2."""
+MADE = "SELECT t.name FROM sqlite_master t, pragma_table_xinfo(t.name) c WHERE t.type = 'view' OR c.hidden"
+"""Finds what is no plain table: rows and columns that are made while they are read may have any size, or no end."""
 _PLAIN = {"int": "-?[0-9]{1,19}", "bool": "true|false", "null": "~|null|"}
 """What else than text stands in it without a mark of its type."""
 
@@ -105,9 +111,20 @@ def bound_rosbags() -> None:
     vars(mcap)["get_msgdef"] = _definition
     for each in (ros2, mcap, sqlite):  # one more YAML file a topic, of which nothing is used
         vars(each)["parse_qos"] = lambda _: []
+    vars(sqlite)["apsw"] = SimpleNamespace(**vars(import_module("apsw")) | {"Connection": _stored})
     vars(ros2)["YAML"] = lambda **_: SimpleNamespace(load=_metadata)
     module = zstd()
     vars(ros2)["zstd"] = SimpleNamespace(open=module.open, decompress=bounded("zstd"))
+
+
+def _stored(uri: str, **options: Any) -> Any:
+    """Return the connection that rosbags asks of apsw; a path may have what means something in an address."""
+    path, _, query = uri.removeprefix("file:").rpartition("?")
+    opened = import_module("apsw").Connection(f"file:{quote(path)}?{query}", **options)
+    if made := opened.execute(MADE).fetchone():
+        opened.close()
+        raise SourceError(f"{path}: {made[0]!r:.100} is no plain table as recorders write; choose another recording")
+    return opened
 
 
 def _definition(schema: Any) -> Any:

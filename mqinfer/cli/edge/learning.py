@@ -206,7 +206,7 @@ def calibrate(
     goal.check()
     found = Repository(asked.repository).find(asked.small, None)
     if skip is None:
-        skip = training.trained_frames(found.path, source)
+        skip = training.trained_frames(found.folder, source)
     model = SmallModel(asked.small, 1.0, repository=asked.repository)
     staged = replace(asked.settings(), small=model)
     network = SmallNetwork(model, asked.repository, is_raw=asked.target is None)

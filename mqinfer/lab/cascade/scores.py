@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mqinfer.edge_agent.output_files import writing
+from mqinfer.edge_agent.output_files import read_npz, writing
+from mqinfer.judging.thumbnail import SIDE
 from mqinfer.logs import reason
 from mqinfer.protocol.errors import ConfigError
 
 Pixels = npt.NDArray[np.uint8]
 ABSENT, PRESENT = 0, 1
 """The two answers of a cascade that looks for a target."""
+_FORMS = ["uint8, axes 4", "float32, axes 1", *["uint8, axes 2"] * 2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,10 @@ class Costs:
     difference: float = 0.1
     small: float = 2.0
     reference: float = 600.0
+
+    def __post_init__(self) -> None:
+        if not all(0 <= each < math.inf for each in (self.difference, self.small, self.reference)):
+            raise ConfigError(f"{self}: expected milliseconds, 0 or more")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,13 +62,17 @@ class Scores:
     def __post_init__(self) -> None:
         count = len(self.thumbnails)
         masks = self.reference if self.small is None else self.small
-        shapes = [self.thumbnails.shape, self.confidences.shape, self.reference.shape, masks.shape]
+        arrays = (self.thumbnails, self.confidences, self.reference, masks)
+        shapes = [each.shape for each in arrays]
         if {shape[0] for shape in shapes} != {count} or masks.shape != self.reference.shape:
             raise ConfigError(f"scores of {shapes}: expected the same number of frames in each, and masks of one size")
         if not count:
             raise ConfigError("there are no frames to calibrate with; choose a longer part of the recording")
-        if not np.isfinite(self.confidences).all():
-            raise ConfigError("some confidences of the small model are not finite; train it again")
+        forms = [f"{each.dtype}, axes {each.ndim}" for each in arrays]
+        if forms != _FORMS:
+            raise ConfigError(f"scores of {forms}: expected {_FORMS}")
+        if not ((self.confidences >= 0) & (self.confidences <= 1)).all():
+            raise ConfigError("some confidences of the small model are not from 0 to 1; train it again")
 
     def __len__(self) -> int:
         return len(self.thumbnails)
@@ -89,8 +100,8 @@ def read_scores(path: Path) -> Scores:
         ConfigError: It can't be read, or holds something else.
     """
     try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        arrays = read_npz(path)
+        arrays["thumbnails"] = arrays["thumbnails"].reshape(-1, SIDE, SIDE, 3)
         costs = Costs(*map(float, arrays.pop("costs")))
         return Scores(costs=costs, **arrays)
     except Exception as error:  # of NumPy's reader, of ZIP files and what packed them, or of other arrays

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from mqinfer.lab.zoo.networks.drive_net import drive_net
 from mqinfer.lab.zoo.training import class_weights
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import ConfigError
+from mqinfer.toml_files import read_text
 
 Pixels = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -217,19 +219,30 @@ def write_model(
         ConfigError: It can't be written.
         MissingExtra: tf2onnx is not installed.
     """
-    taken = [int(each.name) for each in (repository / name).glob("*") if each.name.isdecimal()]
-    folder = repository / name / str(max(taken, default=0) + 1)
+    new = repository / name / f".{secrets.token_hex(4)}.new"
     try:
-        folder.mkdir(parents=True)
-        trained.network.write(folder / "model.onnx")
-        (folder / _NOTES).write_text(json.dumps({**notes, "frames": trained.frames}) + "\n", encoding="utf-8")
-        config = folder.parent / "model.toml"
+        new.mkdir(parents=True)
+        trained.network.write(new / "model.onnx")
+        (new / _NOTES).write_text(json.dumps({**notes, "frames": trained.frames}) + "\n", encoding="utf-8")
+        config = new.parent / "model.toml"
         if not config.exists():
             config.write_text(_config(trained, classes), encoding="utf-8")
+        return _numbered(new)
     except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise ConfigError(f"cannot write {folder}: {error.strerror or error}; choose another repository") from error
-    return folder
+        shutil.rmtree(new, ignore_errors=True)
+        raise ConfigError(f"cannot write {new.parent}: {error.strerror or error}; choose another repository") from error
+
+
+def _numbered(new: Path) -> Path:
+    """Rename a whole version to the next number, or to a later one where another is written at the same moment."""
+    while True:
+        taken = [int(each.name) for each in new.parent.glob("*") if each.name.isdecimal()]
+        folder = new.with_name(str(max(taken, default=0) + 1))
+        try:
+            return new.rename(folder)
+        except OSError:
+            if not folder.exists():
+                raise
 
 
 def _config(trained: TrainedNetwork, classes: Sequence[ClassInfo]) -> str:
@@ -240,8 +253,10 @@ def _config(trained: TrainedNetwork, classes: Sequence[ClassInfo]) -> str:
 
 def trained_frames(version: Path, source: str) -> int:
     """Return the number of the first frame of a recording that a model's version was not trained on."""
+    path = version / _NOTES
     try:
-        notes = json.loads((version / _NOTES).read_text(encoding="utf-8"))
-        return int(notes["skipped"]) + int(notes["frames"]) if notes["source"] == source else 0
-    except (OSError, ValueError, KeyError, TypeError):
+        notes = json.loads(read_text(path)) if path.is_file() else {}
+        is_own = Path(notes["source"]).absolute() == Path(source).absolute()
+        return max(int(notes["skipped"]) + int(notes["frames"]), 0) if is_own else 0
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return 0

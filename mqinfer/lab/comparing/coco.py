@@ -62,16 +62,27 @@ def read_coco(path: Path, recording: Path) -> Labels:
     images = _each(whole.images, _Image, f"{path}, images")
     names = {each.id: each.name for each in _each(whole.categories, _Category, f"{path}, categories")}
     boxes: dict[int, list[TrueBox]] = {each.id: [] for each in images}
+    if len(boxes) < len(images):
+        raise ConfigError(f"{path}, images: two have the same id; give each its own")
     for n, each in enumerate(_each(whole.annotations, _Annotation, f"{path}, annotations")):
         if problem := _problem(each, boxes, names):
             raise ConfigError(f"{path}, annotations[{n}]: {problem}")
         left, top, width, height = each.bbox
         box = left, top, left + width, top + height
         boxes[each.image_id].append(TrueBox(box, names[each.category_id], bool(each.iscrowd)))
+    return Labels(_frames(path, recording, images, boxes), {name: category for category, name in names.items()})
+
+
+def _frames(
+    path: Path, recording: Path, images: Sequence[_Image], boxes: Mapping[int, Sequence[TrueBox]]
+) -> dict[tuple[str, int], TrueFrame]:
     number = frame_numbers([each.file_name for each in images], recording, path)
-    numbered = ((number(image.file_name), image) for image in images)
-    frames = {("", n): _true_frame(image, boxes[image.id]) for n, image in numbered if n is not None}
-    return Labels(frames, {name: category for category, name in names.items()})
+    found = [(number(image.file_name), image) for image in images]
+    numbered = [(n, image) for n, image in found if n is not None]
+    frames = {("", n): _true_frame(image, boxes[image.id]) for n, image in numbered}
+    if len(frames) < len(numbered):
+        raise ConfigError(f"{path}, images: two have one file_name, without folder and suffix; rename one")
+    return frames
 
 
 def _read(path: Path) -> bytes:
@@ -107,7 +118,7 @@ def _each(entries: Sequence[msgspec.Raw], shape: type[_Shape], where: str) -> li
 def _decoded(text: bytes | msgspec.Raw, shape: type[_Shape], where: str) -> _Shape:
     try:
         return msgspec.json.decode(text, type=shape)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         at = re.search(r"\(byte ([0-9]+)\)", str(error))
         line = f", line {bytes(text).count(_NEWLINE, 0, int(at[1])) + 1}" if at else ""
         expected = "expected the annotations of COCO's object detection: images, annotations with bbox, categories"

@@ -16,6 +16,7 @@ from mqinfer.bags.frame import Frame
 from mqinfer.logs import printable
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import ConfigError
+from mqinfer.toml_files import read_text
 
 Box = tuple[float, float, float, float]
 _LONGEST_LINE, _MOST_SHOWN = 1 << 20, 200
@@ -139,7 +140,7 @@ def read_csv(path: Path) -> Labels:
     """
     frames: dict[tuple[str, int], TrueFrame] = {}
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(iter(partial(file.readline, _LONGEST_LINE), ""))
             columns = set(rows.fieldnames or ())
             has_boxes = columns.issuperset(_BOX_COLUMNS)
@@ -159,14 +160,20 @@ def read_csv(path: Path) -> Labels:
 def _add_row(frames: dict[tuple[str, int], TrueFrame], row: dict[str, str], *, has_boxes: bool, where: str) -> None:
     try:
         key = row.get("source") or "", int(row["sequence"])
-        label = (row["class"] or "").strip()
-        if not has_boxes:
-            frames[key] = TrueFrame(label=label)
-            return
-        added = (TrueBox(_sides([row[name] for name in _BOX_COLUMNS]), label),) if label else ()
+        added = _row(row, has_boxes=has_boxes)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{where}: {error}; expected numbers in sequence, left, top, right and bottom") from error
-    frames[key] = TrueFrame(boxes=(frames.get(key, TrueFrame(boxes=())).boxes or ()) + added)
+    before = frames.get(key)
+    if before and not has_boxes:
+        raise ConfigError(f"{where}: a second class of frame {key[1]}; leave one out")
+    frames[key] = TrueFrame(boxes=(before.boxes or ()) + (added.boxes or ())) if before else added
+
+
+def _row(row: dict[str, str], *, has_boxes: bool) -> TrueFrame:
+    label = (row["class"] or "").strip()
+    if not has_boxes:
+        return TrueFrame(label=label)
+    return TrueFrame(boxes=(TrueBox(_sides([row[name] for name in _BOX_COLUMNS]), label),) if label else ())
 
 
 def _sides(texts: Iterable[str]) -> Box:
@@ -197,7 +204,7 @@ def read_kitti(folder: Path, recording: Path) -> Labels:
     for path in files:
         sequence = number(path.stem) if recording.is_dir() else _whole(path)
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = read_text(path).splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: {error}; expected a text file of KITTI's label_2") from error
         boxes = [_kitti_box(line.split(), f"{path}, line {n}") for n, line in enumerate(lines, 1) if line.strip()]
@@ -240,7 +247,7 @@ def frame_numbers(names: Sequence[str], recording: Path, labels: Path) -> Callab
     known = {each.stem: n for n, each in enumerate(pictures)}
     if names and not any(Path(each).stem in known for each in names):
         raise ConfigError(
-            f"--truth {labels}: it labels {names[0]} and others, of which {recording} has none, but "
+            f"--truth {labels}: it labels {names[0][:_MOST_SHOWN]} and others, of which {recording} has none, but "
             f"{pictures[0].name}; expected the names of the recording's pictures"
         )
     return lambda name: known.get(Path(name).stem)

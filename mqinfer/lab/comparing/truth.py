@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from mqinfer.answers.outputs import DetectedBox
-from mqinfer.bags.folder_source import list_pictures
+from mqinfer.bags.folder_source import LARGEST_PICTURE, list_pictures
 from mqinfer.bags.frame import Frame
-from mqinfer.bags.rosbag import IMAGE_TYPES, Rosbag, is_bag, message_type
+from mqinfer.bags.rosbag import IMAGE_TYPES, Rosbag, is_bag, message_type, refuse_pipes
 from mqinfer.bags.rosbag_source import RosbagSource
 from mqinfer.images.decode import to_array
 from mqinfer.images.picture import CompressedImage, RawImage
@@ -22,6 +22,7 @@ from mqinfer.lab.comparing.coco import read_coco
 from mqinfer.lab.comparing.labels import TrueBox, TrueFrame, number_of, read_csv, read_kitti
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import BadImage, ConfigError, SourceError
+from mqinfer.toml_files import read_bytes
 
 _DETECTIONS = "vision_msgs/msg/Detection2DArray"
 _SLACK_NS = 2_000_000_000
@@ -81,6 +82,7 @@ def open_truth(spec: str, source: str) -> Truth:
 
 def _open_files(path: Path, recording: Path) -> Truth:
     if path.is_dir():
+        refuse_pipes(path)
         return read_kitti(path, recording) if any(path.glob("*.txt")) else _FolderTruth(path)
     return read_coco(path, recording) if path.suffix.lower() == ".json" else read_csv(path)
 
@@ -176,7 +178,7 @@ class _FolderTruth:
             return None
         path = self._pictures[frame.sequence]
         try:
-            return _mask(CompressedImage(path.suffix.lower().lstrip("."), path.read_bytes()), str(path))
+            return _mask(CompressedImage(path.suffix.lower().lstrip("."), read_bytes(path, LARGEST_PICTURE)), str(path))
         except OSError as error:
             raise SourceError(f"{path}: {error.strerror}") from error
 

@@ -132,9 +132,10 @@ def _labels(config: ModelConfig, folder: Path) -> tuple[ClassInfo, ...]:
     if path.stat().st_size > _LARGEST_LABELS:
         raise ModelNotLoadable(f"{path}: longer than {_LARGEST_LABELS} bytes; expected one class a line")
     try:
-        lines = path.read_text("utf-8").rstrip().splitlines()  # empty lines at the end are no classes
+        text = path.read_text("utf-8-sig").rstrip()  # empty lines at the end are no classes
     except UnicodeDecodeError as error:
         raise ModelNotLoadable(f"{path}: named by label_filename, but it is not text: {error}") from error
+    lines = text.split("\n") if text else ()  # a name may have other ends of lines of Unicode
     return tuple(ClassInfo(line.strip(), class_colour(number)) for number, line in enumerate(lines))
 
 

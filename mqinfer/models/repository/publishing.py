@@ -44,6 +44,8 @@ def push(folder: Path, url: str) -> list[str]:
     for name in lacking:
         with (folder / name).open("rb") as source:
             remote.upload(f"{model}/{name}", source)
+    if describe(folder) != files:
+        raise ConfigError(f"{folder}: its files changed while they were pushed; push it again when nobody writes there")
     _enter(remote, model, lambda there: {name: each for name, each in there.items() if "/" in name} | files)
     return lacking
 

@@ -275,9 +275,14 @@ def pull(url: str, folder: Path, models: Collection[str] = ()) -> None:
         MqinferError: The address can't be read.
     """
     shared = SharedRepository(Remote(url), folder, keeps=True)
-    problems = shared.fetch(models)
-    shared.install()
-    shutil.rmtree(folder / _NEW, ignore_errors=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)  # what another one downloads here is not touched
+        problems = shared.fetch(models)
+        shared.install()
+        shutil.rmtree(folder / _NEW, ignore_errors=True)
+    finally:
+        os.close(handle)
     if problems:
         raise ModelNotLoadable("; ".join(problems))
 
