@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ WORKLOADS = {
     "vae": "vae_like",
 }
 """Model in the repository, by the workload's name in the tables."""
-_SEED, _FILE = 7, "workload.pickle"
+_SEED = 7
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,17 @@ class Workload:
 
     def save(self, folder: Path) -> None:
         """Write it into a folder, for other processes."""
-        (folder / _FILE).write_bytes(pickle.dumps(self))
+        np.savez(folder / "arrays.npz", self.expected, *(self.frames or [self.array]))
+        words = [self.name, self.model, str(self.path), self.input, self.output]
+        (folder / "words.json").write_text(json.dumps(words), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> Workload:
         """Read what `save` wrote."""
-        found: Workload = pickle.loads((folder / _FILE).read_bytes())  # noqa: S301 - our own file
-        return found
+        name, model, path, source, target = json.loads((folder / "words.json").read_text("utf-8"))
+        with np.load(folder / "arrays.npz") as arrays:
+            expected, *frames = (arrays[each] for each in arrays.files)
+        return cls(name, model, Path(path), source, frames[0], target, expected, tuple(frames))
 
 
 def record_workload(recording: str, model: str, repository: Path, frames: int) -> Workload:

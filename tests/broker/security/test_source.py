@@ -33,10 +33,10 @@ TRUSTING = {"allow_pickle": True, "safe_mode": False, "weights_only": False, "sh
 STARTS_PROGRAMS = {
     "bench/contestants/triton.py",  # the server that the user named
     "bench/processes.py",  # this Python, with a function of ours
-    "bench/seeds/noscope/placements.py",  # this Python, on one core, with a command of ours
+    "bench/seeds/noscope/headline.py",  # this Python, on one core, with a command of ours
     "broker/mosquitto/server.py",  # Mosquitto
     "logs.py",  # this Python, which filters lines of stderr
-    "bench/seeds/gpu_runs.py",  # nvidia-smi
+    "bench/seeds/on_gpu.py",  # nvidia-smi
     "lab/profiling/memory.py",  # nvidia-smi
     "lab/conversion.py",  # this Python, with the model's path
     "cli/demo.py",  # this Python
