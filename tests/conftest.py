@@ -105,6 +105,23 @@ def _own_messages(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     caplog.handler.removeFilter(is_own)
 
 
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A server of S3 in this process, to which its environment leads."""
+    store = pytest.importorskip("s3fs").S3FileSystem
+    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    store.clear_instance_cache()
+    yield server
+    store.clear_instance_cache()
+    server.stop()
+
+
 @pytest.fixture(scope="session")
 def mosquitto() -> Iterator[MosquittoServer]:
     """A private Mosquitto with the repository's configuration, for tests that leave it running."""

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -242,19 +243,10 @@ def test_a_pipe_by_address(tmp_path: Path) -> None:
         open_source(f"file://{tmp_path}/drive.mcap")
 
 
-def test_a_store(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("s3")
+def test_a_store(here: Path) -> None:
     """Frames of a file on S3 are those of the file here; one that changes, or is absent, is an error."""
-    pytest.importorskip("s3fs")
-    fsspec = pytest.importorskip("fsspec")
-    served = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    served.start()
-    address, port = served.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{address}:{port}")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    fsspec.filesystem("s3").clear_instance_cache()
-    files = fsspec.filesystem("s3")
+    files = import_module("fsspec").filesystem("s3")
     files.makedirs("recordings", exist_ok=True)
     files.put(str(here), "recordings/drive.mcap")
     url = "s3://recordings/drive.mcap"
@@ -267,8 +259,6 @@ def test_a_store(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         files.pipe("recordings/drive.mcap", here.read_bytes()[:-1] + b"x")
         with pytest.raises(SourceError, match="was written to while it was read"):
             list(frames)
-    fsspec.filesystem("s3").clear_instance_cache()
-    served.stop()
 
 
 def test_a_replay_that_goes_on(

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -148,22 +149,12 @@ def test_an_upload_that_is_killed_ten_times(tmp_path: Path, start: Callable[...,
     assert not list(here.glob("*.mcap"))
 
 
-def test_a_store_whose_link_is_cut_ten_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_whose_link_is_cut_ten_times(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An upload to S3 ends with an error each time; each frame is there once and whole in the end."""
-    pytest.importorskip("s3fs")
-    fsspec = pytest.importorskip("fsspec")
-    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    fsspec.filesystem("s3").clear_instance_cache()
-    files = fsspec.filesystem("s3")
+    files = import_module("fsspec").filesystem("s3")
     files.makedirs("collected", exist_ok=True)
     collected(tmp_path, 3 * CUTS)
-    application = server._server.app
+    application = s3._server.app
     left = 0
 
     def cut(environ: dict[str, Any], begin: Any) -> Any:
@@ -175,7 +166,7 @@ def test_a_store_whose_link_is_cut_ten_times(tmp_path: Path, monkeypatch: pytest
                 raise ConnectionAbortedError
         return application(environ, begin)
 
-    server._server.app = cut
+    s3._server.app = cut
     monkeypatch.setattr("s3fs.core.S3FileSystem.retries", 1)
     for number in range(CUTS):
         left = number % 3
@@ -186,8 +177,6 @@ def test_a_store_whose_link_is_cut_ten_times(tmp_path: Path, monkeypatch: pytest
     files.get("collected/fleet", str(tmp_path / "back"), recursive=True)
     assert whole(tmp_path / "back") == [*range(3 * CUTS)]
     assert not list(tmp_path.glob("*.mcap"))
-    fsspec.filesystem("s3").clear_instance_cache()
-    server.stop()
 
 
 def test_versions_that_disagree(tmp_path: Path) -> None:
