@@ -4,9 +4,6 @@ import sys
 
 __all__ = ["main"]
 
-INTERRUPTED = 130
-"""As in `mqinfer.interrupts`, which is not imported before the command."""
-
 
 def main() -> None:
     """Run the command.
@@ -19,4 +16,6 @@ def main() -> None:
 
         run_command()
     except KeyboardInterrupt:  # while modules are imported: nothing has begun
+        from mqinfer.interrupts import INTERRUPTED
+
         sys.exit(INTERRUPTED)
