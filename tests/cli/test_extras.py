@@ -178,5 +178,5 @@ def test_a_package_that_is_there_and_cannot_be_imported(tmp_path: Path, monkeypa
     """The error has the reason, such as a library of the system that is missing, which no `pip install` brings."""
     (tmp_path / "lame.py").write_text("raise ImportError('libGL.so.1: cannot open shared object file')")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(MissingExtra, match=r"^lame can't be imported: libGL.so.1: cannot open .*; mend what that names"):
+    with pytest.raises(MissingExtra, match=r"^lame can't be imported: libGL.*; mend what that names, or run"):
         import_extra("lame", "edge")
