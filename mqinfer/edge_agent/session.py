@@ -51,9 +51,7 @@ class FanOut:
     def __init__(self, frames: Iterator[Frame], readers: int) -> None:
         self._frames = frames
         self._changed = threading.Condition()
-        self._kept: deque[Frame] = deque()
-        self._first = 0  # number of the oldest frame that is kept
-        self._next = dict.fromkeys(range(readers), 0)  # number of the next frame, by reader
+        self._waiting: dict[int, deque[Frame]] = {number: deque() for number in range(readers)}
         self._is_reading = False
         self._end: BaseException | None = None
 
@@ -61,54 +59,40 @@ class FanOut:
     def reader(self, number: int) -> Iterator[Iterator[Frame]]:
         """Yield all frames for the reader of a number, from 0; the others wait for it until the context ends."""
         try:
-            yield iter(partial(self._take, number), None)
+            yield iter(partial(self._take, self._waiting[number]), None)
         finally:
             with self._changed:
-                del self._next[number]
-                self._forget()
+                del self._waiting[number]
+                self._changed.notify_all()
 
-    def _take(self, reader: int) -> Frame:
+    def _take(self, own: deque[Frame]) -> Frame:
         """Return the next frame of a reader, or raise what the source has ended with."""
-        while (frame := self._find(reader)) is None:
-            self._read()
-        return frame
-
-    def _find(self, reader: int) -> Frame | None:
-        """Wait for a frame that another reader reads; return None if this reader is the one that must read it."""
-        with self._changed:
-            while True:
-                index = self._next[reader] - self._first
-                if index < len(self._kept):
-                    frame = self._kept[index]
-                    self._next[reader] += 1
-                    self._forget()
-                    return frame
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: own or self._end or self._may_read())
+                if own:
+                    self._changed.notify_all()
+                    return own.popleft()
                 if self._end is not None:
                     raise self._end
-                if not self._is_reading and index < _AHEAD:
-                    self._is_reading = True
-                    return None
-                self._changed.wait()
+                self._is_reading = True
+            self._read()
+
+    def _may_read(self) -> bool:
+        return not self._is_reading and all(len(each) < _AHEAD for each in self._waiting.values())
 
     def _read(self) -> None:
-        frame, end = None, None
+        frames: list[Frame] = []
+        end = None
         try:
-            frame = next(self._frames)
+            frames.append(next(self._frames))
         except BaseException as error:  # noqa: BLE001 - each reader raises it
             end = error
         with self._changed:
-            self._is_reading = False
-            self._end = end
-            if frame is not None:
-                self._kept.append(frame)
+            self._is_reading, self._end = False, end
+            for each in self._waiting.values():
+                each.extend(frames)
             self._changed.notify_all()
-
-    def _forget(self) -> None:
-        """Drop the frames that every reader has; the lock is held."""
-        while self._kept and min(self._next.values(), default=self._first + 1) > self._first:
-            self._kept.popleft()
-            self._first += 1
-        self._changed.notify_all()
 
 
 log = logging.getLogger("mqinfer.edge_agent")
