@@ -15,7 +15,6 @@ from rich.console import Console
 
 from mqinfer.bags.frame import Frame, FrameSource, StreamInfo, TimeRange
 from mqinfer.bags.joining import JoinedSource, Miss
-from mqinfer.bags.live.missing import CountingSource
 from mqinfer.bags.sources import open_sources
 from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.requester import Requester
@@ -147,7 +146,7 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
     with ExitStack() as stack:
         redactor = stack.enter_context(_redactor(settings.preparing.redact))
         opened = stack.enter_context(closing(_open(settings.source, stop)))
-        source, streams, reading = _join(opened, redactor, settings)
+        source, streams, told, reading = _join(opened, redactor, settings)
         shelf = LiveRegistry(requester)
         filled = sum(stream.count != 0 for stream in streams)
         pacer = Pacer(_rate(settings), wait=stop.wait)
@@ -163,9 +162,8 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
                 shown = [(run.statistics, _goal(run, streams)) for run in runs]
                 with progress(shown, console):
                     done, is_stopped = min(run.done.count for run in runs), stop.is_set
-                    _run_all(
-                        runs, replay(source, pacer, loop=settings.source.loop, is_stopped=is_stopped, skipped=done)
-                    )
+                    frames = replay(source, pacer, loop=settings.source.loop, is_stopped=is_stopped, skipped=done)
+                    _run_all(runs, frames if told is None else _counting(frames, told))
         return [run.report() for run in runs]
 
 
@@ -284,12 +282,13 @@ def _collector(settings: ReplaySettings, models: int, requester: Requester) -> I
 
 def _join(
     source: FrameSource, redactor: Redactor | None, settings: ReplaySettings
-) -> tuple[FrameSource, Sequence[StreamInfo], Callable[[], Reading]]:
+) -> tuple[FrameSource, Sequence[StreamInfo], Counter[Miss] | None, Callable[[], Reading]]:
     """Check the streams of pictures; redact and join them where that is asked for.
 
     Returns:
-        The source of the requests, its streams, and what returns the frames that were left out of joined ones, could
-        not be redacted, or that a live source lost.
+        The source of the requests; its streams; where its frames say what was lost before them, the sum of that, which
+        whoever reads them adds up; and what returns the frames that were left out of joined ones, could not be
+        redacted, or that a live source lost.
 
     Raises:
         ConfigError: A setting does not suit the streams.
@@ -304,11 +303,18 @@ def _join(
     settings.preparing.framing.check(streams)
     if settings.source.join is not None:
         joined = JoinedSource(source, settings.source.join)
-        return joined, list(joined.streams()), _reading(joined.missed, redacting)
+        return joined, list(joined.streams()), None, _reading(joined.missed, redacting)
     if redacting is None and not settings.source.is_live:
-        return source, streams, Reading
-    counting = CountingSource(source)
-    return counting, streams, _reading(counting.missed, redacting)
+        return source, streams, None, Reading
+    told = Counter[Miss]()
+    return source, streams, told, _reading(told, redacting)
+
+
+def _counting(frames: Iterator[Frame], told: Counter[Miss]) -> Iterator[Frame]:
+    """Yield frames, and add up what they say is missing."""
+    for frame in frames:
+        told.update(frame.missed)
+        yield frame
 
 
 def _pictures(streams: Sequence[StreamInfo], settings: ReplaySettings) -> Sequence[StreamInfo]:
