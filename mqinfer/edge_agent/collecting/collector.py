@@ -253,7 +253,7 @@ def _differ(one: _Answer, other: _Answer) -> bool:
         return False
     if _in_words(one) != _in_words(other):
         return True
-    mask, other_mask = one.view.mask, other.view.mask
+    mask, other_mask = one.view.answer.mask, other.view.answer.mask
     if mask is None or other_mask is None:
         return False
     return mask.shape != other_mask.shape or float(np.mean(mask != other_mask)) > _DISAGREEMENT

@@ -194,7 +194,7 @@ class _Comparison:
                 self.frames.write(json.dumps({**line, "disagreement": by_model}) + "\n")
             for coco, answer in zip(self._coco, answers, strict=True):
                 if image_id is not None and "boxes" in answer.view.outputs:
-                    coco.add(image_id, answer.view.boxes)
+                    coco.add(image_id, answer.view.answer.boxes)
 
     def _judge(self, frame: Frame, answers: Sequence[Answer]) -> int | None:
         """Count a frame against its truth; return its number in COCO's files, None where its truth has none."""
