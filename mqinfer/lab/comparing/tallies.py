@@ -14,8 +14,8 @@ import numpy.typing as npt
 from mqinfer.answers.outputs import Mask, class_name, find_top
 from mqinfer.bags.frame import Frame
 from mqinfer.edge_agent.frames.view import FrameView
+from mqinfer.edge_agent.sinks.answers import Answer
 from mqinfer.images.placement import UNKNOWN
-from mqinfer.lab.comparing.answers import Answer
 from mqinfer.lab.comparing.difference import AnswerKind, Difference, difference
 from mqinfer.lab.comparing.labels import TrueFrame, number_of
 from mqinfer.lab.comparing.tolerance import Deviation, Tolerances
