@@ -17,7 +17,7 @@ from multiprocessing.context import SpawnProcess
 from mqinfer import logs
 from mqinfer.broker.waker import Waker
 from mqinfer.gateway.serving.process import GatewaySpec, Stop, serve
-from mqinfer.interrupts import on_stop
+from mqinfer.interrupts import on_stop, start_without_interrupts
 from mqinfer.protocol.errors import ConfigError, MissingExtra, MqinferError, NameTaken, NotAuthorized
 from mqinfer.web.connections import allow_many_connections, log_each_kind
 
@@ -110,7 +110,7 @@ class _Child:
         self.process = context.Process(
             target=_run_child, args=(self.spec, theirs, logs.settings()), name=self.spec.name
         )
-        self.process.start()
+        start_without_interrupts(self.process)
         theirs.close()
 
     def receive(self) -> bool:
@@ -211,8 +211,7 @@ class _Processes:
 
 
 def _run_child(spec: GatewaySpec, pipe: Connection, log_settings: logs.LogSettings) -> None:
-    """Serve until SIGTERM, or until the parent has ended; SIGINT of a terminal reaches the parent too."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Serve until SIGTERM, or until the parent has ended."""
     allow_many_connections()
     logs.set_up(replace(log_settings, process=spec.name))
 

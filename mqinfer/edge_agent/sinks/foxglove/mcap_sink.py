@@ -157,9 +157,11 @@ class McapSink:
         try:
             with writing(self._path):
                 yield
-        except ConfigError:
+        except Exception as error:  # of Zstandard, say, without memory: half a record may be there
             self._is_broken = True
-            raise
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"cannot write {self._path}: {error or 'no memory'}") from error
 
     def _boxes(self, found: Sequence[DetectedBox]) -> list[foxglove.Box]:
         return [
