@@ -22,7 +22,7 @@ from mqinfer.client.requester import Requester
 from mqinfer.client.result import Ignored
 from mqinfer.protocol.card import ModelCard, read_card
 from mqinfer.protocol.errors import ConfigError, LinkError, ModelNotFound, NameTaken, NotAuthorized
-from mqinfer.protocol.states import ClientStatus, read_client_state, read_server_state, read_worker_state
+from mqinfer.protocol.states import ProcessStatus, read_client_state, read_server_state, read_worker_state
 from mqinfer.protocol.topics import Topics, check_name, instead_of
 
 _log = logging.getLogger("mqinfer.client")
@@ -136,7 +136,7 @@ class Unconnected:
         self.requester.open(timeout)
         if self._presence:
             self._presence.claim(_ADVICE.format(name=self.requester.name), take_over=self._take_over)
-            self._presence.publish(ClientStatus.READY)
+            self._presence.publish(ProcessStatus.READY)
 
 
 def connect(  # noqa: PLR0913 - what a client is

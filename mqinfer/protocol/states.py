@@ -36,20 +36,8 @@ AT_WORK = frozenset({WorkerStatus.READY, WorkerStatus.DRAINING})
 """Statuses of workers that answer what they have accepted."""
 
 
-class ServerStatus(StrEnum):
-    """What a server's state reports: `lost` comes from the broker (the will), the others from the server.
-
-    `claiming` is never retained: a process asks whether another one has its name.
-    """
-
-    CLAIMING = "claiming"
-    READY = "ready"
-    STOPPED = "stopped"
-    LOST = "lost"
-
-
-class ClientStatus(StrEnum):
-    """What a client's state reports: `lost` comes from the broker (the will), the others from the client.
+class ProcessStatus(StrEnum):
+    """What a server's or client's state reports: `lost` comes from the broker (the will), the others from itself.
 
     `claiming` is never retained: a process asks whether another one has its name.
     """
@@ -180,7 +168,7 @@ class ServerState(_State, frozen=True):
     OMITTED: ClassVar = {"take_over": False}
 
     server: Name
-    status: ServerStatus
+    status: ProcessStatus
     incarnation: Count = field(name="boot")
     take_over: bool = False
 
@@ -274,7 +262,7 @@ class ClientState(_State, frozen=True):
     OMITTED: ClassVar = {"take_over": False, "pending": None, "streams": None}
 
     client: Name
-    status: ClientStatus
+    status: ProcessStatus
     incarnation: Count = field(name="boot")
     source: str = ""
     model: str = ""

@@ -19,7 +19,7 @@ from mqinfer.metrics.lag import add_site, follow_site, lag, to_record
 from mqinfer.metrics.process_usage import ProcessUsage
 from mqinfer.protocol.control import Call, Duration, ModelState, ModelStatistics, Operation
 from mqinfer.protocol.errors import BadEnvelope, MqinferError, NotAuthorized, NoWorker
-from mqinfer.protocol.states import AT_WORK, PendingRequests, ServedModel, ServerStatus, WorkerStatus
+from mqinfer.protocol.states import AT_WORK, PendingRequests, ProcessStatus, ServedModel, WorkerStatus
 from mqinfer.protocol.topics import instead_of
 
 _OF_PROCESS = ("cpu_cores", "memory_bytes", "gpu_memory_bytes", "gpu_ratio")
@@ -168,7 +168,7 @@ class Observer:
                 "state": str(state.status),
                 "host": now.servers[name].host,
                 "mqinfer": now.servers[name].version,
-                "uptime_s": _age_s(state.incarnation) if state.status is ServerStatus.READY else None,
+                "uptime_s": _age_s(state.incarnation) if state.status is ProcessStatus.READY else None,
                 "problem": now.problems.get(name, ""),
             }
             for name, state in sorted(self._known.servers.items())

@@ -34,8 +34,8 @@ from mqinfer.protocol.control import BEHALF, CHANGES, Call, Operation, read_body
 from mqinfer.protocol.decoding import MAX_STATE_BYTES
 from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError, NotConnected, Rejected
 from mqinfer.protocol.states import (
+    ProcessStatus,
     ServerState,
-    ServerStatus,
     WorkerState,
     WorkerStatus,
     read_client_state,
@@ -176,7 +176,7 @@ class ControlServer:
         except BaseException:
             self._link.close()
             raise
-        self._presence.publish(ServerStatus.READY)
+        self._presence.publish(ProcessStatus.READY)
         self._thread.start()
 
     def stop(self) -> None:
@@ -206,7 +206,7 @@ class ControlServer:
             self._on_failure()
 
     def _encode_state(self, status: str, incarnation: int) -> bytes:
-        return ServerState(self._name, ServerStatus(status), incarnation, self._presence.take_over).to_json()
+        return ServerState(self._name, ProcessStatus(status), incarnation, self._presence.take_over).to_json()
 
     def _publish(self, message: Message) -> None:
         try:
