@@ -20,9 +20,6 @@ from mqinfer.protocol.states import (
     WorkerStatus,
     fitting_streams,
     read_any_state,
-    read_client_state,
-    read_server_state,
-    read_worker_state,
 )
 from mqinfer.protocol.topics import Topics
 
@@ -100,15 +97,15 @@ def test_a_state_belongs_to_the_name_of_its_topic() -> None:
     """Access rules bind the topic alone, so no other name is believed; an empty payload is a state that was removed."""
     topics = Topics()
     worker = WorkerState("w-1", WorkerStatus.READY, 17)
-    assert read_worker_state(topics, topics.worker_state("w-1"), worker.to_json()) == ("w-1", worker)
-    assert read_worker_state(topics, topics.worker_state("w-1"), b"") == ("w-1", None)
+    assert WorkerState.read(topics, topics.worker_state("w-1"), worker.to_json()) == ("w-1", worker)
+    assert WorkerState.read(topics, topics.worker_state("w-1"), b"") == ("w-1", None)
     with pytest.raises(BadTopic, match=r"'w-2'.*'w-1'"):
-        read_worker_state(topics, topics.worker_state("w-2"), worker.to_json())
+        WorkerState.read(topics, topics.worker_state("w-2"), worker.to_json())
     server = ServerState("s-1", ProcessStatus.READY, 17)
-    assert read_server_state(topics, topics.control_state("s-1"), server.to_json()) == ("s-1", server)
-    assert read_server_state(topics, topics.control_state("s-1"), b"") == ("s-1", None)
+    assert ServerState.read(topics, topics.control_state("s-1"), server.to_json()) == ("s-1", server)
+    assert ServerState.read(topics, topics.control_state("s-1"), b"") == ("s-1", None)
     with pytest.raises(BadTopic, match=r"'s-2'.*'s-1'"):
-        read_server_state(topics, topics.control_state("s-2"), server.to_json())
+        ServerState.read(topics, topics.control_state("s-2"), server.to_json())
 
 
 def test_a_huge_state_is_refused_unread() -> None:
@@ -164,11 +161,11 @@ def test_a_clients_state_is_read_back() -> None:
         ClientState("c", ProcessStatus.READY, 17, pending=()),
         ClientState("c", ProcessStatus.LOST, 17),
     ):
-        assert read_client_state(topics, topics.client_state("c"), state.to_json()) == ("c", state)
+        assert ClientState.read(topics, topics.client_state("c"), state.to_json()) == ("c", state)
     assert b"pending" not in ClientState("c", ProcessStatus.LOST, 17).to_json()
-    assert read_client_state(topics, topics.client_state("c"), b"") == ("c", None)
+    assert ClientState.read(topics, topics.client_state("c"), b"") == ("c", None)
     with pytest.raises(BadTopic, match=r"'c-2'.*'c'"):
-        read_client_state(topics, topics.client_state("c-2"), ClientState("c", ProcessStatus.READY, 1).to_json())
+        ClientState.read(topics, topics.client_state("c-2"), ClientState("c", ProcessStatus.READY, 1).to_json())
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from mqinfer.lab.drives.recording import write_drive
 from mqinfer.lab.drives.synthetic import SyntheticDrive
 from mqinfer.protocol.checksum import verify
 from mqinfer.protocol.envelope import CONTENT_TYPE, decode_response
-from mqinfer.protocol.states import ClientState, ProcessStatus, read_client_state
+from mqinfer.protocol.states import ClientState, ProcessStatus
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import InferResponse
 from tests.patience import wait_until
@@ -59,7 +59,7 @@ def dashboard(url: str, topics: Topics) -> Iterator[Heard]:
     heard = Heard()
 
     def on_state(message: Message) -> None:
-        _, state = read_client_state(topics, message.topic, message.payload)
+        _, state = ClientState.read(topics, message.topic, message.payload)
         if state is not None:
             heard.states.append(state)
 

@@ -24,7 +24,7 @@ from mqinfer.client.registry import Registry
 from mqinfer.client.result import Ignored
 from mqinfer.protocol.control import OF_EDGES, Call, Operation
 from mqinfer.protocol.errors import LinkError, MqinferError, NoWorker
-from mqinfer.protocol.states import ProcessStatus, read_server_state
+from mqinfer.protocol.states import ProcessStatus, ServerState
 from mqinfer.protocol.topics import DEFAULT_ROOT, Topics, check_name
 
 
@@ -280,7 +280,7 @@ class ControlClient(WithBlock):
             self._changed.notify_all()
 
     def _on_state(self, message: Message) -> None:
-        found = self._ignored_states.read(read_server_state, self._topics, message)
+        found = self._ignored_states.read(ServerState.read, self._topics, message)
         if found is None:
             return
         server, state = found
