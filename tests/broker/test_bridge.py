@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.faults import EchoTraffic, Workers
+from benchmarks.faults.traffic import EchoTraffic
+from benchmarks.faults.workers import Workers
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.bridge import Bridge
 from mqinfer.broker.bridge.lost_models import LostModels
