@@ -234,6 +234,30 @@ def test_messages_of_strangers(server: NatsServer, unique: Unique) -> None:
         assert link.dropped == 6
 
 
+@pytest.mark.parametrize("will", [None, Message("nobody", b"lost")])
+def test_the_stream_is_removed(unique: Unique, will: Message | None) -> None:
+    """A link finds out by what it gives to be kept, or by its sign of life, and makes the stream again."""
+    nats = pytest.importorskip("nats")
+    topic, told, inbox = unique("topic"), Told(), Inbox()
+
+    async def remove(url: str) -> None:
+        client = await nats.connect(url)
+        await client.request("$JS.API.STREAM.DELETE.mqinfer", b"")
+        await client.close()
+
+    with NatsServer() as server:
+        link = make_link(server.url, client_id=unique("link"), will=will, on_connection=told)
+        with closing(link):
+            link.open()
+            asyncio.run(remove(server.url))
+            if will is None:
+                link.publish(Message(topic, b"lost", retain=True))
+            told.wait_for_states(True, False, True)
+            assert acked(link, Message(topic, b"kept", retain=True)) == ReasonCode.SUCCESS
+            link.subscribe(topic, inbox)
+            assert inbox.payloads(1) == [b"kept"]
+
+
 def test_what_is_kept_expires(server: NatsServer, unique: Unique) -> None:
     """A retained message is gone with its expiry."""
     topic, gone = unique("topic"), Inbox()
