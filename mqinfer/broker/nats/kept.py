@@ -119,15 +119,16 @@ class KeptMessages:
         now = self._clock()
         return [stem for stem, wills in self._wills.items() if any(each.until <= now for each in wills.values())]
 
-    def read_again(self, stem: str, messages: Iterable[Msg]) -> None:
-        """Pass on the wills of a silent topic whose links are gone.
+    def read_again(self, stems: Iterable[str], messages: Iterable[Msg]) -> None:
+        """Pass on the wills of silent topics whose links are gone.
 
         Args:
-            stem: The topic, as `silent` has returned it.
+            stems: The topics, as `silent` has returned them.
             messages: All that is kept there.
         """
         now, held = self._clock(), {each.place: each for each in map(Held.of, messages)}
-        for client_id, will in list(self._wills.get(stem, {}).items()):
+        wills = [(stem, *each) for stem in stems for each in self._wills.get(stem, {}).items()]
+        for stem, client_id, will in wills:
             sign = held.get(f"{stem}.{ALIVE}~{client_id}")
             if will.until <= now and sign and _is_alive(sign):
                 will.until = now + LOOK_S

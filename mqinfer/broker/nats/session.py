@@ -105,7 +105,7 @@ class NatsSession:
         self._unstored: dict[int, _Stored] = {}
         self._denied: set[str] = set()
         self._subscriptions: dict[str, Subscription] = {}
-        self._kept: dict[str, KeptMessages] = {}  # by subscription
+        self._kept: dict[str, tuple[str, KeptMessages]] = {}  # by subscription, each with its subjects
         self._will: Will | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_settled = asyncio.Event()
@@ -322,20 +322,20 @@ class NatsSession:
             except TimeoutError:
                 _log.warning("%s: not all that is kept came within %g s", name, ANSWER_S)
             kept.read(messages, deliver=route.retained and route in self._routes)
-            self._kept[route.subscription] = kept
+            self._kept[route.subscription] = name, kept
 
     async def _look_for_silent(self) -> None:
         """Look whether links have given no sign of life for too long, and whether they are gone then."""
         while True:
             await asyncio.sleep(LOOK_S)
-            if any(kept.silent() for kept in self._kept.values()):
+            if any(kept.silent() for _, kept in self._kept.values()):
                 await self._flush()  # what this link has been too slow to read comes first
-            for kept in list(self._kept.values()):
-                for stem in kept.silent():
+            for name, kept in list(self._kept.values()):
+                if silent := kept.silent():
                     messages: list[Msg] = []
-                    with suppress(TimeoutError):  # it stays silent, and is looked at again
-                        await self._read_kept(f"{KEPT}.{stem}.*", messages)
-                        kept.read_again(stem, messages)
+                    with suppress(TimeoutError):  # they stay silent, and are looked at again
+                        await self._read_kept(name if silent[1:] else f"{KEPT}.{silent[0]}.*", messages)
+                        kept.read_again(silent, messages)
 
     async def _unsubscribe(self, name: str) -> None:
         self._kept.pop(name, None)
