@@ -1,4 +1,4 @@
-"""nats-py's client, in which a message that it can't read ends nothing: by default anybody ends others' connections so.
+"""nats-py's client, but safe from strangers: who by default can end connections, or have them go without TLS.
 
 Imported where a connection is made, since nats-py is an extra.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from nats.aio.client import Client
+from nats.errors import Error
 from nats.protocol import parser
 
 # The server ends subjects at these characters alone. To nats-py others are white space too, and an unknown protocol.
@@ -17,8 +18,10 @@ parser.MSG_RE = re.compile(rb"\A" + _START + rb"(\d+)\r\n")
 parser.HMSG_RE = re.compile(rb"\AH" + _START + rb"(\d+)" + _GAP + rb"(\d+)\r\n")
 
 
-class TolerantClient(Client):
+class SafeClient(Client):
     """A client that passes on a message whose subject is no text or whose headers can't be read, without these.
+
+    With TLS options it logs in over TLS alone: nats-py leaves that to the server, or to whoever answers in its place.
 
     Attributes:
         is_reading: Whether it reads headers now: an error that it reports meanwhile is theirs.
@@ -37,6 +40,12 @@ class TolerantClient(Client):
             return None
         finally:
             self.is_reading = False
+
+    def _connect_command(self) -> bytes:
+        if "tls" in self.options and not self._server_info.get("tls_required"):
+            raise Error("the server offers no TLS; nats:// is for one without")
+        command: bytes = super()._connect_command()
+        return command
 
 
 def _as_text(name: bytes) -> bytes:

@@ -91,14 +91,14 @@ class NatsSession:
         on_room: Callable[[], None],
         tls: ssl.SSLContext | None,
     ) -> None:
-        from mqinfer.broker.nats.client import TolerantClient
+        from mqinfer.broker.nats.client import SafeClient
 
         self.lost: asyncio.Future[LinkError] = asyncio.get_running_loop().create_future()
         self.accepted = self.is_cluster = False
         self._client_id, self._routes, self._outbox, self._on_room = client_id, routes, outbox, on_room
         self._tls = tls
         self._maker = Maker(f"the connection of {client_id!r}")
-        self._client = TolerantClient()
+        self._client = SafeClient()
         self._inbox = ""
         self._number = 0
         self._unacked: dict[int, tuple[str, Ack]] = {}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -184,6 +186,25 @@ def test_nobody_there(unique: Unique) -> None:
     """The address is in the error."""
     with pytest.raises(BrokerUnreachable, match=r"nats://127\.0\.0\.1:1\b"):
         make_link("nats://127.0.0.1:1", client_id=unique("link")).open(0.5)
+
+
+def test_a_server_without_tls(unique: Unique) -> None:
+    """Whoever answers in the place of a server with TLS, and offers none, gets no login and no message."""
+    got: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as impostor:
+
+        def answer() -> None:
+            with impostor.accept()[0] as sock:
+                sock.sendall(b'INFO {"server_id":"x","version":"2.14.0","max_payload":1048576,"headers":true}\r\n')
+                got.append(sock.recv(65_536))
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"tls://car:x@127.0.0.1:{impostor.getsockname()[1]}"
+        with pytest.raises(BrokerUnreachable, match="offers no TLS"):
+            make_link(url, client_id=unique("link")).open(PATIENCE)
+        thread.join()
+    assert got == [b""]
 
 
 def test_without_jetstream(unique: Unique) -> None:
