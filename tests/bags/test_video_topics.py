@@ -356,6 +356,6 @@ def test_what_is_no_message(
         writer.add_message(writer.register_channel("/video", encoding, schema), 0, content, 0)
         writer.finish()
     # Opened before: the types of a bag take a second to make while allocations are traced.
-    with closing(open_source(str(path))) as source, takes_at_most(100 << 20):
-        with pytest.raises(SourceError, match="/video: "):
-            list(source.frames())
+    source = open_source(str(path))
+    with closing(source), takes_at_most(100 << 20), pytest.raises(SourceError, match="/video: "):
+        list(source.frames())
