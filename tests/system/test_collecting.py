@@ -28,7 +28,7 @@ from tests.edge_agent.test_redaction import BOX, detector
 from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow
-KILLS = 40 if os.environ.get("MQINFER_FAULTS") == "full" else 5
+KILLS = 40 if os.environ.get("MQINFER_FAULTS") == "full" else 3
 CUTS = 10
 DAY_BYTES = 12 * ROOM
 COLLECTING = f"""
