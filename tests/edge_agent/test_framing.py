@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 
 from mqinfer.bags.frame import Frame, StreamInfo
 from mqinfer.codecs import decode_tensor, encode_tensor
+from mqinfer.codecs.opencv import opencv
 from mqinfer.edge_agent.frames.table import PreparedFrame
 from mqinfer.edge_agent.frames.times import EdgeStage
 from mqinfer.edge_agent.frames.view import FrameView
@@ -29,7 +31,7 @@ from mqinfer.images.picture import CameraInfo, CompressedImage
 from mqinfer.images.placement import UNKNOWN, fit
 from mqinfer.images.rectification import rectification
 from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Resize
-from mqinfer.protocol.errors import BadImage, ConfigError
+from mqinfer.protocol.errors import BadImage, ConfigError, MissingExtra
 from mqinfer.protocol.types import Capture, EncodedTensor
 
 WIDTH, HEIGHT = 96, 64
@@ -93,6 +95,17 @@ def test_a_jpeg_whose_region_is_wanted_does_not_pass_untouched() -> None:
         found = Preparer(ImageContract("x"), "jpeg:90", framing=framing).prepare(frame, ignore)
         assert found.tensors[0].shape == shape
     assert Preparer(ImageContract("x"), "jpeg:90").prepare(frame, ignore).tensors[0].data is data
+
+
+@pytest.mark.parametrize("encoding", ["raw", "lz4"])
+def test_frames_as_the_model_takes_them_need_no_opencv(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RGB in the model's size; a smaller one has to be made by OpenCV, and its error says so."""
+    opencv.cache_clear()
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    found = Preparer(ImageContract("x", WIDTH, HEIGHT), encoding).prepare(FRAME, ignore)
+    np.testing.assert_array_equal(sent(found), PIXELS)
+    with pytest.raises(MissingExtra, match="opencv-python-headless is not installed"):
+        prepared(Framing(), encoding=encoding)
 
 
 @pytest.mark.parametrize(("width", "height"), [(None, None), (48, None)])
