@@ -105,6 +105,21 @@ _BUSY_S = 3.0
 """A frame for which no file can be opened, or no memory is free, is tried again so long after the last such one."""
 
 
+def started_pool(threads: int, name: str) -> ThreadPoolExecutor:
+    """Return a pool whose threads run, so that none is missing once a frame is handed to it and waits for its outcome.
+
+    Raises:
+        RuntimeError: The system starts no more threads.
+    """
+    pool, go = ThreadPoolExecutor(threads, thread_name_prefix=name), threading.Event()
+    try:
+        for _ in range(threads):
+            pool.submit(go.wait)
+    finally:
+        go.set()
+    return pool
+
+
 class Preparation:
     """Prepares the frames of one model. Thread-safe, as far as each frame is at one thread at a time.
 
@@ -117,7 +132,7 @@ class Preparation:
 
     def __init__(self, preparer: Preparer, options: ReplayOptions, first: FirstResults, previews: Previews) -> None:
         self.preparer = preparer
-        self.pool = ThreadPoolExecutor(PREPARERS, thread_name_prefix="mqinfer-replay-prepare")
+        self.pool = started_pool(PREPARERS, "mqinfer-replay-prepare")
         self.adapts = options.quality.min_rate > 0
         """Whether quality and size depend on how many results come back."""
         self.is_told = self.adapts or previews.is_wanted or preparer.encoder.is_told
