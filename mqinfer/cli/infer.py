@@ -241,7 +241,7 @@ def _describe(
         "worker": result.worker,
         "outcome": result.outcome,
         "outputs": view.outputs_in_words if view else describe_outputs(result.outputs, card.classes),
-        **(describe_boxes(view.boxes, card.classes) if view else {}),
+        **(describe_boxes(view.answer.boxes, card.classes) if view else {}),
         **describe_top(find_top(result.outputs, card.classes)),
         "timings_ms": milliseconds,
         **({"written": ", ".join(files)} if files else {}),
