@@ -74,7 +74,7 @@ def repair(source: Path, target: Path) -> Repaired:
     """
     found = Repaired()
     try:
-        if target.exists():
+        if target.exists() or target.is_symlink():
             raise SourceError(f"{target} exists already; choose a new path")
         refuse_pipes(source)
         with source.open("rb") as file:

@@ -127,6 +127,9 @@ def test_what_can_not_be_repaired(tmp_path: Path) -> None:
         repair(tmp_path / "a.mcap", tmp_path / "b.mcap")
     with pytest.raises(SourceError, match="exists already"):
         repair(tmp_path / "a.mcap", tmp_path / "a.mcap")
+    (tmp_path / "link.mcap").symlink_to("nowhere")
+    with pytest.raises(SourceError, match="exists already"):
+        repair(tmp_path / "a.mcap", tmp_path / "link.mcap")
     with pytest.raises(SourceError, match="No such file"):
         repair(tmp_path / "c.mcap", tmp_path / "b.mcap")
 
