@@ -266,8 +266,8 @@ def printable(text: str) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return a text without what UTF-8 has no bytes for, such as in names of files."""
-    return text.encode(errors="replace").decode()
+    """Return a text with escape sequences for what UTF-8 has no bytes for, such as in names of files."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def reason(error: BaseException) -> str:

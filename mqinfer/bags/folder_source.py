@@ -10,6 +10,7 @@ from mqinfer.bags.extent.unpacking import LARGEST
 from mqinfer.bags.frame import WHOLE, Frame, StreamInfo, TimeRange
 from mqinfer.images.compressed import picture_size
 from mqinfer.images.picture import CompressedImage
+from mqinfer.logs import encodable
 from mqinfer.protocol.errors import SourceError
 
 PICTURE_SUFFIXES = {".jpg": "jpeg", ".jpeg": "jpeg", ".png": "png"}
@@ -34,7 +35,7 @@ class FolderSource:
     """
 
     def __init__(self, path: Path, *, span: TimeRange = WHOLE) -> None:
-        self._path = path
+        self._path, self._name = path, encodable(str(path))
         pictures = list_pictures(path)
         if not pictures:
             raise SourceError(
@@ -53,7 +54,7 @@ class FolderSource:
         width, height = _size(self._pictures[0][2]) if self._pictures else (0, 0)
         encoding = _format(self._pictures[0][2]) if self._pictures else ""
         count = len(self._pictures)
-        return (StreamInfo(str(self._path), "picture", encoding, width, height, count, float(FRAMES_PER_SECOND)),)
+        return (StreamInfo(self._name, "picture", encoding, width, height, count, float(FRAMES_PER_SECOND)),)
 
     def frames(self) -> Iterator[Frame]:
         """Yield the pictures in natural order.
@@ -67,7 +68,7 @@ class FolderSource:
             except OSError as failed:
                 raise SourceError(f"{picture}: {failed.strerror}") from failed
             image = CompressedImage(_format(picture), data)
-            yield Frame(str(self._path), sequence, modified, log_time_ns, "", image)
+            yield Frame(self._name, sequence, modified, log_time_ns, "", image)
 
     def close(self) -> None:
         """Do nothing: no file stays open between pictures."""

@@ -11,7 +11,7 @@ from functools import partial
 
 from mqinfer.broker.presence import Presence
 from mqinfer.client.requester import Requester
-from mqinfer.logs import without_logins
+from mqinfer.logs import encodable, without_logins
 from mqinfer.protocol.states import ClientState, PendingRequests, ProcessStatus, StreamState, fitting_streams
 from mqinfer.protocol.topics import Topics
 
@@ -52,7 +52,7 @@ class ClientAnnouncer:
     ) -> None:
         self.pending: Callable[[], Sequence[PendingRequests]] = tuple
         self.streams: Callable[[], Sequence[StreamState]] | None = None
-        self._make = partial(ClientState, name, source=without_logins(source), model=model, window=window)
+        self._make = partial(ClientState, name, source=encodable(without_logins(source)), model=model, window=window)
         self._refresh_s = refresh_s
         self._published: Sequence[PendingRequests] = ()
         self.presence = Presence(name, topics.client_state(name), self._encode, incarnation=incarnation)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import av
+import cv2
 import numpy as np
 import pytest
 
@@ -144,3 +145,20 @@ def test_no_damage_passes_for_a_success(
     with capfd.disabled():
         if COPIES > 50:
             print(kind, dict(ends))  # noqa: T201 - asked for
+
+
+@pytest.mark.parametrize("name", [b"\xe4.mp4", b"\xe4.png"])
+def test_names_that_are_not_utf_8(name: bytes, write_echo: Callable[..., Path], tmp_path: Path) -> None:
+    """As older systems wrote them: the recording is read, and files of every kind and the report are written."""
+    repository = write_echo("echo", ("image", "UINT8", [-1, -1, -1, 3]))
+    folder = tmp_path / os.fsdecode(b"\xe4")
+    folder.mkdir()
+    path = folder / os.fsdecode(name)
+    if name.endswith(b"4"):
+        record(tmp_path, "video").rename(path)
+    else:
+        path.write_bytes(cv2.imencode(".png", np.zeros((64, 64, 3), np.uint8))[1].tobytes())
+    kinds = [part for kind in ("jsonl", "mcap", "rosbag", "csv", "npz", "pictures") for part in ("--sink", kind)]
+    files = ["--output", folder / "out", "--report", folder / "report.html"]
+    assert run_main("replay", path, "--local", "--repository", repository, "--model", "echo", *kinds, *files) == 0
+    assert 'href="out/results.jsonl"' in (folder / "report.html").read_text()

@@ -274,6 +274,16 @@ def test_when_one_sink_cannot_open_the_others_are_closed(tmp_path: Path) -> None
     assert (tmp_path / "results.jsonl").exists()
 
 
+def test_long_names_of_streams(tmp_path: Path) -> None:
+    """A topic may have more characters than the name of a file."""
+    sinks = open_sinks(tmp_path, CARD, ["npz", "pictures", "video"])
+    for source in ("/" + "a" * 500, "/" + "a" * 501):
+        frame = frame_of(0, source)
+        write(sinks, frame, result_of(frame), np.zeros((HEIGHT, WIDTH, 3), np.uint8))
+    assert len([path for path in sinks.close() if path.exists()]) == 5
+    assert sinks.failure is None
+
+
 def test_streams_never_share_a_file_name() -> None:
     """Names that look the same without their special characters get numbers."""
     names = StreamNames()

@@ -128,7 +128,7 @@ def test_what_no_column_takes_costs_no_row(tmp_path: Path) -> None:
     sink.write(odd, view(outputs, [ClassInfo("\udc80", (0, 0, 0))]), result(outputs))
     sink.write(frame(2**64), view({}), result({}))
     first, second = parquet.read_table(sink.close()[0]).to_pylist()
-    assert (first["source"], first["detections"][0]["id"], second["sequence"]) == ("?\0", None, None)
+    assert (first["source"], first["detections"][0]["id"], second["sequence"]) == ("\\udc80\0", None, None)
     assert dict(first["outputs"])["large"]["greatest"] == 2.0**63
 
 

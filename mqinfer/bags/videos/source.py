@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from mqinfer.bags.frame import WHOLE, Frame, StreamInfo, TimeRange
 from mqinfer.bags.videos.decoder import VideoFileDecoder
 from mqinfer.images.picture import RawImage
+from mqinfer.logs import encodable
 from mqinfer.protocol.errors import SourceError
 
 log = logging.getLogger("mqinfer.bags")
@@ -48,7 +49,7 @@ class VideoSource:
     """
 
     def __init__(self, path: Path, *, span: TimeRange = WHOLE) -> None:
-        self._path = path
+        self._path, self._name = path, encodable(str(path))
         self._span = span
         self._decoder = self._open()
 
@@ -66,7 +67,7 @@ class VideoSource:
         """List the video as one stream; the count comes from the container, and only for the whole video."""
         width, height = self._decoder.size
         count = self._decoder.count if self._span.is_whole else None
-        return (StreamInfo(str(self._path), "video", "bgr8", width, height, count, self._decoder.rate),)
+        return (StreamInfo(self._name, "video", "bgr8", width, height, count, self._decoder.rate),)
 
     def frames(self) -> Iterator[Frame]:
         """Yield the frames of the span; a new pass ends the previous one.
@@ -124,7 +125,7 @@ class VideoSource:
         return self._decoder
 
     def _frame(self, index: int, time_ns: int, picture: NDArray[np.uint8]) -> Frame:
-        return Frame(str(self._path), index, time_ns, time_ns, "", raw_bgr(picture))
+        return Frame(self._name, index, time_ns, time_ns, "", raw_bgr(picture))
 
     def close(self) -> None:
         """Close the file."""

@@ -37,7 +37,7 @@ from mqinfer.edge_agent.reporting.worst import KeptFrame
 from mqinfer.edge_agent.settings import ReplaySettings
 from mqinfer.edge_agent.sinks.drawing.overlay import stamp
 from mqinfer.edge_agent.sinks.sink import Sink
-from mqinfer.logs import printable
+from mqinfer.logs import encodable, printable
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.types import Outcome
 
@@ -121,7 +121,7 @@ def write_report(
     """
     with replacing(path) as unfinished:
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(_page(settings, runs, command, written, path.parent), encoding="utf-8")
+        unfinished.write_text(encodable(_page(settings, runs, command, written, path.parent)), encoding="utf-8")
         set_aside(path)
 
 
@@ -252,7 +252,10 @@ def _outputs(outputs: Mapping[str, OutputRange]) -> str:
 
 def _links(paths: Iterable[Path], folder: Path) -> str:
     """Return links to files, which hold as long as the report stays where it is to them."""
-    items = [f'<li><a href="{escape(quote(os.path.relpath(path, folder)))}">{_text(path)}</a></li>' for path in paths]
+    items = [
+        f'<li><a href="{escape(quote(os.fsencode(os.path.relpath(path, folder))))}">{_text(path)}</a></li>'
+        for path in paths
+    ]
     return f"<ul>{''.join(items)}</ul>" if items else ""
 
 

@@ -13,8 +13,6 @@ from mqinfer.edge_agent.output_files import set_aside, write_npz, writing
 from mqinfer.edge_agent.sinks.sink import file_name
 from mqinfer.protocol.types import Outcome
 
-_LONGEST = 100
-
 
 class NpzSink:
     """Writes `outputs/STREAM/SEQUENCE.npz` for each frame that was answered: its outputs as the model returned them.
@@ -60,6 +58,6 @@ class NpzSink:
 
 def _folder_name(source: str) -> str:
     """Return `camera-image_raw` for `/camera/image_raw`; a source that could share that name gets a hash behind it."""
-    plain = file_name(source)[:_LONGEST]
+    plain = file_name(source)
     is_alone = source in {f"/{plain.replace('-', '/')}", plain.replace("-", "")}
     return plain if is_alone else f"{plain}~{xxh3_64_hexdigest(source.encode(errors='surrogateescape'))}"

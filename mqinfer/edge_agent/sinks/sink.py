@@ -72,8 +72,8 @@ def repair_earlier(path: Path) -> None:
 
 
 def file_name(source: str) -> str:
-    """Return the part of a file name for a stream (`/camera/image_raw`): letters, digits, `.`, `_` and `-`."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", source).strip("-.") or "stream"
+    """Return the part of a file name for a stream (`/camera/image_raw`): 100 letters, digits, `.`, `_` and `-`."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", source).strip("-.")[:100] or "stream"
 
 
 class StreamNames:
