@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.faults import EchoTraffic, Workers
+from benchmarks.faults.traffic import EchoTraffic
+from benchmarks.faults.workers import Workers
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.bridge import Bridge
+from mqinfer.broker.bridge.far_workers import FarWorkers
 from mqinfer.broker.bridge.lost_models import LostModels
 from mqinfer.broker.bridge.own_states import OwnStates
 from mqinfer.broker.connect import make_link
@@ -86,7 +88,7 @@ def hear(link: Link, topic_filter: str) -> Inbox:
     return inbox
 
 
-def state(worker: str, status: WorkerStatus = WorkerStatus.READY, incarnation: int = 1) -> bytes:
+def state(worker: str, status: WorkerStatus = ProcessStatus.READY, incarnation: int = 1) -> bytes:
     """Return a worker's state."""
     return WorkerState(worker, status, incarnation).to_json()
 
@@ -149,7 +151,7 @@ def test_models_of_workers_that_are_lost(
     """Their channels are taken for a while, for a worker that serves and can't be stated yet; then no longer."""
     topics, (near, far) = Topics(), sides
     taken = hear(far, topics.channel.filter(model="m"))
-    serving = WorkerState("gpu-0", WorkerStatus.READY, 1, (ServedModel("m"),))
+    serving = WorkerState("gpu-0", ProcessStatus.READY, 1, (ServedModel("m"),))
     with make_bridge(*brokers, topics) as bridge:
 
         def lose() -> None:
@@ -197,7 +199,7 @@ def test_requests_over_a_channel_when_the_far_broker_is_lost(
 ) -> None:
     """Those without a reply are turned away, so that their clients ask again; those that were answered are not."""
     topics, (near, far) = Topics(), sides
-    serving = WorkerState("gpu-0", WorkerStatus.READY, 1, (ServedModel("m"),))
+    serving = WorkerState("gpu-0", ProcessStatus.READY, 1, (ServedModel("m"),))
     keep(far, topics.worker_state("gpu-0"), serving.to_json())
     requests, replies = hear(far, topics.channel.filter(model="m")), hear(near, topics.result.filter())
     with make_bridge(*brokers, topics) as bridge:
@@ -283,7 +285,7 @@ def test_hostile_cards_and_states(brokers: tuple[str, str], sides: tuple[Link, L
     """What is no card or state, too large, of another name or of one that is none is counted and goes nowhere."""
     topics, (near, far) = Topics(), sides
     root = topics.root
-    control = WorkerState("gpu-0", WorkerStatus.READY, 1, (ServedModel("control"),))
+    control = WorkerState("gpu-0", ProcessStatus.READY, 1, (ServedModel("control"),))
     grows = b'{"worker":"gpu-0","status":"ready","boot":1,"models":[' + b'{"name":"m"},' * 4000 + b'{"name":"m"}]}'
     evil = [
         (topics.card("m"), b"{"),
@@ -381,22 +383,35 @@ def test_a_model_on_both_sides(
                 assert client.infer("echo", {"x": X}, timeout=30).outputs["x"].tolist() == X.tolist()
 
 
-def test_more_than_it_carries(brokers: tuple[str, str], sides: tuple[Link, Link]) -> None:
-    """States beyond 2000 and workers beyond 256 are counted and left out; the others are carried."""
+def test_more_than_it_carries(
+    monkeypatch: pytest.MonkeyPatch, brokers: tuple[str, str], sides: tuple[Link, Link]
+) -> None:
+    """States beyond the most, here 20, and workers beyond 8 are counted and left out; the others are carried."""
+    monkeypatch.setattr("mqinfer.broker.bridge.own_states._MOST", 20)
+    monkeypatch.setattr("mqinfer.broker.bridge.far_workers._MOST_WORKERS", 8)
     topics, (near, far) = Topics(), sides
     inbox, clients = hear(near, topics.worker_state.filter()), hear(far, topics.client_state.filter())
     with make_bridge(*brokers, topics) as bridge:
-        for number in range(2001):
+        for number in range(21):
             keep(near, topics.client_state(f"c-{number}"), ClientState(f"c-{number}", ProcessStatus.READY, 1).to_json())
-            if number % 500 == 0:  # a broker queues 1000 messages for a link
-                wait_until(lambda: len(clients.items) >= number)  # noqa: B023 - it ends here
         wait_until(lambda: bridge.counters()["to_far"]["dropped_limit_exceeded"] == 1)
-        for number in range(257):
+        for number in range(9):
             keep(far, topics.worker_state(f"w-{number}"), state(f"w-{number}"))
-        wait_until(lambda: bridge.workers == 256)
+        wait_until(lambda: bridge.workers == 8)
         wait_until(lambda: bridge.counters()["to_near"]["dropped_limit_exceeded"] == 1)
-        inbox.wait_until(lambda got: len({each.topic for each in got}) >= 257)
-    assert len({each.topic for each in inbox.items}) == 257  # and the question at the start
+        for each, most in ((inbox, 8), (clients, 20)):
+            each.wait_until(lambda got: len({each.topic for each in got}) > most)  # noqa: B023 - it ends here
+    for each, most in ((inbox, 8), (clients, 20)):
+        assert len({each.topic for each in each.items}) == most + 1  # and the question at the start
+
+
+def test_most_far_workers() -> None:
+    """Of 257 the last is refused; one that is known may change."""
+    workers = FarWorkers(Topics(), "site", lambda *_: pytest.fail("none is carried here"), lambda _: None, bool)
+    for number in (*range(256), 7):
+        workers.learn(f"w-{number}", WorkerState(f"w-{number}", ProcessStatus.READY, 1))
+    with pytest.raises(LimitExceeded, match="256 workers at most"):
+        workers.learn("w-256", WorkerState("w-256", ProcessStatus.READY, 1))
 
 
 def test_a_worker_that_the_site_has_no_room_for(brokers: tuple[str, str], sides: tuple[Link, Link]) -> None:

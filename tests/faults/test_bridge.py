@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults import EchoTraffic, Workers, beside
 from benchmarks.faults.fault_proxy import FaultProxy
+from benchmarks.faults.traffic import EchoTraffic, beside
+from benchmarks.faults.workers import Workers
 from mqinfer.broker.connect import make_link
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.presence import make_client_id

@@ -16,7 +16,7 @@ from multiprocessing.context import SpawnProcess
 
 from mqinfer import logs
 from mqinfer.gateway.serving.process import GatewaySpec, Stop, serve
-from mqinfer.interrupts import on_stop
+from mqinfer.interrupts import on_stop, start_without_interrupts
 from mqinfer.protocol.errors import ConfigError, MissingExtra, MqinferError, NameTaken, NotAuthorized
 from mqinfer.web.connections import allow_many_connections, log_each_kind
 
@@ -118,7 +118,7 @@ async def _run_process(spec: GatewaySpec, served: asyncio.Event) -> tuple[Mqinfe
     context = multiprocessing.get_context("spawn")  # a fork would share the threads and locks of gRPC
     pipe, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_run_child, args=(spec, theirs, logs.settings()), name=spec.name)
-    process.start()
+    start_without_interrupts(process)
     theirs.close()
     error: MqinferError | None = None
     with pipe:
@@ -157,8 +157,7 @@ async def _readable(descriptor: int) -> None:
 
 
 def _run_child(spec: GatewaySpec, pipe: Connection, log_settings: logs.LogSettings) -> None:
-    """Serve until SIGTERM, or until the parent has ended; SIGINT of a terminal reaches the parent too."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Serve until SIGTERM, or until the parent has ended."""
     allow_many_connections()
     logs.set_up(replace(log_settings, process=spec.name))
 
