@@ -23,7 +23,7 @@ from mqinfer.broker.nats.server import NatsServers
 from mqinfer.broker.packets import encode_head
 from mqinfer.broker.roles import BROKER
 from mqinfer.broker.tls import make_tls_context
-from mqinfer.protocol.errors import LinkError, NotAuthorized
+from mqinfer.protocol.errors import ConfigError, LinkError, NotAuthorized
 from tests.broker.attempts import ROOT as R
 from tests.broker.conftest import CLIENTS
 from tests.broker.heard import PATIENCE, Heard, Inbox, Told
@@ -285,6 +285,22 @@ def test_logins_come_and_go(tmp_path: Path) -> None:
         wait_until(lambda: enters(site, new))
         assert enters(site, late)
         assert not enters(site, old)
+
+
+def test_a_rule_that_denies(tmp_path: Path) -> None:
+    """What NATS can't keep is refused at the start, and what holds stays where it is written later."""
+    folder = make_folder(tmp_path / "broker")
+    folder.add(Role.VEHICLE, "car-1")
+    acl = folder.path / "acl"
+    granted = acl.read_text()
+    acl.write_text(f"{granted}\nuser other\ntopic readwrite #\ntopic  deny secret/#\n")
+    with pytest.raises(ConfigError, match=r"topic deny.*other"), secured(folder, None):
+        pass
+    acl.write_text(granted)
+    with secured(folder, None) as servers:
+        acl.write_text(f"{granted}topic deny secret/#\n")
+        with pytest.raises(ConfigError, match=r"topic deny.*car-1"):
+            servers.reload()
 
 
 def test_the_renewed_certificate_of_the_broker(tmp_path: Path) -> None:
