@@ -88,7 +88,7 @@ def hear(link: Link, topic_filter: str) -> Inbox:
     return inbox
 
 
-def state(worker: str, status: WorkerStatus = ProcessStatus.READY, incarnation: int = 1) -> bytes:
+def state(worker: str, status: WorkerStatus = WorkerStatus.READY, incarnation: int = 1) -> bytes:
     """Return a worker's state."""
     return WorkerState(worker, status, incarnation).to_json()
 
@@ -151,7 +151,7 @@ def test_models_of_workers_that_are_lost(
     """Their channels are taken for a while, for a worker that serves and can't be stated yet; then no longer."""
     topics, (near, far) = Topics(), sides
     taken = hear(far, topics.channel.filter(model="m"))
-    serving = WorkerState("gpu-0", ProcessStatus.READY, 1, (ServedModel("m"),))
+    serving = WorkerState("gpu-0", WorkerStatus.READY, 1, (ServedModel("m"),))
     with make_bridge(*brokers, topics) as bridge:
 
         def lose() -> None:
@@ -199,7 +199,7 @@ def test_requests_over_a_channel_when_the_far_broker_is_lost(
 ) -> None:
     """Those without a reply are turned away, so that their clients ask again; those that were answered are not."""
     topics, (near, far) = Topics(), sides
-    serving = WorkerState("gpu-0", ProcessStatus.READY, 1, (ServedModel("m"),))
+    serving = WorkerState("gpu-0", WorkerStatus.READY, 1, (ServedModel("m"),))
     keep(far, topics.worker_state("gpu-0"), serving.to_json())
     requests, replies = hear(far, topics.channel.filter(model="m")), hear(near, topics.result.filter())
     with make_bridge(*brokers, topics) as bridge:
@@ -285,7 +285,7 @@ def test_hostile_cards_and_states(brokers: tuple[str, str], sides: tuple[Link, L
     """What is no card or state, too large, of another name or of one that is none is counted and goes nowhere."""
     topics, (near, far) = Topics(), sides
     root = topics.root
-    control = WorkerState("gpu-0", ProcessStatus.READY, 1, (ServedModel("control"),))
+    control = WorkerState("gpu-0", WorkerStatus.READY, 1, (ServedModel("control"),))
     grows = b'{"worker":"gpu-0","status":"ready","boot":1,"models":[' + b'{"name":"m"},' * 4000 + b'{"name":"m"}]}'
     evil = [
         (topics.card("m"), b"{"),
@@ -409,9 +409,9 @@ def test_most_far_workers() -> None:
     """Of 257 the last is refused; one that is known may change."""
     workers = FarWorkers(Topics(), "site", lambda *_: pytest.fail("none is carried here"), lambda _: None, bool)
     for number in (*range(256), 7):
-        workers.learn(f"w-{number}", WorkerState(f"w-{number}", ProcessStatus.READY, 1))
+        workers.learn(f"w-{number}", WorkerState(f"w-{number}", WorkerStatus.READY, 1))
     with pytest.raises(LimitExceeded, match="256 workers at most"):
-        workers.learn("w-256", WorkerState("w-256", ProcessStatus.READY, 1))
+        workers.learn("w-256", WorkerState("w-256", WorkerStatus.READY, 1))
 
 
 def test_a_worker_that_the_site_has_no_room_for(brokers: tuple[str, str], sides: tuple[Link, Link]) -> None:

@@ -143,7 +143,7 @@ def test_interrupts_while_processes_start(
 ) -> None:
     """Those are still importing modules, and go on: Ctrl-C reaches the group, and their parent decides."""
     off = [f"--{front}-port=0" for front in ("metrics", "tfs-grpc", "tfs-rest", "grpc")]
-    options = {
+    options: dict[str, list[str | Path]] = {
         "worker": ["--repository", write_echo("echo", ("image", "UINT8", [-1]))],
         "gateway": [*off, "--http-port", str(free_port()), "--processes", "2"],
     }

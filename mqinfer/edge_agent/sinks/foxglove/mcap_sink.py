@@ -39,6 +39,7 @@ from mqinfer.edge_agent.sinks.foxglove.layout import LAYOUT_FILE, make_layout, r
 from mqinfer.edge_agent.sinks.jsonl_sink import describe_result, describe_times
 from mqinfer.edge_agent.sinks.sink import repair_earlier
 from mqinfer.extras import import_extra
+from mqinfer.logs import reason
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import datatype_of
 from mqinfer.protocol.errors import ConfigError
@@ -161,7 +162,7 @@ class McapSink:
             self._is_broken = True
             if isinstance(error, ConfigError):
                 raise
-            raise ConfigError(f"cannot write {self._path}: {error or 'no memory'}") from error
+            raise ConfigError(f"cannot write {self._path}: {reason(error)}") from error
 
     def _boxes(self, found: Sequence[DetectedBox]) -> list[foxglove.Box]:
         return [
