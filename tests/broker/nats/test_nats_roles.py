@@ -334,6 +334,14 @@ def enters(site: Site, login: Login) -> bool:
         return True
 
 
+def test_other_users_of_the_machine(site: Site) -> None:
+    """They can't read the configuration, with whose secret they could join a cluster as one of its servers."""
+    for pid in site.servers.pids:
+        *_, configuration, _ = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        assert Path(configuration).exists()
+        assert Path(configuration).parent.stat().st_mode & 0o077 == 0
+
+
 def test_without_a_certificate(site: Site) -> None:
     """Nobody gets in without one, nor with one of another authority."""
     login = site.logins["car-1"]
