@@ -11,19 +11,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from mqinfer.broker.address import TlsOptions
-from mqinfer.broker.mosquitto.access import GUARD, rules_of
+from mqinfer.broker.mosquitto.access import GUARD, rules_of, sections
 from mqinfer.broker.mosquitto.certificates import make_guard
 from mqinfer.broker.mosquitto.files import read_file
 from mqinfer.broker.mosquitto.folder import BrokerFolder
 from mqinfer.broker.mosquitto.register import parse_register
 from mqinfer.broker.nats.configuration import Security
 from mqinfer.broker.nats.server import NatsServers
+from mqinfer.broker.roles import Role
 from mqinfer.logs import log_once
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
 _log = logging.getLogger("mqinfer.broker")
 
 _LOOK_S = 0.5
+_ALONE = (Role.DASHBOARD, Role.OPERATOR)
 
 
 @contextmanager
@@ -59,7 +61,8 @@ def _security(path: Path, authorities: Path, pinned: str) -> Security:
     issued = parse_register(read_file(path / "certificates").decode())
     if old := sorted({each.name for each in issued if not (each.key or each.revoked)}):
         log_once(_log, logging.WARNING, "NATS refuses certificates of %s; run mqinfer broker renew", ", ".join(old))
-    rules = rules_of(read_file(path / "acl").decode())
+    acl = read_file(path / "acl").decode()
+    rules = rules_of(acl)
     if denied := [name for name, each in rules.items() if any(rule.startswith("deny ") for rule in each)]:
         raise ConfigError(f"{path / 'acl'}: NATS can't keep `topic deny`, as of {denied[0]}; grant the rest alone")
     return Security(
@@ -69,6 +72,7 @@ def _security(path: Path, authorities: Path, pinned: str) -> Security:
         authority=authorities,
         pinned=[pinned, *(each.key for each in issued if each.key and not each.revoked)],
         rules=rules,
+        alone=[name for name, role in sections(acl).items() if role in _ALONE],
         guard=GUARD,
     )
 

@@ -243,6 +243,18 @@ def test_nobody_has_the_server_speak_for_others(site: Site, links: Links) -> Non
     links["op"].unsubscribe(topic)
 
 
+@pytest.mark.parametrize("who", ["dash", "op"])
+def test_who_reads_alone(links: Links, who: str) -> None:
+    """A login that only looks on can't take turns with those that a bridge or workers share messages with."""
+    topic = f"{R}/workers/+/state"
+    with pytest.raises(NotAuthorized):
+        links[who].subscribe(topic, Inbox(), share="site")
+    links[who].subscribe(topic, Inbox())
+    links[who].unsubscribe(topic)
+    links["st"].subscribe(topic, Inbox(), share="site")
+    links["st"].unsubscribe(topic, share="site")
+
+
 def test_a_will_is_bound_by_the_rules(site: Site) -> None:
     """A link can't leave a will on a topic on which it may not publish."""
     will = Message(f"{R}/workers/w.0/state", b"lost", retain=True)
