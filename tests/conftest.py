@@ -42,16 +42,20 @@ settings.load_profile("mqinfer")
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files with the longest tests, then those with most slow ones first: no long one is left for the end.
+    """Put the files with the longest tests first, then those with most slow ones, and quick ones at the end.
 
-    A test that may take long has a time limit of its own.
+    So no process is left with a long file when the others have ended. A test that may take long has a time limit of its
+    own.
     """
-    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    slow, broker = (
+        Counter(item.path for item in items if item.get_closest_marker(mark)) for mark in ("slow", "broker")
+    )
+    every = Counter(item.path for item in items)
     limits: dict[Path, float] = {}
     for item in items:
         if limit := item.get_closest_marker("timeout"):
             limits[item.path] = max(limits.get(item.path, 0), limit.args[0])
-    items.sort(key=lambda item: (-limits.get(item.path, 0), -slow[item.path]))
+    items.sort(key=lambda item: (-limits.get(item.path, 0), *(-count[item.path] for count in (slow, broker, every))))
 
 
 @pytest.fixture(scope="session", autouse=True)

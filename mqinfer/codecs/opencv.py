@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
+from threading import Lock
 from typing import Any
 
 from mqinfer.extras import missing_extra
+
+_importing = Lock()
 
 
 @cache
@@ -18,7 +21,8 @@ def opencv() -> Any:
         MissingExtra: opencv-python-headless is not installed.
     """
     try:
-        import cv2
+        with _importing:  # where it can't be imported, a second thread would get what the first one had of it
+            import cv2
     except ImportError as missing:
         raise missing_extra("opencv-python-headless", "edge") from missing
     return cv2

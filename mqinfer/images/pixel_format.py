@@ -226,24 +226,27 @@ def to_8_bits(array: NDArray[Any], depth: int) -> NDArray[np.uint8]:
     return scaled
 
 
+_CONVERSIONS = {
+    (ColourModel.GREY, 1): "GRAY2RGB",
+    (ColourModel.RGB, 4): "RGBA2RGB",
+    (ColourModel.BGR, 3): "BGR2RGB",
+    (ColourModel.BGR, 4): "BGRA2RGB",
+    (ColourModel.UYVY, 2): "YUV2RGB_UYVY",
+    (ColourModel.YUYV, 2): "YUV2RGB_YUY2",
+    (ColourModel.NV21, 1): "YUV2RGB_NV21",
+}
+"""By colour model and channels, OpenCV's name of the conversion to RGB."""
+
+
 def colours_to_rgb(array: NDArray[np.uint8], pixels: PixelFormat) -> NDArray[np.uint8]:
     """Convert 8-bit samples of any colour order, or of YUV, to `[H, W, 3]` RGB."""
-    cv2 = opencv()
     if pixels.kind is ColourModel.NV24:
         return _nv24(array)
-    codes = {
-        (ColourModel.GREY, 1): cv2.COLOR_GRAY2RGB,
-        (ColourModel.RGB, 4): cv2.COLOR_RGBA2RGB,
-        (ColourModel.BGR, 3): cv2.COLOR_BGR2RGB,
-        (ColourModel.BGR, 4): cv2.COLOR_BGRA2RGB,
-        (ColourModel.UYVY, 2): cv2.COLOR_YUV2RGB_UYVY,
-        (ColourModel.YUYV, 2): cv2.COLOR_YUV2RGB_YUY2,
-        (ColourModel.NV21, 1): cv2.COLOR_YUV2RGB_NV21,
-    }
-    code = codes.get((pixels.kind, pixels.channels))
-    if code is None:  # it is RGB already
+    conversion = _CONVERSIONS.get((pixels.kind, pixels.channels))
+    if conversion is None:  # it is RGB already
         return np.ascontiguousarray(array)
-    rgb: NDArray[np.uint8] = cv2.cvtColor(np.ascontiguousarray(array), code)
+    cv2 = opencv()
+    rgb: NDArray[np.uint8] = cv2.cvtColor(np.ascontiguousarray(array), getattr(cv2, f"COLOR_{conversion}"))
     return rgb
 
 

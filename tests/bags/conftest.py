@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,6 +38,7 @@ class Recorded:
 
 WriteRos1 = Callable[..., Path]
 WriteRos2 = Callable[..., Path]
+_types = cache(get_typestore)  # a tenth of a second each
 
 
 def _message(store: Typestore, recorded: Recorded, *, is_ros1: bool) -> Any:
@@ -73,7 +75,7 @@ def _write(writer: Any, store: Typestore, messages: Sequence[Recorded], serializ
 
 
 def _write_ros1(path: Path, messages: Sequence[Recorded], compression: Compression = "none", chunk: int = 0) -> Path:
-    store = get_typestore(Stores.ROS1_NOETIC)
+    store = _types(Stores.ROS1_NOETIC)
     writer = Writer1(path)
     if compression != "none":
         writer.set_compression(Writer1.CompressionFormat[compression.upper()])
@@ -85,7 +87,7 @@ def _write_ros1(path: Path, messages: Sequence[Recorded], compression: Compressi
 
 
 def _write_ros2(path: Path, messages: Sequence[Recorded], storage: Storage = "mcap", zstd: str = "none") -> Path:
-    store = get_typestore(Stores.ROS2_HUMBLE)
+    store = _types(Stores.ROS2_HUMBLE)
     writer = Writer2(path, version=9, storage_plugin=StoragePlugin[storage.upper()])
     writer.set_compression(CompressionMode[zstd.upper()], CompressionFormat.ZSTD)
     with writer:

@@ -383,6 +383,7 @@ while True:
         row = (number * 1_000_000_000, data)
         database.execute("INSERT INTO messages (topic_id, timestamp, data) VALUES (1, ?, ?)", row)
     print("recording", flush=True)
+    sys.stdin.readline()
     database.execute("COMMIT")
 """
 
@@ -489,23 +490,23 @@ def test_a_database_that_grows(tmp_path: Path, write_ros2: Write, noisy: Any, jo
     """No frame is read wrongly or left out in silence while a recorder writes; after a crash the committed ones are."""
     (bag,) = write_ros2(tmp_path / "drive", noisy, "sqlite3").glob("*.db3")
     frames = read(bag)
-    recorder = subprocess.Popen([sys.executable, "-c", _SQLITE_RECORDER, str(bag), journal], stdout=subprocess.PIPE)
+    command = [sys.executable, "-c", _SQLITE_RECORDER, str(bag), journal]
     refused: list[str] = []
-    try:
-        assert recorder.stdout is not None
-        for _ in range(10):
-            assert recorder.stdout.readline()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as recorder:
+        assert recorder.stdin
+        assert recorder.stdout
+        for number in range(20):
+            if number % 2 == 0:  # it waits with rows that are not committed, and goes on beside the next reading
+                assert recorder.stdout.readline()
+            else:
+                recorder.stdin.write(b"\n")
             try:
                 got = read(bag)
             except SourceError as error:
                 refused.append(str(error))
             else:
                 assert len(got) >= len(frames)
-    finally:
         recorder.kill()
-        recorder.wait()
-        assert recorder.stdout is not None
-        recorder.stdout.close()
     assert refused
     assert all("recorder" in each or "malformed" in each for each in refused)
     if journal != "MEMORY":  # a crash leaves such a file in any state

@@ -6,6 +6,7 @@ from mqinfer.bench.contestants.driving import Load
 from mqinfer.bench.workloads import built_workloads
 
 
+@pytest.mark.full
 @pytest.mark.broker
 @pytest.mark.slow
 def test_all_settings_are_measured() -> None:

@@ -9,6 +9,7 @@ from mqinfer.bench.comparing import CompareOptions, compare
 from mqinfer.bench.contestants.driving import Load
 
 
+@pytest.mark.full
 @pytest.mark.broker
 @pytest.mark.slow
 def test_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:

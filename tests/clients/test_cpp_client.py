@@ -118,7 +118,7 @@ def test_a_reply_of_another_is_no_result(programs: Path, broker_url: str, unique
 
 @pytest.mark.broker
 def test_what_a_callback_and_a_fork_may_not_do(programs: Path, broker_url: str, unique: Callable[[str], str]) -> None:
-    """To wait in a callback and to use a client of another process is an error at once; a callback may end its client."""
+    """Waiting in a callback, or using another process's client, is an error at once; a callback may end its client."""
     lines = output(programs / "live", "misuse", broker_url, unique("test")).splitlines()
     assert lines == [
         "waiting: config_error config_error",

@@ -15,7 +15,7 @@ from tests.dashboard.pixels import mask_pixels
 from tests.dashboard.running import running_site
 from tests.patience import wait_until
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow]  # processes
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.full]  # processes
 
 
 def test_workers_behind_a_bridge(tmp_path: Path, page_of: PageOf, figure: Figure) -> None:

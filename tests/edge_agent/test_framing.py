@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 
 from mqinfer.bags.frame import Frame, StreamInfo
 from mqinfer.codecs import decode_tensor, encode_tensor
+from mqinfer.codecs.opencv import opencv
 from mqinfer.edge_agent.frames.table import PreparedFrame
 from mqinfer.edge_agent.frames.times import EdgeStage
 from mqinfer.edge_agent.frames.view import FrameView
@@ -29,7 +31,7 @@ from mqinfer.images.picture import CameraInfo, CompressedImage
 from mqinfer.images.placement import UNKNOWN, fit
 from mqinfer.images.rectification import rectification
 from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Resize
-from mqinfer.protocol.errors import BadImage, ConfigError
+from mqinfer.protocol.errors import BadImage, ConfigError, MissingExtra
 from mqinfer.protocol.types import Capture, EncodedTensor
 
 WIDTH, HEIGHT = 96, 64
@@ -93,6 +95,17 @@ def test_a_jpeg_whose_region_is_wanted_does_not_pass_untouched() -> None:
         found = Preparer(ImageContract("x"), "jpeg:90", framing=framing).prepare(frame, ignore)
         assert found.tensors[0].shape == shape
     assert Preparer(ImageContract("x"), "jpeg:90").prepare(frame, ignore).tensors[0].data is data
+
+
+@pytest.mark.parametrize("encoding", ["raw", "lz4"])
+def test_frames_as_the_model_takes_them_need_no_opencv(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RGB in the model's size; a smaller one has to be made by OpenCV, and its error says so."""
+    opencv.cache_clear()
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    found = Preparer(ImageContract("x", WIDTH, HEIGHT), encoding).prepare(FRAME, ignore)
+    np.testing.assert_array_equal(sent(found), PIXELS)
+    with pytest.raises(MissingExtra, match="opencv-python-headless is not installed"):
+        prepared(Framing(), encoding=encoding)
 
 
 @pytest.mark.parametrize(("width", "height"), [(None, None), (48, None)])
@@ -167,23 +180,25 @@ def test_sinks_leave_out_what_the_model_did_not_see() -> None:
     left, top, width, height = REGION
     found = prepared(Framing(others=REGION))
     view = FrameView(found.picture(), found.placement, {"mask": np.ones((1, 48, 48), np.uint8)}, classes=CLASSES)
-    assert view.mask is not None
-    assert view.seen is not None
+    assert view.answer.mask is not None
+    assert view.answer.seen is not None
     inside = np.zeros((HEIGHT, WIDTH), bool)
     inside[top : top + height, left : left + width] = True
-    np.testing.assert_array_equal(view.seen, inside)
-    np.testing.assert_array_equal(view.mask, np.where(inside, 1, UNKNOWN))
-    drawn = draw_overlay(view.pixels, view.mask, CLASSES, seen=view.seen)
+    np.testing.assert_array_equal(view.answer.seen, inside)
+    np.testing.assert_array_equal(view.answer.mask, np.where(inside, 1, UNKNOWN))
+    drawn = draw_overlay(view.pixels, view.answer.mask, CLASSES, seen=view.answer.seen)
     np.testing.assert_array_equal(drawn[~inside], PIXELS[~inside])
     assert (drawn[inside] != PIXELS[inside]).any(axis=-1).all()
     shares = view.outputs_in_words["mask"]["class_shares"]
     share = round(inside.mean(), 6)
     assert shares == {"road": 0.0, "sky": share, "unknown": pytest.approx(1 - share, abs=1e-6)}
-    png = cv2.imdecode(np.frombuffer(encode_mask(view.mask, CLASSES, is_partial=True), np.uint8), cv2.IMREAD_UNCHANGED)
+    png = cv2.imdecode(
+        np.frombuffer(encode_mask(view.answer.mask, CLASSES, is_partial=True), np.uint8), cv2.IMREAD_UNCHANGED
+    )
     assert png is not None
     np.testing.assert_array_equal(png[..., 3] == 255, inside)
     whole = prepared(Framing())
-    assert FrameView(whole.picture(), whole.placement, view.outputs).seen is None
+    assert FrameView(whole.picture(), whole.placement, view.outputs).answer.seen is None
 
 
 def test_a_picture_that_was_sent_does_not_stand_for_the_frame_if_it_is_another() -> None:

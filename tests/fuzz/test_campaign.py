@@ -39,6 +39,7 @@ def test_a_short_run_finds_nothing(tmp_path: Path) -> None:
     assert all(each["edges"] > 10 for each in figures), done.stdout
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_finding_is_kept_and_told(tmp_path: Path) -> None:
     """A decoder that raises what it must not fails the run, and leaves the input and the traceback."""

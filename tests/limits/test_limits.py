@@ -43,12 +43,10 @@ def trees() -> dict[str, ast.Module]:
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def definitions() -> Iterator[tuple[str, Definition]]:
-    """Yield each class and function of the package with the path of its module."""
-    for path, tree in trees().items():
-        for node in ast.walk(tree):
-            if isinstance(node, Definition):
-                yield path, node
+@cache
+def definitions() -> list[tuple[str, Definition]]:
+    """Return each class and function of the package with the path of its module."""
+    return [(path, node) for path, tree in trees().items() for node in ast.walk(tree) if isinstance(node, Definition)]
 
 
 def complexity_of(function: Definition) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -100,25 +100,15 @@ def test_open_axes_beside_the_first(tmp_path: Path) -> None:
     assert _load(tmp_path, _mixing("softmax"), size="k").card.max_batch_size == 0
 
 
-_QUICK = {"classifier_224", "frame_mask", "small_16", "vae_like"}
-_MINUTES = {  # pictures too large for three rows in seconds, or a network that takes long to make
-    "conv_vae",
-    "conv_vae_12",
-    "conv_vae_6",
-    "encoder_decoder_2048_1024",
-    "graph_vae",
-    "mobilenetv3_large_os8_deeplabv3plus",
-    "yolo_v2_608",
-    "yolo_v2_608_nms",
-}
+_QUICK = {"classifier_224", "drive_segmentation_onnx", "frame_mask", "small_16", "vae_like"}
+"""Made and run in a second: numbers, pictures and masks; the others are marked as long."""
 _FIXED = {name for name in CATALOGUE if name == "frame_mask" or name.startswith("mobilenet_v3_")}
 """Networks whose file fixes the batch at one."""
 
 
-def _marks(name: str) -> list[pytest.MarkDecorator]:
-    if name in _QUICK:
-        return []
-    return [pytest.mark.slow, pytest.mark.full] if name in _MINUTES else [pytest.mark.slow]
+def _of_the_zoo(names: Iterable[str]) -> list[Any]:
+    marks = [pytest.mark.slow, pytest.mark.full]
+    return [pytest.param(name, marks=[] if name in _QUICK else marks) for name in sorted(names)]
 
 
 def _scaled(
@@ -137,7 +127,7 @@ def _scaled(
     monkeypatch.setattr(module, name, scaled)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=_marks(name)) for name in sorted(set(CATALOGUE) - _FIXED)])
+@pytest.mark.parametrize("name", _of_the_zoo(set(CATALOGUE) - _FIXED))
 def test_networks_of_the_zoo_with_strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Each answers strangers in one run as each alone, also where it is set to one a run, which a user may raise."""
     _scaled(monkeypatch, classifiers, "mobilenet", lambda count: [8.0] * count)
@@ -192,7 +182,7 @@ def _alike(one: Array, other: Array) -> bool:
     return np.allclose(one, other, rtol=1e-4, atol=1e-4 * np.abs(other).max(initial=0))
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=_marks(name)) for name in sorted(_FIXED)])
+@pytest.mark.parametrize("name", _of_the_zoo(_FIXED))
 def test_networks_of_the_zoo_that_stay_alone(tmp_path: Path, name: str) -> None:
     """Where the file fixes the batch at one, requests never share a run."""
     building.build(tmp_path, [name])

@@ -55,8 +55,8 @@ def heard(broker_url: str) -> Iterator[Callable[[Topics], list[Message]]]:
     ("model", "frames", "words"),
     [
         ("drive_segmentation_onnx", 40, "class_shares"),
-        ("yolo_v2_608_nms", 2, "counts"),
-        ("mobilenet_224_onnx", 4, "top"),
+        pytest.param("yolo_v2_608_nms", 2, "counts", marks=pytest.mark.full),  # a network of seconds
+        pytest.param("mobilenet_224_onnx", 4, "top", marks=pytest.mark.full),
         ("noscope_50_onnx", 4, "outputs"),
     ],
 )

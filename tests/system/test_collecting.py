@@ -28,7 +28,7 @@ from tests.edge_agent.test_redaction import BOX, detector
 from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow
-KILLS = 40 if os.environ.get("MQINFER_FAULTS") == "full" else 5
+KILLS = 40 if os.environ.get("MQINFER_FAULTS") == "full" else 3
 CUTS = 10
 DAY_BYTES = 12 * ROOM
 COLLECTING = f"""
@@ -126,6 +126,7 @@ def collected(folder: Path, count: int) -> None:
         assert keep(store, *range(count)) == [None] * count
 
 
+@pytest.mark.full
 def test_an_upload_that_is_killed_ten_times(tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
     """Each frame is at the target once and whole, and none is lost; what was cut has no frame's name."""
     here, there, chance, halves = tmp_path / "kept", tmp_path / "target", Random(4), 0  # noqa: S311 - no secret
@@ -149,6 +150,7 @@ def test_an_upload_that_is_killed_ten_times(tmp_path: Path, start: Callable[...,
     assert not list(here.glob("*.mcap"))
 
 
+@pytest.mark.full
 def test_a_store_whose_link_is_cut_ten_times(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An upload to S3 ends with an error each time; each frame is there once and whole in the end."""
     files = import_module("fsspec").filesystem("s3")

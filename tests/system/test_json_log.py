@@ -107,7 +107,17 @@ def test_a_replay_that_cannot_begin(printed: Callable[..., list[dict[str, object
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("kind", ["saved-model", "frozen-graph", "tflite", "onnx", "openvino", "torchscript"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "saved-model",
+        pytest.param("frozen-graph", marks=pytest.mark.full),  # the library is that of a SavedModel
+        pytest.param("tflite", marks=pytest.mark.full),
+        "onnx",
+        "openvino",
+        "torchscript",
+    ],
+)
 def test_a_worker(
     printed: Callable[..., list[dict[str, object]]],
     broker_url: str,

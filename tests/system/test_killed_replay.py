@@ -157,7 +157,11 @@ def test_a_killed_run_with_parquet_goes_on_with_the_first_frame_that_has_no_row(
     assert f"{kept} frames have their result" in " ".join((tmp_path / "log").read_text().split())
 
 
-@pytest.mark.parametrize("room", [60, 300, 700], ids="{} kB".format)
+@pytest.mark.parametrize(
+    "room",
+    [pytest.param(60, marks=pytest.mark.full), 300, pytest.param(700, marks=pytest.mark.full)],
+    ids="{} kB".format,
+)
 def test_a_full_disk_under_the_results(
     tmp_path: Path, start: Callable[..., subprocess.Popen[bytes]], room: int
 ) -> None:

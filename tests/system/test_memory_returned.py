@@ -15,7 +15,7 @@ from mqinfer import Client
 from mqinfer.client.control import ControlClient
 from mqinfer.protocol.control import Call, Operation
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.shared_data]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.full, pytest.mark.shared_data]
 CYCLES = int(os.environ.get("MQINFER_TEST_CYCLES", "3"))
 """Each cycle starts TensorFlow, some four seconds; `MQINFER_TEST_CYCLES=20` with `--log-cli-level=INFO` for figures."""
 log = logging.getLogger("tests.memory")

@@ -117,23 +117,21 @@ def draw_overlay(
     picture: Picture,
     mask: Mask,
     classes: Sequence[ClassInfo],
-    alpha: float = 0.5,
     seen: npt.NDArray[np.bool_] | None = None,
 ) -> Picture:
-    """Lay a mask's colours over a picture.
+    """Lay a mask's colours over a picture, as much of the one as of the other.
 
     Args:
         picture: Below them.
         mask: Class numbers; one of another size is stretched, each pixel to its nearest neighbour.
         classes: Names and colours from the model's card.
-        alpha: Share of the mask's colour, from 0 to 1.
         seen: Which pixels of the picture have a class, and a colour; None if all have one.
     """
     cv2 = opencv()
     height, width = picture.shape[:2]
     if mask.shape != (height, width):
         mask = cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST)
-    blended: Picture = cv2.addWeighted(picture, 1.0 - alpha, colour_mask(mask, classes), alpha, 0.0)
+    blended: Picture = cv2.addWeighted(picture, 0.5, colour_mask(mask, classes), 0.5, 0.0)
     return blended if seen is None else np.where(seen[:, :, np.newaxis], blended, picture)
 
 
@@ -206,8 +204,8 @@ def draw_result(frame: Frame, view: FrameView, result: InferResult) -> Picture:
 def draw_answer(view: FrameView, line: str) -> Picture:
     """Draw what a model found over the recorded frame: areas, boxes, best classes; a line and the legend below."""
     shown = draw_areas(view)
-    shown = draw_boxes(shown, view.boxes, view.classes) if view.boxes else shown
-    shown = draw_lines(shown, [top_label(each) for each in view.top]) if view.top else shown
+    shown = draw_boxes(shown, view.answer.boxes, view.classes) if view.answer.boxes else shown
+    shown = draw_lines(shown, [top_label(each) for each in view.answer.top]) if view.answer.top else shown
     classes = visible(tuple(view.classes)) if "boxes" in view.outputs else view.classes
     return add_strip(shown, line, classes if len(classes) <= _LONGEST_LEGEND else ())
 
@@ -218,11 +216,11 @@ def draw_areas(view: FrameView) -> Picture:
     Returns the frame itself if there is nothing to lay over it.
     """
     shown = view.pixels
-    if view.mask is not None:
-        shown = draw_overlay(shown, view.mask, view.classes, seen=view.seen)
-    elif view.depth is not None and view.depth_levels is not None:
-        shown = draw_depth(shown, view.depth_levels, view.depth)
-    return draw_instances(shown, view) if view.boxes else shown
+    if view.answer.mask is not None:
+        shown = draw_overlay(shown, view.answer.mask, view.classes, seen=view.answer.seen)
+    elif view.answer.depth is not None and view.depth_levels is not None:
+        shown = draw_depth(shown, view.depth_levels, view.answer.depth)
+    return draw_instances(shown, view) if view.answer.boxes else shown
 
 
 def draw_depth(picture: Picture, levels: Mask, depth: Depth) -> Picture:

@@ -1,8 +1,17 @@
-"""What a person does with the page: keys, pause and step, selection, theme, one stream enlarged."""
+"""The page at a running site: what a person does with it, what a tile draws, and what no view may do.
+
+Pixels are compared, not what the page says of itself.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+from collections import Counter
+from itertools import product
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -10,15 +19,18 @@ import pytest
 from mqinfer.edge_agent.sinks.drawing.overlay import palette
 from mqinfer.lab.drives.labels import CLASSES
 from mqinfer.protocol.states import WorkerStatus
-from tests.dashboard.chromium import PageOf, Watched
+from tests.dashboard.chromium import PageOf, Watched, script
+from tests.dashboard.numbered import COLUMNS, LEVELS, ROWS, palette_rows
 from tests.dashboard.pixels import mask_pixels
 from tests.dashboard.publishing import Publisher, Stream
-from tests.dashboard.running import STREET, QuietSite, RunningSite
+from tests.dashboard.running import PICTURES, STREET, QuietSite, RunningSite
 from tests.patience import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]  # processes
 
 VIEWS = ("live", "streams", "workers", "models", "log")
+FRAMES = 200 if os.environ.get("MQINFER_FAULTS") == "full" else 60
+_AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"
 
 
 def sequences(watched: Watched) -> list[str | None]:
@@ -172,3 +184,78 @@ def test_the_theme_is_kept(site: RunningSite, page_of: PageOf) -> None:
     watched.page.reload()
     watched.page.get_by_test_id("tab-live").wait_for(state="visible")
     assert watched.page.evaluate(colour) == dark
+
+
+def test_masks_have_the_palette_of_the_classes(site: RunningSite, page_of: PageOf) -> None:
+    """Each pixel of a mask's canvas has the card's colour of the class that another client decoded there."""
+    watched = page_of(site.url)
+    watched.wait_for_tiles(len(site.edges))
+    colours, seen, classes = palette(CLASSES), Counter[int](), set[int]()
+    while len(seen) < 20:
+        sequence, pixels = mask_pixels(watched, "car-3")
+        mask = site.witness.mask("car-3", "/camera/image_raw", sequence)
+        assert (pixels[:, :, 3] == 255).all()
+        assert np.array_equal(pixels[:, :, :3], colours[mask])
+        seen[sequence] += 1
+        classes.update(np.unique(mask).tolist())
+    assert len(classes) > 2, "the model sees one class everywhere"
+
+
+def test_mask_and_picture_are_of_one_frame(site: RunningSite, page_of: PageOf) -> None:
+    """In each drawn frame both canvases carry the number of the sequence that the tile states."""
+    watched = page_of(site.url)
+    watched.wait_for_tiles(len(site.edges))
+    shape = {"count": FRAMES, "rows": ROWS, "columns": COLUMNS, "levels": LEVELS, "palette": palette_rows()}
+    seen = watched.page.evaluate(script("numbers"), shape | {"keys": ["car-1", "car-2"], "timeoutMs": 240_000})
+    assert len(seen) == FRAMES
+    for each in seen:
+        number = int(each["sequence"]) % PICTURES
+        assert each["mask"] == each["picture"] == each["sequence"], each
+        assert each["inMask"] == each["inPicture"] == number, each
+    assert len({each["key"] for each in seen}) == 2
+
+
+def test_nothing_but_its_own_server(site: RunningSite, page_of: PageOf) -> None:
+    """All views come without a console message, and every request goes to the dashboard."""
+    watched = page_of(site.url)
+    watched.wait_for_tiles(len(site.edges))
+    for view in (*VIEWS, "live"):
+        watched.show(view)
+        watched.frames(30)
+    assert watched.hosts == {urlsplit(site.url).netloc}
+    assert watched.problems == []
+
+
+def test_the_policy_blocks_what_is_injected(site: RunningSite, page_of: PageOf) -> None:
+    """A script, a handler, a picture and a frame of elsewhere that got into the page do nothing."""
+    watched = page_of(site.url)
+    found: Any = watched.page.evaluate(script("inject"))
+    assert found["injected"] == []
+    assert {"img-src", "script-src-elem"} <= set(found["blocked"])
+
+
+def test_accessibility(site: RunningSite, page_of: PageOf) -> None:
+    """In no view axe-core finds what it calls serious or critical, in both themes, narrow and wide."""
+    watched = page_of(site.url)
+    watched.wait_for_tiles(len(site.edges))
+    watched.page.evaluate(_AXE.read_text(encoding="utf-8") + "; undefined")
+    found = {}
+    for colours, width, view in product(("light", "dark"), (390, 1280), VIEWS):
+        watched.page.emulate_media(color_scheme=colours)
+        watched.page.set_viewport_size({"width": width, "height": 900})
+        watched.show(view)
+        watched.frames(30)
+        found[f"{view}, {colours}, {width}"] = watched.page.evaluate(script("axe"))
+    assert not any(found.values()), json.dumps(found, indent=1)
+
+
+def test_nothing_is_wider_than_the_window(site: RunningSite, page_of: PageOf) -> None:
+    """No view scrolls sideways, and each fills the window's width but for margins."""
+    watched = page_of(site.url)
+    watched.wait_for_tiles(len(site.edges))
+    for width, view in product((390, 768, 1280, 2560), VIEWS):
+        watched.page.set_viewport_size({"width": width, "height": 900})
+        watched.show(view)
+        watched.frames(5)
+        wide = watched.page.evaluate("() => document.documentElement.scrollWidth")
+        assert wide <= width, (view, width)
