@@ -35,7 +35,7 @@ from tests.ports import free_port
 
 _numbers = count()
 
-# No deadline, since the test machines are shared; fixtures of every test (below) are fine. scripts/test --full tries more.
+# No deadline, since the test machines are shared; fixtures of every test (below) are fine. More is tried with --full.
 settings.register_profile(
     "mqinfer",
     deadline=None,
