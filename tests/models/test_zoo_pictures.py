@@ -36,11 +36,8 @@ def overlap(one: Array, other: Array) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "count"),
-    [
-        pytest.param(noscope, 1_245_602, id="noscope"),
-        pytest.param(mobilenet, 4_253_864, id="mobilenet"),
-        pytest.param(lambda: yolo_v2(64), 50_983_561, id="yolo", marks=pytest.mark.full),
-    ],
+    [(noscope, 1_245_602), (mobilenet, 4_253_864), (lambda: yolo_v2(64), 50_983_561)],
+    ids=["noscope", "mobilenet", "yolo"],
 )
 def test_parameters(build: Any, count: int) -> None:
     """The number of weights is the published one, or that of the layer table, for any size of picture."""
