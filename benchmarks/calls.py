@@ -1,4 +1,4 @@
-"""Counts what one request and one frame pass through: calls of Python and C functions, files, classes and threads.
+"""Counts what one request and one frame pass through: calls of mqinfer's functions, and files.
 
 Client, worker, gateway and replay run in processes of their own with a profile function in every thread
 (`sys.setprofile`). It makes them several times slower, so nothing is timed here. The numbers that a request and a frame
@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, redirect_stderr, redirect_stdout
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import partial, reduce
 from io import StringIO
 from operator import or_
@@ -62,8 +62,8 @@ _BROKER = "calls in broker/, both sides"
 Figures = Mapping[str, Mapping[str, int]]
 """Figures by name, of each thing that was counted."""
 _GOLDEN = Path(__file__).with_name("golden_calls.json")
-Tally = Counter[tuple[str, str, str, str]]
-"""How often each event happened, by event (`call`, `c_call`), file, function and thread."""
+Tally = Counter[tuple[str, str, str]]
+"""How often each event happened, by event (`call`, `c_call`), file and function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,28 +72,17 @@ class Side:
 
     Attributes:
         own: Calls of mqinfer's functions a request.
-        python: Calls of Python functions a request, those of libraries included.
-        c: Calls of C functions a request.
+        broker: Those of the functions in the room `broker`.
         files: Modules of mqinfer, as paths within the package.
-        classes: Classes of mqinfer whose methods are called, as `file:Class`.
-        functions: Functions of mqinfer, as `file:function`.
-        threads: Names of the threads that run them.
-        broker: Calls of the functions in the room `broker` a request.
     """
 
     own: float
-    python: float
-    c: float
-    files: frozenset[str]
-    classes: frozenset[str]
-    functions: frozenset[str]
-    threads: frozenset[str]
     broker: float
+    files: frozenset[str]
 
     def __or__(self, other: Side) -> Side:
         """Return both together: the sums of the calls, and all that either passes through."""
-        pairs = ((getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
-        return Side(*(one | two if isinstance(one, frozenset) else one + two for one, two in pairs))
+        return Side(self.own + other.own, self.broker + other.broker, self.files | other.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +98,8 @@ class CountedCalls:
     sides: Mapping[str, Side]
 
     def together(self) -> Side:
-        """Return all sides as one; a thread has its role in its name."""
-        named = {role: frozenset(f"{role}: {each}" for each in side.threads) for role, side in self.sides.items()}
-        return reduce(or_, (replace(side, threads=named[role]) for role, side in self.sides.items()))
+        """Return all sides as one."""
+        return reduce(or_, self.sides.values())
 
 
 def count_calls(small: Workload, frame: Workload) -> list[CountedCalls]:
@@ -217,41 +205,30 @@ def side_of(tally: Tally, times: int) -> Side:
     """
     regular = _regular(tally, times)
     ours = {key: count for key, count in regular.items() if not key[1].startswith(_NOT_OURS)}
-    functions = {(file, function.partition(".<locals>")[0]) for _, file, function, _ in ours}
-    events: Counter[str] = Counter()
-    for (event, *_), count in regular.items():
-        events[event] += count
-    calls = Counter({key[1:]: count for key, count in ours.items() if key[0] == "call"})
-    return Side(
-        own=calls.total() / times,
-        python=events["call"] / times,
-        c=events["c_call"] / times,
-        files=frozenset(file for file, _ in functions),
-        classes=frozenset(f"{file}:{name.rpartition('.')[0]}" for file, name in functions if "." in name),
-        functions=frozenset(f"{file}:{name}" for file, name in functions),
-        threads=frozenset(thread for *_, thread in ours),
-        broker=sum(count for (file, *_), count in calls.items() if file.startswith("broker/")) / times,
-    )
+    calls = Counter[str]()  # by file
+    for (event, file, _), count in ours.items():
+        calls[file] += count * (event == "call")
+    broker = sum(count for file, count in calls.items() if file.startswith("broker/"))
+    return Side(calls.total() / times, broker / times, frozenset(calls))
 
 
 def _regular(tally: Tally, times: int) -> Tally:
     """Return the events of functions that belong to the path."""
     often: dict[str, Counter[tuple[str, str]]] = {"call": Counter(), "c_call": Counter()}
-    for (event, file, function, _), count in tally.items():
+    for (event, file, function), count in tally.items():
         often[event][file, function] += count
     entered, inside = often["call"], often["c_call"]
     often_enough = {each for each in entered | inside if (entered[each] or inside[each]) >= _REGULAR * times}
-    return Counter({key: count for key, count in tally.items() if key[1:3] in often_enough})
+    return Counter({key: count for key, count in tally.items() if key[1:] in often_enough})
 
 
 def report_calls(passages: Sequence[CountedCalls]) -> Report:
     """Return the report: one line for each side, and one for both together."""
-    headings = ["what", "side", "own calls", "Python calls", "C calls", "files", "classes", "functions", "threads"]
+    headings = ["what", "side", "own calls", "files"]
     rows: list[list[Cell]] = []
     for passage in passages:
         for role, side in {**passage.sides, "together": passage.together()}.items():
-            sizes = [len(each) for each in (side.files, side.classes, side.functions, side.threads)]
-            rows.append([passage.what, role, *map(round, (side.own, side.python, side.c)), *sizes])
+            rows.append([passage.what, role, round(side.own), len(side.files)])
     grid = Grid("What a request passes through", headings, rows, words=2)
     panels = [Panel(heading, [heading]) for heading in ("own calls", "files")]
     return Report(grid, panels, machine_sentence(describe_machine()), passages)
@@ -318,9 +295,9 @@ class CallCounter:
         tally: Tally = Counter()
         counting = sys.getprofile()
         sys.setprofile(None)  # or the library calls below would count
-        for (thread, event, code), count in self._counts.copy().items():
+        for (_, event, code), count in self._counts.copy().items():
             if code.co_filename != __file__:
-                tally[event, _short(code.co_filename), code.co_qualname, thread] += count
+                tally[event, _short(code.co_filename), code.co_qualname] += count
         sys.setprofile(counting)
         return tally
 

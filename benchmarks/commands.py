@@ -43,7 +43,7 @@ def calls(
     files: ReportFiles,
     write: Annotated[bool, typer.Option("--write", help="Make these the golden figures, which a test holds.")] = False,
 ) -> None:
-    """Count calls, files, classes, functions and threads that a request and a replayed frame pass through."""
+    """Count calls and files that a request and a replayed frame pass through."""
     with built_workloads(("small", "frame")) as (small, frame):
         counted = count_calls(small, frame)
     files.keep(report_calls(counted))

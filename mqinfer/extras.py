@@ -83,13 +83,16 @@ def import_extra(module: str, extra: str, package: str = "") -> Any:
 
 
 def missing_extra(package: str, extra: str) -> MissingExtra:
-    """Return the error for a package that is missing, with the command that installs it.
+    """Return the error for a package that is missing, or can't be imported for what is handled now, with the command.
 
     Args:
         package: Name of the distribution that can't be imported.
         extra: Name of mqinfer's extra that lists it.
     """
-    return MissingExtra(f"{package} is not installed; run: {install_command(extra)}")
+    error, how = sys.exception(), f"run: {install_command(extra)}"
+    if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):
+        return MissingExtra(f"{package} can't be imported: {error}; mend what that names, or {how}")
+    return MissingExtra(f"{package} is not installed; {how}")
 
 
 def install_command(extra: str = "") -> str:

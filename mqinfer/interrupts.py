@@ -8,8 +8,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from mqinfer.logs import log_line
+
+if TYPE_CHECKING:
+    from multiprocessing.context import SpawnProcess
 
 INTERRUPTED = 130
 """Exit code of what a signal ended: 128 + SIGINT, as shells do."""
@@ -63,6 +67,18 @@ def until_signal(unfinished: Callable[[], str]) -> Iterator[threading.Event]:
         sender.close()
         thread.join()
         receiver.close()
+
+
+def start_without_interrupts(process: SpawnProcess) -> None:
+    """Start a process that SIGINT never reaches: Ctrl-C goes to the whole group, and its parent decides."""
+    from multiprocessing.resource_tracker import ensure_running  # few commands have any
+
+    ensure_running()  # where `start` did, the signal would reach the process
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _signals_taken(request: Callable[[], object], unfinished: Callable[[], str]) -> Callable[[int], None]:

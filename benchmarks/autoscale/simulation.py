@@ -27,8 +27,8 @@ from mqinfer.metrics.lag import Lag, lag
 from mqinfer.protocol.errors import Rejected
 from mqinfer.protocol.states import (
     ClientState,
-    ClientStatus,
     PendingRequests,
+    ProcessStatus,
     ServedModel,
     WorkerState,
     WorkerStatus,
@@ -223,7 +223,7 @@ class _Site:
                 pending = (PendingRequests(_MODEL, first.queued + queued, first.in_flight, first.oldest_ms),)
             if pending or client.stated:
                 client.stated = bool(pending)
-                state = ClientState(client.name, ClientStatus.READY, 1, pending=pending)
+                state = ClientState(client.name, ProcessStatus.READY, 1, pending=pending)
                 self._known.put_client(client.name, state)
         self._at(self.now + _STATES_S, self._state)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +19,6 @@ from mqinfer.lab.reports import Cell, grid_of, machine_sentence
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
-from mqinfer.protocol.types import Timings
 
 if TYPE_CHECKING:
     import typer
@@ -62,12 +62,12 @@ class LoadTurn:
     Attributes:
         load: Callers, or the rate at which requests were due.
         turn: What came of it.
-        timings: Where the time of each result went.
+        spent: Nanoseconds of all results by part, as `_PARTS` has them.
     """
 
     load: Load
     turn: DrivenTurn
-    timings: Sequence[Timings]
+    spent: Mapping[str, int]
 
     def __str__(self) -> str:
         load = f"{self.load.rate:g} requests/s" if self.load.rate else f"{self.load.callers} at a time"
@@ -76,19 +76,14 @@ class LoadTurn:
 
     def row(self, reasons: Sequence[str] = ()) -> dict[str, Cell]:
         """Return the figures by heading, None where there is none, and the failures for each of these reasons."""
-        times, failures, count = self.turn.times, self.turn.failures, len(self.timings)
-
-        def mean(parts: Sequence[str]) -> float | None:
-            whole = sum(getattr(each, part) for each in self.timings for part in parts)
-            return whole / count / 1e6 if count else None
-
+        times, failures, count = self.turn.times, self.turn.failures, self.turn.results
         return {
             "callers": None if self.load.rate else self.load.callers,
             "requests/s due": self.load.rate or None,
             "results/s": self.turn.rate,
             "failed": sum(failures.values()),
             **{f"p{each} ms": 1e3 * float(np.percentile(times, each)) if times else None for each in _PERCENTILES},
-            **{heading: mean(parts) for heading, parts in _PARTS.items()},
+            **{heading: self.spent[heading] / count / 1e6 if count else None for heading in _PARTS},
             **{f"failed: {code}": failures.get(code, 0) for code in reasons},
         }
 
@@ -108,7 +103,7 @@ async def measure_load(
     Raises:
         MqinferError: The first request fails; failures of later ones are counted.
     """
-    timings = list[Timings]()
+    spent = Counter[str]()
 
     async def ask(_: int) -> None:
         result = await client.infer(
@@ -119,13 +114,14 @@ async def measure_load(
             encoding=options.encoding,
             output_encoding=options.output_encoding,
         )
-        timings.append(result.timings)
+        for heading, parts in _PARTS.items():
+            spent[heading] += sum(getattr(result.timings, part) for part in parts)
 
     await ask(0)
     for load in loads:
         await drive([ask], warm_up(load))
-        timings.clear()
-        yield LoadTurn(load, await drive([ask], load), tuple(timings))
+        spent.clear()
+        yield LoadTurn(load, await drive([ask], load), spent.copy())
 
 
 def random_inputs(card: ModelCard) -> dict[str, Array]:

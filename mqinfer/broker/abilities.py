@@ -17,7 +17,7 @@ from mqinfer.broker.connect import make_link
 from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.broker.threaded.link import ThreadedLink
 from mqinfer.protocol.errors import ConfigError, LinkError, MessageTooLarge, MqinferError, NotAuthorized
-from mqinfer.protocol.states import ClientStatus, read_client_state
+from mqinfer.protocol.states import ClientState, ProcessStatus
 from mqinfer.protocol.topics import Topics
 
 _PATIENCE_S = 5.0
@@ -135,10 +135,10 @@ class Abilities:
     def _has_ended(self, payload: bytes) -> bool:
         """Return whether a retained state is of a process that has ended, such as a will."""
         try:
-            _, state = read_client_state(self._topics, self._topic, payload)
+            _, state = ClientState.read(self._topics, self._topic, payload)
         except MqinferError:
             return False
-        return state is not None and state.status in {ClientStatus.STOPPED, ClientStatus.LOST}
+        return state is not None and state.status in {ProcessStatus.STOPPED, ProcessStatus.LOST}
 
     @contextmanager
     def _set_aside(self, states: list[bytes]) -> Iterator[None]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from mqinfer.broker.certificate import OwnCertificate
+from mqinfer.broker.certificate import OwnCertificate, ending
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.topics import is_name
 from mqinfer.toml_files import read_text
@@ -27,7 +27,6 @@ _SCHEMES: Final[dict[str, tuple[Transport, bool, int]]] = {
     "tls": ("nats", True, 4222),
     "memory": ("memory", False, 0),
 }
-_WARNED = timedelta(days=30)
 _HINT = "it should look like mqtt://host:1883, mqtts://user:password@host, ws://host:9001/mqtt or memory://name"
 _MOST_STANDBYS = 8
 
@@ -97,13 +96,10 @@ class BrokerAddress:
     def expiry_warning(self) -> str | None:
         """Return a warning where the client's own certificate ends within 30 days, else None."""
         own = self._own_certificate()
-        if own is None or (left := own.end - datetime.now(UTC)) > _WARNED:
+        if own is None or not (when := ending(own.end, datetime.now(UTC))):
             return None
-        when = "has ended" if left < timedelta() else f"ends in {left.days} days"
-        return (
-            f"the certificate of {own.name or 'this client'} {when}, on {own.end:%Y-%m-%d}; "
-            "make another one with: mqinfer broker renew DIR NAME"
-        )
+        who = own.name or "this client"
+        return f"the certificate of {who} {when}; make another one with: mqinfer broker renew DIR NAME"
 
     def _own_certificate(self) -> OwnCertificate | None:
         file = self.tls.cert_file if self.tls else None

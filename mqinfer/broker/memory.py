@@ -31,7 +31,7 @@ from mqinfer.broker.link import (
 )
 from mqinfer.broker.packets import encode_head
 from mqinfer.broker.process import Maker, abandon_in_children, end_thread_in_child
-from mqinfer.broker.routes import compile_filter, subscription_name
+from mqinfer.broker.routes import Route, Routes, subscription_name
 from mqinfer.protocol.errors import ConfigError, LinkError, MessageTooLarge, NotConnected
 
 _log = logging.getLogger("mqinfer.broker")
@@ -40,30 +40,6 @@ _MAX_PACKET_SIZE = 64 << 20  # as in mosquitto.conf
 _MAX_QUEUED = 1000  # as in mosquitto.conf
 _MAX_EVENTS = 65_535  # as many messages as MQTT can number
 _numbers = count()
-
-
-@dataclass(frozen=True, slots=True)
-class _Subscription:
-    """One filter of one link.
-
-    Attributes:
-        link: Whose it is.
-        topic_filter: With wildcards.
-        group: Name of the share group, or None.
-        handler: Called with each message.
-        offer: Queues a message for the handler, and returns whether there was room for it.
-        retained: Whether what is kept comes.
-    """
-
-    link: MemoryLink
-    topic_filter: str
-    group: str | None
-    handler: MessageHandler
-    offer: Callable[[_Subscription, _Queued, bool], bool]
-    retained: bool = True
-
-    def matches(self, topic: str) -> bool:
-        return compile_filter(self.topic_filter).fullmatch(topic) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +88,8 @@ class MemoryBroker:
         self.clock = clock
         self._lock = threading.Lock()
         self._links: dict[str, MemoryLink] = {}
-        self._subscriptions: list[_Subscription] = []
-        self._turns: dict[tuple[str, str], Iterator[int]] = {}
+        self._subscriptions: list[tuple[MemoryLink, Route]] = []
+        self._turns: dict[str, Iterator[int]] = {}
         self._retained: dict[str, _Queued] = {}
         self._dropped = 0
 
@@ -134,22 +110,22 @@ class MemoryBroker:
         with self._lock:
             if self._links.get(client_id) is link:
                 del self._links[client_id]
-            self._subscriptions = [each for each in self._subscriptions if each.link is not link]
+            self._subscriptions = [each for each in self._subscriptions if each[0] is not link]
 
-    def subscribe(self, subscription: _Subscription) -> None:
+    def subscribe(self, link: MemoryLink, route: Route) -> None:
         """Add a subscription, replacing the link's older one with the same filter."""
         with self._lock:
-            self._remove(subscription)
-            self._subscriptions.append(subscription)
-            if subscription.group is None and subscription.retained:
+            self._remove(link, route.subscription)
+            self._subscriptions.append((link, route))
+            if route.share is None and route.retained:
                 for topic, queued in self._retained.items():
-                    if subscription.matches(topic):
-                        self._deliver(subscription, queued, retain=True)
+                    if route.pattern.fullmatch(topic):
+                        self._deliver(link, queued, retain=True)
 
-    def unsubscribe(self, subscription: _Subscription) -> None:
+    def unsubscribe(self, link: MemoryLink, subscription: str) -> None:
         """Remove a subscription."""
         with self._lock:
-            self._remove(subscription)
+            self._remove(link, subscription)
 
     def publish(self, message: Message) -> int:
         """Route a message; return the reason code of its PUBACK."""
@@ -158,15 +134,12 @@ class MemoryBroker:
             if message.retain:
                 self._retain(queued)
             receivers = self._receivers(message.topic)
-            for subscription in receivers:
-                self._deliver(subscription, queued, retain=False)
+            for link in receivers:
+                self._deliver(link, queued, retain=False)
         return ReasonCode.SUCCESS if receivers else ReasonCode.NO_MATCHING_SUBSCRIBERS
 
-    def _remove(self, old: _Subscription) -> None:
-        key = (old.link, old.topic_filter, old.group)
-        self._subscriptions = [
-            each for each in self._subscriptions if (each.link, each.topic_filter, each.group) != key
-        ]
+    def _remove(self, link: MemoryLink, name: str) -> None:
+        self._subscriptions = [each for each in self._subscriptions if (each[0], each[1].subscription) != (link, name)]
 
     def _retain(self, queued: _Queued) -> None:
         if len(queued.message.payload):
@@ -174,22 +147,19 @@ class MemoryBroker:
         else:  # an empty retained message clears its topic (MQTT 5, section 3.3.1.3)
             self._retained.pop(queued.message.topic, None)
 
-    def _receivers(self, topic: str) -> list[_Subscription]:
-        """Return every plain subscription that matches, and of each share group the member whose turn it is."""
-        receivers = []
-        groups: dict[tuple[str, str], list[_Subscription]] = {}
-        for each in self._subscriptions:
-            if each.matches(topic):
-                if each.group is None:
-                    receivers.append(each)
-                else:
-                    groups.setdefault((each.group, each.topic_filter), []).append(each)
-        for key, members in groups.items():
-            receivers.append(members[next(self._turns.setdefault(key, count())) % len(members)])
+    def _receivers(self, topic: str) -> list[MemoryLink]:
+        """Return the link of each plain subscription that matches, and of each share group the one whose turn it is."""
+        receivers = list[MemoryLink]()
+        groups: dict[str, list[MemoryLink]] = {}
+        for link, route in self._subscriptions:
+            if route.pattern.fullmatch(topic):
+                (receivers if route.share is None else groups.setdefault(route.subscription, [])).append(link)
+        for name, members in groups.items():
+            receivers.append(members[next(self._turns.setdefault(name, count())) % len(members)])
         return receivers
 
-    def _deliver(self, subscription: _Subscription, queued: _Queued, *, retain: bool) -> None:
-        if not subscription.offer(subscription, queued, retain):
+    def _deliver(self, link: MemoryLink, queued: _Queued, *, retain: bool) -> None:
+        if not link.offer(queued, retain=retain):
             self._dropped += 1
 
 
@@ -221,7 +191,7 @@ class MemoryLink:
         abandon_in_children(self)
         self._will = will
         self._on_connection = on_connection
-        self._subscriptions: dict[tuple[str, str | None], _Subscription] = {}
+        self._routes = Routes()
         self._events: queue.SimpleQueue[_Event | None] = queue.SimpleQueue()
         self._session = 0  # events of an earlier session are void
         self._connected = False
@@ -280,21 +250,18 @@ class MemoryLink:
     ) -> None:
         """Receive the messages of a filter, as of `Link`; `BadTopic` where it has a wildcard out of place."""
         self._maker.check()
-        subscription_name(topic_filter, share)
-        subscription = _Subscription(self, topic_filter, share, handler, self._offer, retained)
-        self._subscriptions[topic_filter, share] = subscription
+        route = Route.make(topic_filter, share, handler, retained=retained)
+        self._routes.put(route)
         if self._connected:
-            self._broker.subscribe(subscription)
+            self._broker.subscribe(self, route)
 
     def unsubscribe(self, topic_filter: str, *, share: str | None = None) -> None:
         """Stop receiving; messages that the broker has already sent may still come until this returns."""
         self._maker.check()
-        subscription_name(topic_filter, share)
-        subscription = self._subscriptions.get((topic_filter, share))
-        if subscription is not None:
-            self._broker.unsubscribe(subscription)
-            self.settle()
-            self._subscriptions.pop((topic_filter, share), None)
+        name = subscription_name(topic_filter, share)
+        self._broker.unsubscribe(self, name)
+        self.settle()
+        self._routes.remove(name)
 
     def drop(self) -> None:
         """Lose the connection, as a crash or a cut cable would: the broker publishes the will. `restore` reconnects."""
@@ -315,8 +282,8 @@ class MemoryLink:
         if taken_over is not None:
             _log.critical("client id %s: taken over by another link with the same one", self._client_id)
             taken_over.drop()
-        for subscription in list(self._subscriptions.values()):
-            self._broker.subscribe(subscription)
+        for route in self._routes:
+            self._broker.subscribe(self, route)
         self._connected = True
         self._events.put(_Event(self._session, self._report, True))
 
@@ -334,10 +301,11 @@ class MemoryLink:
         self._events.put(None)
         thread.join(timeout)
 
-    def _offer(self, subscription: _Subscription, item: _Queued, retain: bool) -> bool:  # noqa: FBT001 - as in _deliver
+    def offer(self, queued: _Queued, *, retain: bool) -> bool:
+        """Queue a message for its handler; return whether there was room for it."""
         if self._events.qsize() >= self._broker.max_queued:
             return False
-        self._events.put(_Event(self._session, self._deliver, (subscription, item, retain)))
+        self._events.put(_Event(self._session, self._deliver, (queued, retain)))
         return True
 
     def _leave(self) -> None:
@@ -367,11 +335,8 @@ class MemoryLink:
         if self._on_connection is not None:
             self._on_connection(connected)
 
-    def _deliver(self, queued: tuple[_Subscription, _Queued, bool]) -> None:
-        subscription, item, retain = queued
-        message = item.at(self._broker.clock(), retain=retain)
-        if message is not None and (subscription.topic_filter, subscription.group) in self._subscriptions:
-            try:
-                subscription.handler(message)
-            except Exception:  # noqa: BLE001 - as above, with the topic
-                _log.exception("topic %s: the handler failed; the message is lost", message.topic)
+    def _deliver(self, offered: tuple[_Queued, bool]) -> None:
+        queued, retain = offered
+        message = queued.at(self._broker.clock(), retain=retain)
+        if message is not None:
+            self._routes.deliver(message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
@@ -59,6 +60,8 @@ _MOVED = {
     "models stats": "status",
 }
 """Subcommands of earlier versions, and what does the same."""
+_NO_THREAD = "can't start new thread"
+"""How Python reports that the system has no room for one more."""
 
 
 class _Commands(Mapping[str, Any]):
@@ -178,3 +181,17 @@ def main() -> None:
             raise
         print_error(MqinferError(f"{path}: {error.strerror}; check the path, its permissions and the room on its disk"))
         sys.exit(ExitCode.FAILED)
+    except (ImportError, MemoryError, RuntimeError) as error:
+        if not (why := _shortage(error)):
+            raise
+        print_error(MqinferError(f"{why}; give it more memory or processes (ulimit -v, ulimit -u, or its container's)"))
+        os._exit(ExitCode.FAILED)  # threads that did start may wait for one that did not
+
+
+def _shortage(error: BaseException | None) -> str:
+    """Return what an error, or one that was handled meanwhile, says that the system refused; empty if neither does."""
+    while error is not None and str(error) != _NO_THREAD:
+        if isinstance(error, MemoryError) or "failed to map segment" in str(error):
+            return "no memory is left"
+        error = error.__context__
+    return str(error or "")

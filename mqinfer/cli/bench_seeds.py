@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +11,8 @@ import typer
 
 from mqinfer.bench.seeds.experiment import Bench
 from mqinfer.bench.seeds.experiments import run_experiments
-from mqinfer.bench.seeds.report import SeedFigures, as_grids, as_whole, write_folder
-from mqinfer.bench.seeds.rows import Measured, join, read_published
+from mqinfer.bench.seeds.report import as_grids, as_whole, write_folder
+from mqinfer.bench.seeds.rows import Joined, Measured, join, read_published
 from mqinfer.cli.options import AsJson, numbers, plain_console, table_console
 from mqinfer.lab.machine import describe_machine
 from mqinfer.lab.reports import check_plots, print_grid
@@ -70,19 +70,18 @@ def seeds(
     finally:  # what was measured is kept, also after Ctrl-C
         machine["load after the run"] = f"{os.getloadavg()[0]:.2f}"
         rows = join((row for row in published if row.table in tables), found, reasons)
-        figures = SeedFigures(machine, rows)
-        _show(figures, output, as_json=json)
+        _show(machine, rows, output, as_json=json)
     if strict and any(row.verdict == "broken" for row in rows):
         raise typer.Exit(1)
 
 
-def _show(figures: SeedFigures, output: Path | None, *, as_json: bool) -> None:
+def _show(machine: Mapping[str, str], rows: Sequence[Joined], output: Path | None, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(as_whole(figures), nl=False)
+        typer.echo(as_whole(machine, rows), nl=False)
     else:
-        for grid in as_grids(figures):
+        for grid in as_grids(rows):
             print_grid(grid, table_console())
-    for path in write_folder(figures, output) if output else ():
+    for path in write_folder(machine, rows, output) if output else ():
         typer.echo(f"wrote {path}", err=as_json)
 
 

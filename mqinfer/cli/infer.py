@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from mqinfer.cli.options import ConnectionOptions, table_console, with_connectio
 from mqinfer.client import Client, InferResult
 from mqinfer.client.request import Input
 from mqinfer.edge_agent.frames.view import FrameView
-from mqinfer.edge_agent.output_files import set_aside, write_npz, writing
+from mqinfer.edge_agent.output_files import replacing, set_aside, write_npz, writing
 from mqinfer.edge_agent.sinks.drawing.overlay import draw_answer, encode_picture
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import CompressedImage
@@ -100,7 +101,7 @@ def infer(
     if output:
         with writing(output):
             set_aside(output)
-        write_npz(output, result.outputs)
+        write_npz(output, result.outputs, prefix=_prefix())
     if picture and view:
         _draw(picture, view, result)
     if top:
@@ -161,9 +162,14 @@ def _draw(path: Path, view: FrameView, result: InferResult) -> None:
     suffix = ".jpg" if path.suffix.lower() in {".jpg", ".jpeg"} else ".png"
     line = f"{result.model_name} {result.model_version} | {result.timings.total / 1e6:.1f} ms"
     data = encode_picture(draw_answer(view, line), suffix)
-    with writing(path):
+    with replacing(path, prefix=_prefix()) as unfinished:
         set_aside(path)
-        path.write_bytes(data)
+        unfinished.write_bytes(data)
+
+
+def _prefix() -> str:
+    """Return what names an unfinished file that no other command writes at the same time."""
+    return f".{secrets.token_hex(4)}-"
 
 
 def _classification(card: ModelCard, top: int) -> dict[str, int]:
@@ -235,7 +241,7 @@ def _describe(
         "worker": result.worker,
         "outcome": result.outcome,
         "outputs": view.outputs_in_words if view else describe_outputs(result.outputs, card.classes),
-        **(describe_boxes(view.boxes, card.classes) if view else {}),
+        **(describe_boxes(view.answer.boxes, card.classes) if view else {}),
         **describe_top(find_top(result.outputs, card.classes)),
         "timings_ms": milliseconds,
         **({"written": ", ".join(files)} if files else {}),

@@ -21,6 +21,7 @@ from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import unquote
 
 import typer
 
@@ -43,15 +44,20 @@ _SECRET_NAME = re.compile(
     "password|passwd|secret|token|key|group|restrict|credential|headers|authorization", re.IGNORECASE
 )
 """In the name of what is secret, or leads to it: the value is then a secret, or the path of a file with one."""
-_LOGIN = re.compile(r"(?<=://)[^\s/\"']*@")
-_WORDS = r"[\w-]{0,64}(?:password|passwd|secret|token|api[-_]?key|group)"
+_LOGIN = re.compile(r"(?<=://)(?:[^\s/\"']*|[^\s/\"':@]{1,64}:[^\s\"']{0,256})@")
+_WORDS = (
+    r"(?<![\w-])[\w-]*(?:pass(?:word|wd|phrase)|pwd|secret|token|credentials?|signature|group|authorization|cookie|"
+    r"(?:[-_]|api|access|account|private)key(?:[-_]id)?)"
+)
 _PATTERNS = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), _HIDDEN),
     (_LOGIN, f"{_HIDDEN}@"),
     (re.compile(r"(--(?:group|password|restrict)[= ])\S+"), rf"\g<1>{_HIDDEN}"),
     (re.compile(r"(?i)(\bbearer\s+)[^\s\"']+"), rf"\g<1>{_HIDDEN}"),
-    (re.compile(rf"(?i)(\b{_WORDS}\b[\"']?\s*[:=]\s*)([\"'])[^\"'\n]*\2"), rf"\1\2{_HIDDEN}\2"),
-    (re.compile(rf"(?i)(\b{_WORDS}\s*[:=]\s*)[^\s,\"'}}\]]+"), rf"\1{_HIDDEN}"),
+    (re.compile(r"(?i)(\b(?:authorization|cookie)\s*[:=]\s*)[^\"'\n]+"), rf"\g<1>{_HIDDEN}"),
+    (re.compile(r"(?i)([?&#](?:key|sig|code)=)[^\s&\"']+"), rf"\g<1>{_HIDDEN}"),
+    (re.compile(rf"(?i)({_WORDS}\b\\?[\"']?\s*[:=]\s*)(\\?[\"'])[^\"'\n]*?\2"), rf"\1\2{_HIDDEN}\2"),
+    (re.compile(rf"(?i)({_WORDS}\s*[:=]\s*)[^\s,\"'}}\]]+"), rf"\1{_HIDDEN}"),
 )
 """What gives an unknown secret away, and what takes its place: JSON stays JSON."""
 
@@ -77,7 +83,9 @@ class Redaction:
             return [self.add_named(name, each) for each in value]
         text = str(value)
         for login in _LOGIN.findall(text):
-            self.add(login[:-1].partition(":")[2])
+            password = login[:-1].partition(":")[2]
+            self.add(password)
+            self.add(unquote(password))
         if not _SECRET_NAME.search(name):
             return value
         with suppress(OSError, ValueError):  # no path
@@ -209,6 +217,8 @@ def _journal(unit: str, lines: int) -> str:
 
 
 def _end_of(path: Path) -> str:
+    if not path.is_file():  # a pipe would be waited for
+        raise ConfigError(f"{path} is no file")
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _LOG_BYTES))
         return file.read(_LOG_BYTES).decode(errors="replace")

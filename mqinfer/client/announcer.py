@@ -12,7 +12,7 @@ from functools import partial
 from mqinfer.broker.presence import Presence
 from mqinfer.client.requester import Requester
 from mqinfer.logs import without_logins
-from mqinfer.protocol.states import ClientState, ClientStatus, PendingRequests, StreamState, fitting_streams
+from mqinfer.protocol.states import ClientState, PendingRequests, ProcessStatus, StreamState, fitting_streams
 from mqinfer.protocol.topics import Topics
 
 _REFRESH_S = 2.0
@@ -75,12 +75,12 @@ class ClientAnnouncer:
     def _encode(self, status: str, incarnation: int) -> bytes:
         pending: tuple[PendingRequests, ...] | None = None
         streams: tuple[StreamState, ...] | None = None
-        if status == ClientStatus.READY:
+        if status == ProcessStatus.READY:
             most = sorted(self.pending(), key=lambda each: each.count, reverse=True)
             pending = self._published = tuple(most[:_MOST_MODELS])
             if self.streams is not None:
                 streams = fitting_streams(self.streams())
         take_over = self.presence.take_over
         return self._make(
-            ClientStatus(status), incarnation, take_over=take_over, pending=pending, streams=streams
+            ProcessStatus(status), incarnation, take_over=take_over, pending=pending, streams=streams
         ).to_json()

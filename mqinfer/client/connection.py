@@ -22,7 +22,7 @@ from mqinfer.client.requester import Requester
 from mqinfer.client.result import Ignored
 from mqinfer.protocol.card import ModelCard, read_card
 from mqinfer.protocol.errors import ConfigError, LinkError, ModelNotFound, NameTaken, NotAuthorized
-from mqinfer.protocol.states import ClientStatus, read_client_state, read_server_state, read_worker_state
+from mqinfer.protocol.states import ClientState, ProcessStatus, ServerState, WorkerState
 from mqinfer.protocol.topics import Topics, check_name, instead_of
 
 _log = logging.getLogger("mqinfer.client")
@@ -136,7 +136,7 @@ class Unconnected:
         self.requester.open(timeout)
         if self._presence:
             self._presence.claim(_ADVICE.format(name=self.requester.name), take_over=self._take_over)
-            self._presence.publish(ClientStatus.READY)
+            self._presence.publish(ProcessStatus.READY)
 
 
 def connect(  # noqa: PLR0913 - what a client is
@@ -322,7 +322,7 @@ class LiveRegistry(Notifier):
             return
         if self._presence and message.topic == self._topics.client_state(self._requester.name):
             self._presence.receive(message)
-        if found := self._bad_states.read(read_client_state, self._topics, message):
+        if found := self._bad_states.read(ClientState.read, self._topics, message):
             self.known.put_client(*found)
             self.notify()
 
@@ -333,10 +333,10 @@ class LiveRegistry(Notifier):
             self.notify()  # `on_change` is set with `follow` alone
 
     def _on_server(self, message: Message) -> None:
-        if found := self._bad_states.read(read_server_state, self._topics, message):
+        if found := self._bad_states.read(ServerState.read, self._topics, message):
             self.known.put_server(*found)
             self.notify()
 
     def _on_worker(self, message: Message) -> None:
-        if found := self._bad_states.read(read_worker_state, self._topics, message):
+        if found := self._bad_states.read(WorkerState.read, self._topics, message):
             self.known.put_worker(*found)

@@ -17,10 +17,9 @@ from typing import Generic, TypeVar
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.states import (
     ClientState,
-    ClientStatus,
+    ProcessStatus,
     ServedModel,
     ServerState,
-    ServerStatus,
     WorkerState,
     WorkerStatus,
 )
@@ -243,16 +242,16 @@ class Registry:
 
     def put_server(self, server: str, state: ServerState | None) -> None:
         """Handle a server's state, or its removal; a question about a name changes nothing."""
-        if state is None or state.status is not ServerStatus.CLAIMING:
-            is_over = state is None or state.status is ServerStatus.STOPPED
+        if state is None or state.status is not ProcessStatus.CLAIMING:
+            is_over = state is None or state.status is ProcessStatus.STOPPED
             self._servers.put(server, None if is_over else state)
 
     def put_client(self, client: str, state: ClientState | None) -> None:
         """Handle a client's state, or its removal; a question about a name changes nothing, nor does an old will."""
         before = self._clients.found.get(client)
-        if state is None or state.status is ClientStatus.READY:
+        if state is None or state.status is ProcessStatus.READY:
             self._clients.put(client, None if state is None else SeenClient(state, self._clock()))
-        elif state.status is not ClientStatus.CLAIMING and before and before.state.incarnation == state.incarnation:
+        elif state.status is not ProcessStatus.CLAIMING and before and before.state.incarnation == state.incarnation:
             self._clients.put(client, None)
 
     def begin(self) -> None:

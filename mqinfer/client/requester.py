@@ -44,7 +44,7 @@ from mqinfer.protocol.errors import (
     Rejected,
     Superseded,
 )
-from mqinfer.protocol.states import PendingRequests, read_worker_state
+from mqinfer.protocol.states import PendingRequests, WorkerState
 from mqinfer.protocol.topics import Topics, without_id
 from mqinfer.protocol.types import InferRequest, InferResponse, Outcome
 from mqinfer.telemetry.requests import RequestSpans
@@ -382,7 +382,7 @@ class Requester:
                 log.exception("the caller's code raised on a change of the connection")
 
     def _on_state(self, message: Message) -> None:
-        found = self._bad_states.read(read_worker_state, self.topics, message)
+        found = self._bad_states.read(WorkerState.read, self.topics, message)
         if found is None:
             return
         worker, state = found

@@ -114,17 +114,17 @@ def set_aside(
     return free
 
 
-def write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
+def write_npz(path: Path, arrays: Mapping[str, Array], *, prefix: str = "") -> None:
     """Write arrays by name, for `numpy.load`, which needs no pickle for them; the file has its name once it is whole.
 
     Strings become an array of bytes of one length. Where that would be far longer than they are, or one ends with a 0,
     they are `NAME`, the bytes of all, and `NAME.ends`, where each ends. A name that could be a path out of a folder
-    loses what makes it one.
+    loses what makes it one. `prefix` is as for `replacing`.
 
     Raises:
         ConfigError: It cannot be written.
     """
-    with replacing(path) as unfinished, zipfile.ZipFile(unfinished, "w") as file:
+    with replacing(path, prefix=prefix) as unfinished, zipfile.ZipFile(unfinished, "w") as file:
         for name, array in _members(arrays).items():
             with file.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)

@@ -9,7 +9,6 @@ the policy `all`. After its request a frame's preview is published, where one is
 
 from __future__ import annotations
 
-import heapq
 import logging
 import threading
 import time
@@ -19,6 +18,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
+from queue import PriorityQueue
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.request import InferOptions, make_request, names_label, with_labelled_version
@@ -83,20 +84,17 @@ class InTurn:
 
     def __init__(self, pool: Executor) -> None:
         self._pool = pool
-        self._lock = threading.Lock()
-        self._line: list[tuple[int, int, Callable[[], None]]] = []  # a heap: turn, number, task
-        self._number = 0
+        self._line: PriorityQueue[tuple[int, int, Callable[[], None]]] = PriorityQueue()  # turn, number, task
+        self._numbers = count(1)
 
     def submit(self, priority: int, task: Callable[[], None]) -> None:
         """Queue a task of a priority, 0 for none; it must not raise."""
-        with self._lock:
-            self._number += 1
-            heapq.heappush(self._line, (turn_at(self._number, priority), self._number, task))
+        number = next(self._numbers)
+        self._line.put((turn_at(number, priority), number, task))
         self._pool.submit(self._run_first)
 
     def _run_first(self) -> None:
-        with self._lock:
-            _, _, task = heapq.heappop(self._line)
+        _, _, task = self._line.get()
         task()
 
 
@@ -105,6 +103,21 @@ PREPARERS = 2
 """Frames are prepared on so many threads."""
 _BUSY_S = 3.0
 """A frame for which no file can be opened, or no memory is free, is tried again so long after the last such one."""
+
+
+def started_pool(threads: int, name: str) -> ThreadPoolExecutor:
+    """Return a pool whose threads run, so that none is missing once a frame is handed to it and waits for its outcome.
+
+    Raises:
+        RuntimeError: The system starts no more threads.
+    """
+    pool, go = ThreadPoolExecutor(threads, thread_name_prefix=name), threading.Event()
+    try:
+        for _ in range(threads):
+            pool.submit(go.wait)
+    finally:
+        go.set()
+    return pool
 
 
 class Preparation:
@@ -119,7 +132,7 @@ class Preparation:
 
     def __init__(self, preparer: Preparer, options: ReplayOptions, first: FirstResults, previews: Previews) -> None:
         self.preparer = preparer
-        self.pool = ThreadPoolExecutor(PREPARERS, thread_name_prefix="mqinfer-replay-prepare")
+        self.pool = started_pool(PREPARERS, "mqinfer-replay-prepare")
         self.adapts = options.quality.min_rate > 0
         """Whether quality and size depend on how many results come back."""
         self.is_told = self.adapts or previews.is_wanted or preparer.encoder.is_told

@@ -201,7 +201,7 @@ def _followed(view: FrameView, tracks: Tracks, frame: Frame) -> FrameView:
     """Add an output with the ids of the boxes, unless the model has one; a frame without an answer changes nothing."""
     if "boxes" not in view.outputs or "ids" in view.outputs:
         return view
-    found = view.boxes
+    found = view.answer.boxes
     boxes = np.array([each.box for each in found]).reshape(-1, 4)
     own = tracks.follow(
         frame.capture_time_ns / 1e9, boxes, [each.score for each in found], [each.number for each in found]

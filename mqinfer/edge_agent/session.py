@@ -15,7 +15,6 @@ from rich.console import Console
 
 from mqinfer.bags.frame import Frame, FrameSource, StreamInfo, TimeRange
 from mqinfer.bags.joining import JoinedSource, Miss
-from mqinfer.bags.live.missing import CountingSource
 from mqinfer.bags.sources import open_sources
 from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.requester import Requester
@@ -51,9 +50,7 @@ class FanOut:
     def __init__(self, frames: Iterator[Frame], readers: int) -> None:
         self._frames = frames
         self._changed = threading.Condition()
-        self._kept: deque[Frame] = deque()
-        self._first = 0  # number of the oldest frame that is kept
-        self._next = dict.fromkeys(range(readers), 0)  # number of the next frame, by reader
+        self._waiting: dict[int, deque[Frame]] = {number: deque() for number in range(readers)}
         self._is_reading = False
         self._end: BaseException | None = None
 
@@ -61,54 +58,40 @@ class FanOut:
     def reader(self, number: int) -> Iterator[Iterator[Frame]]:
         """Yield all frames for the reader of a number, from 0; the others wait for it until the context ends."""
         try:
-            yield iter(partial(self._take, number), None)
+            yield iter(partial(self._take, self._waiting[number]), None)
         finally:
             with self._changed:
-                del self._next[number]
-                self._forget()
+                del self._waiting[number]
+                self._changed.notify_all()
 
-    def _take(self, reader: int) -> Frame:
+    def _take(self, own: deque[Frame]) -> Frame:
         """Return the next frame of a reader, or raise what the source has ended with."""
-        while (frame := self._find(reader)) is None:
-            self._read()
-        return frame
-
-    def _find(self, reader: int) -> Frame | None:
-        """Wait for a frame that another reader reads; return None if this reader is the one that must read it."""
-        with self._changed:
-            while True:
-                index = self._next[reader] - self._first
-                if index < len(self._kept):
-                    frame = self._kept[index]
-                    self._next[reader] += 1
-                    self._forget()
-                    return frame
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: own or self._end or self._may_read())
+                if own:
+                    self._changed.notify_all()
+                    return own.popleft()
                 if self._end is not None:
                     raise self._end
-                if not self._is_reading and index < _AHEAD:
-                    self._is_reading = True
-                    return None
-                self._changed.wait()
+                self._is_reading = True
+            self._read()
+
+    def _may_read(self) -> bool:
+        return not self._is_reading and all(len(each) < _AHEAD for each in self._waiting.values())
 
     def _read(self) -> None:
-        frame, end = None, None
+        frames: list[Frame] = []
+        end = None
         try:
-            frame = next(self._frames)
+            frames.append(next(self._frames))
         except BaseException as error:  # noqa: BLE001 - each reader raises it
             end = error
         with self._changed:
-            self._is_reading = False
-            self._end = end
-            if frame is not None:
-                self._kept.append(frame)
+            self._is_reading, self._end = False, end
+            for each in self._waiting.values():
+                each.extend(frames)
             self._changed.notify_all()
-
-    def _forget(self) -> None:
-        """Drop the frames that every reader has; the lock is held."""
-        while self._kept and min(self._next.values(), default=self._first + 1) > self._first:
-            self._kept.popleft()
-            self._first += 1
-        self._changed.notify_all()
 
 
 log = logging.getLogger("mqinfer.edge_agent")
@@ -163,7 +146,7 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
     with ExitStack() as stack:
         redactor = stack.enter_context(_redactor(settings.preparing.redact))
         opened = stack.enter_context(closing(_open(settings.source, stop)))
-        source, streams, reading = _join(opened, redactor, settings)
+        source, streams, told, reading = _join(opened, redactor, settings)
         shelf = LiveRegistry(requester)
         filled = sum(stream.count != 0 for stream in streams)
         pacer = Pacer(_rate(settings), wait=stop.wait)
@@ -179,9 +162,8 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
                 shown = [(run.statistics, _goal(run, streams)) for run in runs]
                 with progress(shown, console):
                     done, is_stopped = min(run.done.count for run in runs), stop.is_set
-                    _run_all(
-                        runs, replay(source, pacer, loop=settings.source.loop, is_stopped=is_stopped, skipped=done)
-                    )
+                    frames = replay(source, pacer, loop=settings.source.loop, is_stopped=is_stopped, skipped=done)
+                    _run_all(runs, frames if told is None else _counting(frames, told))
         return [run.report() for run in runs]
 
 
@@ -300,12 +282,13 @@ def _collector(settings: ReplaySettings, models: int, requester: Requester) -> I
 
 def _join(
     source: FrameSource, redactor: Redactor | None, settings: ReplaySettings
-) -> tuple[FrameSource, Sequence[StreamInfo], Callable[[], Reading]]:
+) -> tuple[FrameSource, Sequence[StreamInfo], Counter[Miss] | None, Callable[[], Reading]]:
     """Check the streams of pictures; redact and join them where that is asked for.
 
     Returns:
-        The source of the requests, its streams, and what returns the frames that were left out of joined ones, could
-        not be redacted, or that a live source lost.
+        The source of the requests; its streams; where its frames say what was lost before them, the sum of that, which
+        whoever reads them adds up; and what returns the frames that were left out of joined ones, could not be
+        redacted, or that a live source lost.
 
     Raises:
         ConfigError: A setting does not suit the streams.
@@ -320,11 +303,18 @@ def _join(
     settings.preparing.framing.check(streams)
     if settings.source.join is not None:
         joined = JoinedSource(source, settings.source.join)
-        return joined, list(joined.streams()), _reading(joined.missed, redacting)
+        return joined, list(joined.streams()), None, _reading(joined.missed, redacting)
     if redacting is None and not settings.source.is_live:
-        return source, streams, Reading
-    counting = CountingSource(source)
-    return counting, streams, _reading(counting.missed, redacting)
+        return source, streams, None, Reading
+    told = Counter[Miss]()
+    return source, streams, told, _reading(told, redacting)
+
+
+def _counting(frames: Iterator[Frame], told: Counter[Miss]) -> Iterator[Frame]:
+    """Yield frames, and add up what they say is missing."""
+    for frame in frames:
+        told.update(frame.missed)
+        yield frame
 
 
 def _pictures(streams: Sequence[StreamInfo], settings: ReplaySettings) -> Sequence[StreamInfo]:

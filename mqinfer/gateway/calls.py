@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
@@ -12,8 +14,12 @@ from mqinfer.protocol.errors import BadTensor
 from mqinfer.protocol.types import EncodedTensor, RequestedOutput, Scalar
 from mqinfer.value_object import value_object
 
+LARGE = 64 << 10
+"""What is larger, in bytes, is read and written by a thread; a hand-over takes longer than less than that."""
 _MOST_SHOWN = 4
 """Shapes that an error names."""
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 @value_object(eq=False)
@@ -49,6 +55,11 @@ class InferCall:
     tracestate: str = ""
     parameters: Mapping[str, Scalar] = field(default_factory=dict)
     source: str = ""
+
+
+async def offload(size: int, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    """Return what a function returns: called at once for a small `size` in bytes, else by a thread."""
+    return function(*args, **kwargs) if size <= LARGE else await asyncio.to_thread(function, *args, **kwargs)
 
 
 def outputs_size(outputs: Mapping[str, Array]) -> int:

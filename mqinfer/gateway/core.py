@@ -65,7 +65,7 @@ class Core:
         arriving: Requests while they arrive and are worked on, of all fronts.
         unsent: Replies that callers have not taken yet, of all fronts.
         max_input_bytes: As the argument.
-        decompressor: Decompresses messages of gRPC, one at a time, also where their callers leave.
+        decompressor: Decompresses requests, one at a time, also where their callers leave.
     """
 
     def __init__(  # noqa: PLR0913 - what an operator sets
@@ -82,7 +82,7 @@ class Core:
     ) -> None:
         self.client, self._control, self.max_bytes = client, control, max_bytes
         self.max_input_bytes = max_input_bytes
-        self.decompressor = ThreadPoolExecutor(1, "mqinfer-gateway-grpc")
+        self.decompressor = ThreadPoolExecutor(1, "mqinfer-gateway-decompress")
         self._is_strict = strict_readiness
         self._has_control = model_control
         self._is_draining = False

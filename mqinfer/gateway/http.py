@@ -12,12 +12,11 @@ import math
 import re
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from io import BytesIO
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
@@ -28,7 +27,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.admission import take_room
-from mqinfer.gateway.calls import outputs_size
+from mqinfer.gateway.calls import LARGE, offload, outputs_size
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import MethodNotAllowed, Overloaded, status_of
 from mqinfer.gateway.settings import GatewaySettings
@@ -42,17 +41,13 @@ from mqinfer.web.connections import BoundedRunner
 log = logging.getLogger("mqinfer.gateway")
 _server_log = log.getChild("http")
 
-_OFFLOAD_BYTES = 64 << 10
-"""What is larger is decoded and compressed by the pool's threads; a hand-over takes longer than less than that."""
 _PART_BYTES, _PART_ITEMS, _NUMBER_BYTES = 256 << 10, 1024, 8
 """Bytes of content, about, and items of a list that are written as JSON in one piece, and the bytes of a number."""
 _LARGE_BYTES = 1 << 20
 """JSON of larger outputs is written while it is sent, in pieces of about as much."""
 _CONTAINERS = {str, list, dict, np.ndarray}
-_THREADS = 2
 _WBITS = {"gzip": 31, "deflate": 15}
 _ACCEPTED = ("identity", *_WBITS)
-_P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
@@ -107,13 +102,12 @@ class LargeJson:
 
 
 class Bodies:
-    """Reads bodies within bounds, and has threads for what would hold up the loop."""
+    """Reads bodies, and sends replies, within bounds."""
 
     def __init__(self, settings: GatewaySettings, core: Core) -> None:
-        self._arriving, self._unsent = core.arriving, core.unsent
+        self._core, self._arriving, self._unsent = core, core.arriving, core.unsent
         self._limit = settings.bounds.http_max_input_size
         self._patience_s = settings.bounds.timeout
-        self._pool = ThreadPoolExecutor(_THREADS, "mqinfer-gateway-http")
         self._held: WeakKeyDictionary[web.Response, int] = WeakKeyDictionary()  # sizes of what `LargeJson` is made of
 
     @asynccontextmanager
@@ -148,7 +142,8 @@ class Bodies:
             content: Buffer = body
             if coding != "identity":
                 # Enlarged by up to the limit, also a small one: whether there is room shows when it has been.
-                content = await self.run(limit, decompress, body, coding, limit)
+                run = asyncio.get_running_loop().run_in_executor
+                content = await run(self._core.decompressor, decompress, body, coding, limit)
                 taken += take_room(self._arriving, call.caller, len(content))
             yield content
         finally:
@@ -168,15 +163,15 @@ class Bodies:
                 reply = web.Response(body=self._one_by_one(pieces, body.size), headers=headers)
                 self._held[reply] = body.size
                 return reply
-            body = await self.run(body.size, b"".join, pieces)
+            body = await offload(body.size, b"".join, pieces)
         elif coding != "identity":
-            body = await self.run(len(body), b"".join, compress([body], coding))
+            body = await offload(len(body), b"".join, compress([body], coding))
         headers["Content-Length"] = str(len(body))
-        content = BytesIO(body) if len(body) > _OFFLOAD_BYTES else body  # in pieces: else a transport copies all of it
+        content = BytesIO(body) if len(body) > LARGE else body  # in pieces: else a transport copies all of it
         return web.Response(body=content, headers=headers)
 
     async def _one_by_one(self, pieces: Iterator[bytes], size: int) -> AsyncIterator[bytes]:
-        while piece := await self.run(size, next, pieces, b""):
+        while piece := await offload(size, next, pieces, b""):
             yield piece
 
     async def send(self, request: web.Request, caller: str, reply: web.Response) -> None:
@@ -198,21 +193,10 @@ class Bodies:
     async def write(self, call: AdmittedCall, outputs: Mapping[str, Array], function: Callable[[], _R]) -> _R:
         """Return what a function makes of a result's outputs; large ones that wait for it count as replies do."""
         size, transport = outputs_size(outputs), call.request.transport
-        if size <= _OFFLOAD_BYTES or transport is None:
+        if size <= LARGE or transport is None:
             return function()
         with self._unsent.sending(call.caller, size, transport.abort, timed=False):
-            return await self.run(size, function)
-
-    async def run(self, size: int, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        """Return what a function returns: called at once for a small `size` in bytes, else by a thread of the pool."""
-        if size <= _OFFLOAD_BYTES:
-            return function(*args, **kwargs)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
-
-    def close(self) -> None:
-        """Wait for the threads to end."""
-        self._pool.shutdown(cancel_futures=True)
+            return await offload(size, function)
 
 
 def _too_large(size: int, limit: int) -> LimitExceeded:
@@ -394,7 +378,7 @@ def make_application(routes: Sequence[Endpoint], access: Access, bodies: Bodies)
     Args:
         routes: In the order in which they are tried.
         access: Asked before each call.
-        bodies: Closed with the application.
+        bodies: Sends the replies.
     """
 
     def find(path: str) -> tuple[Endpoint, tuple[str, ...]]:
@@ -428,12 +412,8 @@ def make_application(routes: Sequence[Endpoint], access: Access, bodies: Bodies)
         await bodies.send(request, caller, reply)
         return reply
 
-    async def close(_: web.Application) -> None:
-        await asyncio.to_thread(bodies.close)
-
     app = web.Application(middlewares=[guard])
     app.router.add_route("*", "/{path:.*}", _nowhere, expect_handler=_proceed)
-    app.on_cleanup.append(close)
     return app
 
 

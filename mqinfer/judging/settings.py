@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from mqinfer.judging.thumbnail import SIDE
-from mqinfer.models.repository.tables import Check, Place, as_toml, choice, number, read_toml, table_of, text
+from mqinfer.models.repository.tables import Check, Place, as_toml, check_of, read_toml, table_of
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Positive
 
@@ -264,15 +264,15 @@ def _version(value: object, place: Place) -> str:
 
 
 LIVE_KEYS: dict[str, Check] = {
-    "t_diff": number,
-    "c_low": number,
-    "c_high": number,
-    "placement": choice(RunsAt),
+    "t_diff": check_of(float),
+    "c_low": check_of(float),
+    "c_high": check_of(float),
+    "placement": check_of(RunsAt),
     "version": _version,
 }
 """Every key that can be changed while a cascade runs, and its check."""
 _CASCADE = table_of(
     CascadeSettings,
-    small=table_of(SmallModel, _small, repository=text),
+    small=table_of(SmallModel, _small, repository=check_of(str)),
     reference=table_of(Reference, replicas=_no_replicas),
 )

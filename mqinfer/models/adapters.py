@@ -10,7 +10,7 @@ axis and requests of fewer rows share a run. If it is not configured, a request 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -36,56 +36,54 @@ class _Change:
         return array.reshape([next(sizes) if size == -1 else size for size in self.new])
 
 
-class ReshapedBackend:
+class AdaptedBackend:
     """A back end whose requests have other shapes than its model.
 
     Args:
         backend: The model.
-        config: Its configuration, with a `reshape` of some input or output.
-
-    Raises:
-        ConfigError: `dims` and `reshape` differ in elements or open axes.
+        inputs: What requests have.
+        outputs: What they get.
+        infer: Runs the model for a request, as `Backend.infer` does.
     """
 
-    def __init__(self, backend: Backend, config: ModelConfig) -> None:
-        axis = (-1,) if config.max_batch_size else ()
-        self._backend = backend
-        self._before = {each.name: _change(each, axis, of_input=True) for each in config.input if _has(each)}
-        self._after = {each.name: _change(each, axis, of_input=False) for each in config.output if _has(each)}
-        self.inputs = _specs(backend.inputs, {name: change.old for name, change in self._before.items()})
-        self.outputs = _specs(backend.outputs, {name: change.new for name, change in self._after.items()})
+    def __init__(
+        self,
+        backend: Backend,
+        inputs: tuple[TensorSpec, ...],
+        outputs: tuple[TensorSpec, ...],
+        infer: Callable[..., dict[str, Array]],
+    ) -> None:
         self.platform, self.engine, self.device = backend.platform, backend.engine, backend.device
         self.precision, self.concurrency = backend.precision, backend.concurrency
-
-    def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
-        """Run the model once.
-
-        Raises:
-            ModelFailed: The engine raised, or an output does not fit the configured shape.
-        """
-        feeds = {name: self._before[name](each) if name in self._before else each for name, each in inputs.items()}
-        results = self._backend.infer(feeds, outputs)
-        try:
-            return {name: self._after[name](each) if name in self._after else each for name, each in results.items()}
-        except ValueError as error:
-            raise ModelFailed(f"an output does not fit the configured reshape: {error}") from error
-
-    def close(self) -> None:
-        """Close the model."""
-        self._backend.close()
+        self.inputs, self.outputs, self.infer, self.close = inputs, outputs, infer, backend.close
 
 
 def reshaped(backend: Backend, config: ModelConfig) -> Backend:
     """Return a back end with its configuration's `reshape`; the same one if there is none.
 
+    A run raises ModelFailed also where an output does not fit the configured shape.
+
     Raises:
         ConfigError: `dims` and `reshape` differ in elements or open axes.
     """
-    return ReshapedBackend(backend, config) if any(map(_has, (*config.input, *config.output))) else backend
+    axis = (-1,) if config.max_batch_size else ()
+    before = {each.name: _change(each, axis, of_input=True) for each in config.input if each.reshape is not None}
+    after = {each.name: _change(each, axis, of_input=False) for each in config.output if each.reshape is not None}
+    if not before and not after:
+        return backend
 
+    def infer(inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
+        feeds = {name: before[name](each) if name in before else each for name, each in inputs.items()}
+        results = backend.infer(feeds, outputs)
+        try:
+            return {name: after[name](each) if name in after else each for name, each in results.items()}
+        except ValueError as error:
+            raise ModelFailed(f"an output does not fit the configured reshape: {error}") from error
 
-def _has(tensor: TensorConfig) -> bool:
-    return tensor.reshape is not None
+    sent = _specs(backend.inputs, {name: change.old for name, change in before.items()})
+    return AdaptedBackend(
+        backend, sent, _specs(backend.outputs, {name: each.new for name, each in after.items()}), infer
+    )
 
 
 def _change(tensor: TensorConfig, axis: tuple[int, ...], *, of_input: bool) -> _Change:
@@ -102,47 +100,27 @@ def _specs(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]) -
     return tuple(TensorSpec(spec.name, spec.datatype, shapes.get(spec.name, spec.shape)) for spec in specs)
 
 
-class FilledBatch:
-    """A back end that takes from 1 to N rows of a model that computes N.
-
-    Args:
-        network: The model; the first axis of each input and output is `rows`.
-        rows: N.
-    """
-
-    def __init__(self, network: Backend, rows: int) -> None:
-        self._network = network
-        self._rows = rows
-        self.platform, self.engine, self.device = network.platform, network.engine, network.device
-        self.precision, self.concurrency = network.precision, network.concurrency
-        self.inputs = tuple(map(_opened, network.inputs))
-        self.outputs = tuple(map(_opened, network.outputs))
-
-    def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
-        """Fill the batch up with copies of its last row, run the model, and return the requested rows.
-
-        Raises:
-            ModelFailed: The engine raised, or there are no rows, or more than the model takes.
-        """
-        rows = len(next(iter(inputs.values())))
-        if not 1 <= rows <= self._rows:
-            raise ModelFailed(f"a batch of {rows} rows; the model's file fixes it at {self._rows}")
-        if rows == self._rows:
-            return self._network.infer(inputs, outputs)
-        filled = {name: _filled(array, self._rows) for name, array in inputs.items()}
-        return {name: array[:rows] for name, array in self._network.infer(filled, outputs).items()}
-
-    def close(self) -> None:
-        """Close the model."""
-        self._network.close()
-
-
 def with_filled_batches(network: Backend, configured: int | None) -> Backend:
-    """Return a back end that fills batches up, if `max_batch_size` is the batch fixed in the file; else `network`."""
+    """Return a back end that fills batches up, if `max_batch_size` is the batch fixed in the file; else `network`.
+
+    A batch is filled up with copies of its last row; a run raises ModelFailed also where there are no rows, or more
+    than the model takes.
+    """
     firsts = {spec.shape[:1] for spec in (*network.inputs, *network.outputs)}
     if configured is None or configured < 2 or not network.inputs or firsts != {(configured,)}:
         return network
-    return FilledBatch(network, configured)
+    most = configured
+
+    def infer(inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
+        rows = len(next(iter(inputs.values())))
+        if not 1 <= rows <= most:
+            raise ModelFailed(f"a batch of {rows} rows; the model's file fixes it at {most}")
+        if rows == most:
+            return network.infer(inputs, outputs)
+        filled = {name: _filled(array, most) for name, array in inputs.items()}
+        return {name: array[:rows] for name, array in network.infer(filled, outputs).items()}
+
+    return AdaptedBackend(network, tuple(map(_opened, network.inputs)), tuple(map(_opened, network.outputs)), infer)
 
 
 def _opened(spec: TensorSpec) -> TensorSpec:

@@ -293,11 +293,8 @@ class ModelStatistics(Struct, frozen=True):
         }
 
 
-class _Batch(Struct, frozen=True):
+class _Batch(BatchStatistics, frozen=True, kw_only=True):
     batch_size: Count
-    compute_input: Duration = Duration()
-    compute_infer: Duration = Duration()
-    compute_output: Duration = Duration()
 
 
 class _Memory(Struct, frozen=True):

@@ -25,14 +25,13 @@ from mqinfer.protocol.datatypes import (
     array_bytes,
     datatype_of,
     dtype_of,
-    from_raw,
     join_strings,
     little_endian,
     raw_bytes,
     to_bytes,
 )
 from mqinfer.protocol.decoding import MAX_JSON_BYTES, check, prepare, read_json, scalars, write_json
-from mqinfer.protocol.errors import BadEncoding, BadEnvelope, BadTensor, LimitExceeded
+from mqinfer.protocol.errors import BadEnvelope, BadTensor, LimitExceeded
 from mqinfer.protocol.header import (
     JSON_TYPE,
     TENSOR_PARAMETERS,
@@ -43,12 +42,10 @@ from mqinfer.protocol.header import (
     make_request,
     make_response,
     reply_fields,
-    request_parameters,
-    requested_outputs,
     response_parameters,
 )
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
-from mqinfer.protocol.types import Buffer, Count, EncodedTensor, ErrorInfo, InferRequest, InferResponse, Outcome, Scalar
+from mqinfer.protocol.types import Buffer, Count, EncodedTensor, ErrorInfo, InferRequest, InferResponse, Outcome
 
 CONTENT_TYPE = JSON_TYPE
 HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -117,30 +114,6 @@ def header_length(properties: Sequence[tuple[str, str]]) -> int | None:
     if not _LENGTH.fullmatch(stated):
         raise BadEnvelope(f"user property {HEADER_LENGTH} is {stated[:40]!r}; expected a number of bytes")
     return int(stated)
-
-
-def encode_request(request: InferRequest, *, binary: bool = False) -> tuple[bytes, int | None]:
-    """Return a request as JSON.
-
-    Args:
-        request: The request; its model stands in the topic, not in the payload.
-        binary: Append the tensors' bytes to the JSON (the only way for FP16 and for codecs).
-
-    Returns:
-        The payload, and the length of its JSON part if a tail follows.
-
-    Raises:
-        BadEncoding: A tensor is encoded, and `binary` is false.
-        BadEnvelope: A field or parameter can't be written.
-        BadTensor: A tensor can't be written as JSON.
-    """
-    tail: list[Buffer] = []
-    described = [_input(tensor, tail if binary else None) for tensor in request.inputs]
-    body: dict[str, Any] = {"id": request.id} if request.id else {}
-    body |= {"parameters": request_parameters(request), "inputs": described}
-    if request.outputs:
-        body["outputs"] = requested_outputs(request.outputs)
-    return _join(body, tail, "request")
 
 
 def encode_response(response: InferResponse, *, arrays: Mapping[str, Array], binary: bool) -> tuple[bytes, int | None]:
@@ -232,28 +205,6 @@ def decode_response(
     return make_response((body.id, body.model_name, body.model_version), reply, outputs, error, parameters)
 
 
-def _describe(name: str, datatype: str, shape: Sequence[int], parameters: Mapping[str, Scalar]) -> dict[str, Any]:
-    entry: dict[str, Any] = {"name": name, "datatype": datatype, "shape": shape}
-    return entry | {"parameters": parameters} if parameters else entry
-
-
-def _input(tensor: EncodedTensor, tail: list[Buffer] | None) -> dict[str, Any]:
-    parameters = dict(tensor.parameters)
-    if not TENSOR_PARAMETERS.isdisjoint(parameters):
-        names = " and ".join(sorted(TENSOR_PARAMETERS))
-        raise BadEnvelope(f"tensor {tensor.name!r}: parameters {names} are set by its fields")
-    if tail is not None:
-        tail.append(tensor.data)
-        parameters["binary_data_size"] = memoryview(tensor.data).nbytes
-        if tensor.encoding != "raw":
-            parameters["encoding"] = tensor.encoding
-        return _describe(tensor.name, tensor.datatype, tensor.shape, parameters)
-    if tensor.encoding != "raw":
-        raise BadEncoding(f"tensor {tensor.name!r}: JSON data can't be encoded as {tensor.encoding!r}; use binary")
-    raw = from_raw(tensor.name, tensor.datatype, tensor.shape, tensor.data)
-    return _describe(tensor.name, tensor.datatype, tensor.shape, parameters) | {"data": data_of_array(tensor.name, raw)}
-
-
 def _check_elements(count: int) -> None:
     """Refuse what can't fit, since writing it would take seconds in which no other thread runs."""
     if count > MAX_JSON_BYTES // _ELEMENT_BYTES:
@@ -264,12 +215,12 @@ def _check_elements(count: int) -> None:
 
 
 def _output(name: str, output: Array, tail: list[Buffer] | None) -> dict[str, Any]:
-    datatype = datatype_of(output.dtype)
+    entry: dict[str, Any] = {"name": name, "datatype": datatype_of(output.dtype), "shape": output.shape}
     if tail is None:
-        return _describe(name, datatype, output.shape, {}) | {"data": data_of_array(name, output)}
+        return entry | {"data": data_of_array(name, output)}
     data = raw_bytes(name, little_endian(output))
     tail.append(data)
-    return _describe(name, datatype, output.shape, {"binary_data_size": memoryview(data).nbytes})
+    return entry | {"parameters": {"binary_data_size": memoryview(data).nbytes}}
 
 
 def _join(body: dict[str, Any], tail: Sequence[Buffer], what: str) -> tuple[bytes, int | None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from itertools import islice
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self
 
 from msgspec import Meta, Struct, field, to_builtins
 from xxhash import xxh3_64_intdigest
@@ -36,20 +36,8 @@ AT_WORK = frozenset({WorkerStatus.READY, WorkerStatus.DRAINING})
 """Statuses of workers that answer what they have accepted."""
 
 
-class ServerStatus(StrEnum):
-    """What a server's state reports: `lost` comes from the broker (the will), the others from the server.
-
-    `claiming` is never retained: a process asks whether another one has its name.
-    """
-
-    CLAIMING = "claiming"
-    READY = "ready"
-    STOPPED = "stopped"
-    LOST = "lost"
-
-
-class ClientStatus(StrEnum):
-    """What a client's state reports: `lost` comes from the broker (the will), the others from the client.
+class ProcessStatus(StrEnum):
+    """What a server's or client's state reports: `lost` comes from the broker (the will), the others from itself.
 
     `claiming` is never retained: a process asks whether another one has its name.
     """
@@ -63,9 +51,6 @@ class ClientStatus(StrEnum):
 Share = Annotated[int, Meta(ge=0, le=100)]
 _OPTIONAL = ("share", "precision", "backend", "device")
 """Fields of a served model that are written only where they have a value."""
-
-
-_Shape = TypeVar("_Shape", bound="_State")
 
 
 class ServedModel(Struct, frozen=True):
@@ -94,6 +79,8 @@ class ServedModel(Struct, frozen=True):
 class _State(Struct, frozen=True):
     """A state, whose first field is the name of its worker, server or client, and says which of them it is."""
 
+    KIND: ClassVar[str]
+    """Its topics, among `Topics`."""
     OMITTED: ClassVar[Mapping[str, object]] = {}
     """Fields that are left out of the JSON where they have this value."""
 
@@ -120,6 +107,19 @@ class _State(Struct, frozen=True):
         """
         return read_json(payload, cls, f"{cls.__struct_fields__[0]} state", MAX_STATE_BYTES)
 
+    @classmethod
+    def read(cls, topics: Topics, topic: str, payload: Buffer) -> tuple[str, Self | None]:
+        """Return the name in a state topic of this kind, and the state; None where an empty payload removes it.
+
+        Raises:
+            BadTopic: The topic is of another kind, or the state names another worker, server or client.
+            BadEnvelope, LimitExceeded: As for `from_json`.
+        """
+        kind: TopicKind = getattr(topics, cls.KIND)
+        ((field, name),) = kind.parse(topic).items()
+        state = cls.from_json(payload) if payload else None
+        return check_same(field, name, getattr(state, field) if state else name), state
+
 
 class WorkerState(_State, frozen=True):
     """The state of a worker.
@@ -140,6 +140,7 @@ class WorkerState(_State, frozen=True):
             not state it.
     """
 
+    KIND: ClassVar = "worker_state"
     OMITTED: ClassVar = {"running": (), "clients": None}
 
     worker: Name
@@ -177,10 +178,11 @@ class ServerState(_State, frozen=True):
         take_over: Whether it takes the name from a server that started earlier.
     """
 
+    KIND: ClassVar = "control_state"
     OMITTED: ClassVar = {"take_over": False}
 
     server: Name
-    status: ServerStatus
+    status: ProcessStatus
     incarnation: Count = field(name="boot")
     take_over: bool = False
 
@@ -271,10 +273,11 @@ class ClientState(_State, frozen=True):
         streams: What it reads and what becomes of it, of an edge; None of a client that does not state it.
     """
 
+    KIND: ClassVar = "client_state"
     OMITTED: ClassVar = {"take_over": False, "pending": None, "streams": None}
 
     client: Name
-    status: ClientStatus
+    status: ProcessStatus
     incarnation: Count = field(name="boot")
     source: str = ""
     model: str = ""
@@ -292,32 +295,6 @@ def is_for_canary(request_id: str, share: int) -> bool:
         share: The canary's share, in per cent.
     """
     return xxh3_64_intdigest(request_id.encode()) % 100 < share
-
-
-def read_worker_state(topics: Topics, topic: str, payload: Buffer) -> tuple[str, WorkerState | None]:
-    """Return the worker that a state topic names, and its state; None where an empty payload removes it.
-
-    Raises:
-        BadTopic: It is no topic of a worker's state, or the state names another worker.
-        BadEnvelope, LimitExceeded: As for `WorkerState.from_json`.
-    """
-    return _read(WorkerState, topics.worker_state, topic, payload)
-
-
-def read_server_state(topics: Topics, topic: str, payload: Buffer) -> tuple[str, ServerState | None]:
-    """Return the server that a state topic names, and its state; as `read_worker_state`."""
-    return _read(ServerState, topics.control_state, topic, payload)
-
-
-def read_client_state(topics: Topics, topic: str, payload: Buffer) -> tuple[str, ClientState | None]:
-    """Return the client that a state topic names, and its state; as `read_worker_state`."""
-    return _read(ClientState, topics.client_state, topic, payload)
-
-
-def _read(shape: type[_Shape], kind: TopicKind, topic: str, payload: Buffer) -> tuple[str, _Shape | None]:
-    ((field, name),) = kind.parse(topic).items()
-    state = shape.from_json(payload) if payload else None
-    return check_same(field, name, getattr(state, field) if state else name), state
 
 
 class AnyState(Struct):

@@ -362,6 +362,19 @@ def test_turned(videos: Callable[[str], Path], tmp_path: Path, degrees: int, mat
     np.testing.assert_array_equal(np.frombuffer(turned.data, np.uint8).reshape(expected.shape), expected)
 
 
+@pytest.mark.parametrize("name", ["plain.mp4", "edit_list.mp4"])
+def test_a_file_without_a_unit_of_time(videos: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+    """One second stands for it, and the list of edits then leaves out what it does not mean."""
+    whole = bytearray(videos(name).read_bytes())
+    unit = whole.index(b"mdhd") + 4 + 12
+    whole[unit : unit + 4] = bytes(4)
+    path = tmp_path / "damaged.mp4"
+    path.write_bytes(whole)
+    found, error = read(path)
+    assert len(found) < 20
+    assert "frames are missing" in error
+
+
 def test_not_a_video(tmp_path: Path) -> None:
     """What holds no video is refused when it is opened."""
     path = tmp_path / "text.mp4"

@@ -85,7 +85,7 @@ def test_a_load_of_which_nothing_comes_back() -> None:
         turn = asyncio.run(drive([refuse], load))
         failed = turn.failures["no_worker"]
         assert failed > 0
-        row = LoadTurn(load, turn, ()).row(["no_worker"])
+        row = LoadTurn(load, turn, {}).row(["no_worker"])
         assert (row["results/s"], row["failed"], row["failed: no_worker"]) == (0, failed, failed)
         assert (row["p50 ms"], row["network ms"]) == (None, None)
     assert failed <= 10

@@ -16,7 +16,7 @@ from mqinfer.bench.seeds.formulas import (
     time_saved,
 )
 from mqinfer.bench.seeds.on_gpu import by_kind, read_operations
-from mqinfer.bench.seeds.report import SeedFigures, write_folder
+from mqinfer.bench.seeds.report import write_folder
 from mqinfer.bench.seeds.rows import Measured, Published, join, of_rounds, read_published
 from mqinfer.cli.bench import app
 from mqinfer.lab.model_process import in_process, run_rows
@@ -260,8 +260,8 @@ def test_plots_are_lines_over_the_batch_and_bars(tmp_path: Path) -> None:
     names = [(f"{engine} batch {size}", size) for engine in ("TensorFlow", "OpenVINO") for size in (1, 64)]
     measured = [of_rounds("002.F1", name, [size]) for name, size in names]
     measured += [of_rounds("002.F1", f"gain of ONNX Runtime, batch {size}", [size]) for size in (1, 64)]
-    found = SeedFigures({"processor": "some"}, join(rows, measured, {}))
-    written = {path.name for path in write_folder(found, tmp_path)}
+    joined = join(rows, measured, {})
+    written = {path.name for path in write_folder({"processor": "some"}, joined, tmp_path)}
     assert {"seeds.csv", "seeds.json", "seeds.md", "002.F1-lines-ms.png", "002.F1-lines-ms.svg"} <= written
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.faults import Figure, as_markdown
 from benchmarks.faults.fault_proxy import PUBACK, PUBLISH, FaultProxy, PacketFilter
+from benchmarks.faults.soak import Figure, as_markdown
 from tests.patience import PATIENCE_S
 
 

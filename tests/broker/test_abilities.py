@@ -22,7 +22,7 @@ from mqinfer.broker.link import Message
 from mqinfer.broker.packets import encode_variable_integer
 from mqinfer.cli.app import app
 from mqinfer.cli.exit_codes import ExitCode
-from mqinfer.protocol.states import ClientState, ClientStatus
+from mqinfer.protocol.states import ClientState, ProcessStatus
 from mqinfer.protocol.topics import Topics
 from tests.broker.heard import Inbox
 
@@ -284,15 +284,15 @@ def test_a_broker_of_an_older_version(broker_url: str, unique: Unique) -> None:
     assert "user_properties" in found["round trip"].words
 
 
-@pytest.mark.parametrize("status", [*ClientStatus, None])
+@pytest.mark.parametrize("status", [*ProcessStatus, None])
 def test_a_state_that_is_there(
-    broker_url: str, unique: Unique, monkeypatch: pytest.MonkeyPatch, status: ClientStatus | None
+    broker_url: str, unique: Unique, monkeypatch: pytest.MonkeyPatch, status: ProcessStatus | None
 ) -> None:
     """That of a process which has the name is not touched, and nothing is tried; one that a process left is kept."""
     monkeypatch.setattr("mqinfer.broker.abilities._PATIENCE_S", 20.0)
     name, topics, found = unique("c"), Topics(), Inbox()
     state = ClientState(name, status, 1).to_json() if status else b"{}"
-    holds = set() if status in {ClientStatus.STOPPED, ClientStatus.LOST} else {None}
+    holds = set() if status in {ProcessStatus.STOPPED, ProcessStatus.LOST} else {None}
     with closing(make_link(broker_url, client_id=name)) as link:
         link.open()
         link.publish(Message(topics.client_state(name), state, retain=True))
@@ -309,7 +309,7 @@ def test_a_ctrl_c_puts_a_state_back(broker_url: str, unique: Unique, monkeypatch
 
     monkeypatch.setattr(Abilities, "_attempt", interrupt)
     name, found = unique("c"), Inbox()
-    topic, state = Topics().client_state(name), ClientState(name, ClientStatus.LOST, 1).to_json()
+    topic, state = Topics().client_state(name), ClientState(name, ProcessStatus.LOST, 1).to_json()
     with closing(make_link(broker_url, client_id=name)) as link:
         link.open()
         link.publish(Message(topic, state, retain=True))

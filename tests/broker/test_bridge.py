@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.faults import EchoTraffic, Workers
+from benchmarks.faults.traffic import EchoTraffic
+from benchmarks.faults.workers import Workers
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.bridge import Bridge
 from mqinfer.broker.bridge.far_workers import FarWorkers
@@ -37,10 +38,9 @@ from mqinfer.protocol.card import MAX_CARD_BYTES, ModelCard, card_to_json
 from mqinfer.protocol.errors import BrokerUnreachable, LimitExceeded, MessageTooLarge, NotConnected
 from mqinfer.protocol.states import (
     ClientState,
-    ClientStatus,
+    ProcessStatus,
     ServedModel,
     ServerState,
-    ServerStatus,
     WorkerState,
     WorkerStatus,
 )
@@ -120,7 +120,7 @@ def test_requests_and_what_is_kept(
         assert client.infer("echo", {"x": X}).outputs["x"].tolist() == X.tolist()
         assert cards.wait_for(1)[0].expiry_s in range(55, 61)
         assert states.wait_for(1)[0].expiry_s is None  # its end is told by a will
-        keep(near, topics.client_state("car-1"), ClientState("car-1", ClientStatus.READY, 1).to_json())
+        keep(near, topics.client_state("car-1"), ClientState("car-1", ProcessStatus.READY, 1).to_json())
         assert far_clients.wait_for(1)[0].user_properties == (("bridge", "site"),)
         wait_until(lambda: bridge.workers == 1)
         wait_until(lambda: bridge.counters()["to_far"]["carried"] >= 2)
@@ -269,8 +269,8 @@ def test_each_side_keeps_its_own_names(brokers: tuple[str, str], sides: tuple[Li
     topic = topics.worker_state("gpu-0")
     for link, incarnation in ((near, 1), (far, 2)):
         keep(link, topic, state("gpu-0", incarnation=incarnation))
-        keep(link, topics.control_state("gpu"), ServerState("gpu", ServerStatus.READY, incarnation).to_json())
-        keep(link, topics.client_state("car-1"), ClientState("car-1", ClientStatus.READY, incarnation).to_json())
+        keep(link, topics.control_state("gpu"), ServerState("gpu", ProcessStatus.READY, incarnation).to_json())
+        keep(link, topics.client_state("car-1"), ClientState("car-1", ProcessStatus.READY, incarnation).to_json())
     keep(far, topics.worker_state("gpu-1"), state("gpu-1"))
     workers, servers = hear(near, topics.worker_state.filter()), hear(near, topics.control_state("gpu"))
     clients = hear(far, topics.client_state("car-1"))
@@ -293,7 +293,7 @@ def test_hostile_cards_and_states(brokers: tuple[str, str], sides: tuple[Link, L
         (topics.card("m"), b'{"name": "other"}'),
         (f"{root}/models/{'x' * 300}/card", b"{}"),
         (topics.control_state("gpu"), b"[" * 10_000),
-        (topics.control_state("gpu"), ServerState("other", ServerStatus.READY, 1).to_json()),
+        (topics.control_state("gpu"), ServerState("other", ProcessStatus.READY, 1).to_json()),
         (topics.worker_state("gpu-0"), state("gpu-1")),
         (topics.worker_state("gpu-0"), control.to_json()),
         (topics.worker_state("gpu-0"), b"x" * 70_000),
@@ -316,7 +316,7 @@ def test_a_server_that_is_called_all(brokers: tuple[str, str], sides: tuple[Link
     topics, (near, far) = Topics(), sides
     states = hear(near, topics.control_state("all"))
     with make_bridge(*brokers, topics):
-        keep(far, topics.control_state("all"), ServerState("all", ServerStatus.READY, 1).to_json())
+        keep(far, topics.control_state("all"), ServerState("all", ProcessStatus.READY, 1).to_json())
         states.wait_for(1)
         keep(far, topics.control_state("all"), b"")
         states.wait_for(2)
@@ -393,7 +393,7 @@ def test_more_than_it_carries(
     inbox, clients = hear(near, topics.worker_state.filter()), hear(far, topics.client_state.filter())
     with make_bridge(*brokers, topics) as bridge:
         for number in range(21):
-            keep(near, topics.client_state(f"c-{number}"), ClientState(f"c-{number}", ClientStatus.READY, 1).to_json())
+            keep(near, topics.client_state(f"c-{number}"), ClientState(f"c-{number}", ProcessStatus.READY, 1).to_json())
         wait_until(lambda: bridge.counters()["to_far"]["dropped_limit_exceeded"] == 1)
         for number in range(9):
             keep(far, topics.worker_state(f"w-{number}"), state(f"w-{number}"))
@@ -598,7 +598,7 @@ def test_what_the_roles_of_a_bridge_allow(
             vehicle.publish(Message(topics.preview("car-1", "front"), b"x"))
             previews.wait_for(1)
             states = hear(operator, topics.control_state("w"))
-            keep(server, topics.control_state("w"), ServerState("w", ServerStatus.READY, 1).to_json())
+            keep(server, topics.control_state("w"), ServerState("w", ProcessStatus.READY, 1).to_json())
             states.wait_for(1)
             operator.publish(Message(topics.control("w", "op", "repository/index"), b"", response_topic="x"))
             orders.wait_until(lambda got: got[-1].topic.endswith("repository/index"))

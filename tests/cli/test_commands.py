@@ -252,6 +252,25 @@ def test_an_output_that_can_not_be_written(
     assert f"cannot write {place}: " in capfd.readouterr().err
 
 
+def test_two_outputs_of_one_name_at_once(
+    url: str, serve: Serve, write_echo: WriteEcho, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is written under a name of its own before, so that the file is whole."""
+    serve(url, write_echo())
+    np.save(tmp_path / "x.npy", np.zeros((1, 4), np.float32))
+    output, write = tmp_path / "result.npz", np.lib.format.write_array
+    line = ("infer", "echo", "--broker", url, "--input", f"x={tmp_path}/x.npy", "--output", output)
+
+    def write_beside(*given: Any, **options: Any) -> None:
+        monkeypatch.setattr("numpy.lib.format.write_array", write)
+        assert run_main(*line) == 0
+        write(*given, **options)
+
+    monkeypatch.setattr("numpy.lib.format.write_array", write_beside)
+    assert run_main(*line) == 0
+    assert np.load(output)["x"].shape == (1, 4)
+
+
 @pytest.mark.parametrize("timeout", ["nan", "inf"])
 def test_a_timeout_that_is_no_number(tmp_path: Path, url: str, capfd: Any, timeout: str) -> None:
     """The option is refused."""

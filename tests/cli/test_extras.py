@@ -16,7 +16,7 @@ import pytest
 from mqinfer import extras
 from mqinfer.cli.app import main
 from mqinfer.dashboard.page import read_page
-from mqinfer.extras import clone, install_command, is_installed, missing_extra
+from mqinfer.extras import clone, import_extra, install_command, is_installed, missing_extra
 from mqinfer.protocol.errors import ConfigError, MissingExtra
 
 ROOT = Path(__file__).parents[2]
@@ -172,3 +172,11 @@ def test_a_module_that_another_thread_imports_is_installed(monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "half_imported", None)
     assert not is_installed("half_imported")
     assert not is_installed("no_such_package.part")
+
+
+def test_a_package_that_is_there_and_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error has the reason, such as a library of the system that is missing, which no `pip install` brings."""
+    (tmp_path / "lame.py").write_text("raise ImportError('libGL.so.1: cannot open shared object file')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(MissingExtra, match=r"^lame can't be imported: libGL.*; mend what that names, or run"):
+        import_extra("lame", "edge")

@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from typer.main import get_command
@@ -14,6 +16,7 @@ from typer.testing import CliRunner
 from mqinfer.cli import main
 from mqinfer.cli.app import app
 from mqinfer.cli.settings import commands_of
+from mqinfer.lab.drives.recording import write_drive
 
 IMPLEMENTATIONS = {"bags", "bench", "broker", "client", "cloud_worker", "dashboard", "edge_agent", "gateway", "lab"}
 OF_THE_WHOLE = {"mqinfer.cli.app", "mqinfer.cli.exit_codes", "mqinfer.cli.settings"}
@@ -130,3 +133,36 @@ def test_an_interrupt_while_modules_are_imported(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 130
+
+
+REFUSED = """
+import sys, threading
+refused, *sys.argv[1:] = sys.argv[1:]
+start = threading.Thread.start
+def start_or_not(thread):
+    if thread.name.startswith(refused):
+        raise RuntimeError("can't start new thread")
+    start(thread)
+threading.Thread.start = start_or_not
+sys.argv[0] = "mqinfer"
+from mqinfer.cli import main
+main()
+"""
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("refused", ["mqinfer-link", "mqinfer-replay-sinks", "mqinfer-replay-prepare_1"])
+def test_a_thread_that_the_system_refuses(
+    refused: str, broker_url: str, write_echo: Callable[..., Path], tmp_path: Path
+) -> None:
+    """The command ends with one line; frames would wait for ever for a thread that is missing."""
+    drive = write_drive(tmp_path / "drive.bag", ros=1, frames=3, seed=1, width=48, height=32, truth_topic=False)
+    repository = write_echo("echo", ("image", "UINT8", [-1, -1, -1, 3]))
+    options = ["--local", "--repository", repository, "--model", "echo", "--output", tmp_path / "out"]
+    if refused == "mqinfer-link":
+        options = ["--broker", broker_url, "--model", "echo"]
+    line = [sys.executable, "-c", REFUSED, refused, "replay", drive, *options]
+    done = subprocess.run(list(map(str, line)), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: can't start new thread; give it more memory or processes")
+    assert "Traceback" not in done.stderr

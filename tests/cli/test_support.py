@@ -86,6 +86,44 @@ def test_no_secret_is_in_it(machine: Path, broker_url: str, unique: Callable[[st
     assert parts["logs/0-worker.log"].endswith("the last line")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "rtsp://admin:ab/cd-hunter2@10.0.0.1/stream",
+        "https://account.blob.core/models?sv=1&sig=hunter2%3D&se=2",
+        "https://bucket.s3/models?X-Amz-Signature=hunter2",
+        "http://dashboard/#key=hunter2",
+        "Authorization: Basic hunter2==",
+        r'{"body": "{\"password\": \"hunter2\"}", "authorization": "Basic hunter2"}',
+        "Set-Cookie: session=hunter2; second=hunter2",
+        "AccountKey=hunter2;EndpointSuffix=core",
+        "passphrase: hunter2",
+        "aws_access_key_id = hunter2",
+        "admin-key: hunter2",
+    ],
+)
+def test_secrets_that_nobody_named(line: str) -> None:
+    """They are known by what stands before them, in the logs of other programs too; JSON stays JSON."""
+    cleaned = Redaction().clean(line)
+    assert "hunter2" not in cleaned
+    if line.startswith("{"):
+        assert json.loads(cleaned).keys() == json.loads(line).keys()
+
+
+def test_a_password_that_a_url_escapes() -> None:
+    """A broker's log has it as it is."""
+    redaction = Redaction()
+    redaction.add_named("MQINFER_BROKER", "mqtt://car:correct%20horse@broker")
+    assert redaction.clean("login car, correct horse") == "login car, ***"
+
+
+def test_a_pipe_as_a_log(machine: Path) -> None:
+    """Nobody waits for who would write it."""
+    os.mkfifo(machine / "pipe")
+    parts = bundle(machine, "--broker", "mqtt://127.0.0.1:1", "--timeout", 0.1, "--log", machine / "pipe")
+    assert "is no file" in parts["logs/1-pipe.error"]
+
+
 def test_where_something_is_broken(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What can't be read is said in its place, and the rest is there; a file that exists is never replaced."""
     (machine / "worker.log").unlink()

@@ -18,7 +18,7 @@ from mqinfer.client.control import AsyncControl, ControlClient, ControlReply, ch
 from mqinfer.client.control.question import Question
 from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.errors import BadEnvelope, Expired, ModelNotFound, ModelNotLoadable, NoWorker
-from mqinfer.protocol.states import ServerState, ServerStatus
+from mqinfer.protocol.states import ProcessStatus, ServerState
 from mqinfer.protocol.topics import Topics
 from tests.asynchronous import in_loop
 
@@ -35,9 +35,9 @@ class FakeServer:
         self.link.open()
         for target in (name, "all"):
             self.link.subscribe(self.topics.control.filter(server=target), self.orders.put)
-        self.say(ServerStatus.READY)
+        self.say(ProcessStatus.READY)
 
-    def say(self, status: ServerStatus, *, incarnation: int = 1) -> None:
+    def say(self, status: ProcessStatus, *, incarnation: int = 1) -> None:
         """Publish its state."""
         state = ServerState(self.name, status, incarnation).to_json()
         self.link.publish(Message(self.topics.control_state(self.name), state, retain=True))
@@ -141,7 +141,7 @@ def test_no_server_speaks_for_another(site: Callable[..., Any]) -> None:
     """Neither a reply nor a state that names another server counts, nor one that names two, or a name of no rule."""
     control, (one, two) = site("one", "two")
     control.wait_for("one")
-    one.link.publish(Message(one.topics.control_state("one"), ServerState("two", ServerStatus.LOST, 2).to_json()))
+    one.link.publish(Message(one.topics.control_state("one"), ServerState("two", ProcessStatus.LOST, 2).to_json()))
     result = asking(control, INDEX, server="one", timeout=20)
     order = one.order()
     two.answer(order, [{"name": "false"}])
@@ -161,7 +161,7 @@ def test_a_server_that_goes_or_keeps_silent(site: Callable[..., Any]) -> None:
     control, (one, _two) = site("one", "two")
     result = asking(control, INDEX, server="one", timeout=20)
     one.order()
-    one.say(ServerStatus.LOST)
+    one.say(ProcessStatus.LOST)
     (reply,) = result()
     assert isinstance(reply.error, NoWorker)
     assert str(reply.error) == "server one is lost"
@@ -199,7 +199,7 @@ def test_a_server_that_is_started_anew_has_lost_the_call(site: Callable[..., Any
     control, (one,) = site("one")
     result = asking(control, Call(Operation.LOAD, "m"), timeout=20)
     one.order()
-    one.say(ServerStatus.READY, incarnation=2)
+    one.say(ProcessStatus.READY, incarnation=2)
     (reply,) = result()
     assert isinstance(reply.error, NoWorker)
     assert "server one was started anew" in str(reply.error)
@@ -219,7 +219,7 @@ def test_a_reply_that_was_lost_is_asked_for(site: Callable[..., Any], monkeypatc
     assert [reply.server for reply in result()] == ["one", "two"]
     asked = Question(None, 10)
     asked.message(Topics(), "operator", INDEX, None)
-    ready = {"one": ServerState("one", ServerStatus.READY, 1)}
+    ready = {"one": ServerState("one", ProcessStatus.READY, 1)}
     asked.acked(0, ready)
     assert asked.again(Topics(), "operator", ready) == []
 
@@ -241,11 +241,11 @@ async def test_an_asyncio_call_asks_for_a_lost_reply(
 
 def test_states_that_come_behind_the_acknowledgement() -> None:
     """Of many kept states a broker holds some back: a server whose kept state comes late was asked, a new one not."""
-    servers = {"one": ServerState("one", ServerStatus.READY, 1)}
+    servers = {"one": ServerState("one", ProcessStatus.READY, 1)}
     question = Question(None, 300)
     question.acked(0, servers)
     for name in ("kept", "new"):
-        servers[name] = ServerState(name, ServerStatus.READY, 1)
+        servers[name] = ServerState(name, ProcessStatus.READY, 1)
     question.was_ready(servers["kept"])
     for server in ("one", "kept"):
         assert not question.is_complete(servers)

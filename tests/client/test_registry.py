@@ -20,7 +20,7 @@ from mqinfer.client import AsyncClient, ClientOptions
 from mqinfer.client.dispatch.dispatcher import Dispatcher
 from mqinfer.client.registry import Registry
 from mqinfer.protocol.card import ModelCard, card_to_json
-from mqinfer.protocol.states import ServedModel, ServerState, ServerStatus, WorkerState, WorkerStatus
+from mqinfer.protocol.states import ProcessStatus, ServedModel, ServerState, WorkerState, WorkerStatus
 from mqinfer.protocol.topics import Topics
 from tests.asynchronous import in_loop
 from tests.clock import Clock
@@ -157,13 +157,13 @@ def test_what_is_not_sent_again_is_gone() -> None:
     for name in ("a", "b"):
         registry.put_worker(name, worker(name, READY, name.replace("a", "1").replace("b", "2")))
         registry.put_card(name, card(name))
-        registry.put_server(name, ServerState(name, ServerStatus.READY, 1))
+        registry.put_server(name, ServerState(name, ProcessStatus.READY, 1))
     registry.finish()
     registry.begin()
     assert (registry.is_complete, set(registry.cards), set(models.versions("m"))) == (False, {"a", "b"}, {"1", "2"})
     registry.put_card("b", card("b"))
     registry.put_worker("b", worker("b", READY, "2"))
-    registry.put_server("b", ServerState("b", ServerStatus.CLAIMING, 2))
+    registry.put_server("b", ServerState("b", ProcessStatus.CLAIMING, 2))
     registry.finish()
     assert (registry.is_complete, set(registry.cards), dict(models.versions("m"))) == (True, {"b"}, {"2": True})
     assert (registry.servers, models.was_known("a")) == ({}, True)
@@ -226,7 +226,7 @@ def site(any_url: str, unique: Callable[[str], str]) -> Iterator[tuple[Link, Top
         states = {
             topics.card("m"): card_to_json(card("m")),
             topics.worker_state("w.0"): worker("w.0", READY).to_json(),
-            topics.control_state("w"): ServerState("w", ServerStatus.READY, 1).to_json(),
+            topics.control_state("w"): ServerState("w", ProcessStatus.READY, 1).to_json(),
         }
         for topic, payload in states.items():
             link.publish(Message(topic, payload, retain=True))
@@ -245,7 +245,7 @@ async def test_it_is_known_when_everything_has_come(any_url: str, site: tuple[Li
         assert await registry.wait_until_complete()
         assert registry.known.is_complete  # by the marker, not by a pause
         assert (set(registry.known.cards), dict(registry.known.models.versions("m"))) == ({"m"}, {"1": True})
-        assert [state.status for state in registry.known.servers.values()] == [ServerStatus.READY]
+        assert [state.status for state in registry.known.servers.values()] == [ProcessStatus.READY]
         assert not registry.known.models.knows("other")
 
 

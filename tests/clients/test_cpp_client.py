@@ -117,6 +117,19 @@ def test_a_reply_of_another_is_no_result(programs: Path, broker_url: str, unique
 
 
 @pytest.mark.broker
+def test_what_a_callback_and_a_fork_may_not_do(programs: Path, broker_url: str, unique: Callable[[str], str]) -> None:
+    """Waiting in a callback, or using another process's client, is an error at once; a callback may end its client."""
+    lines = output(programs / "live", "misuse", broker_url, unique("test")).splitlines()
+    assert lines == [
+        "waiting: config_error config_error",
+        "fork: config_error config_error config_error",
+        "child: 0",
+        "parent: expired",
+        "name: thrown bad_envelope",
+    ]
+
+
+@pytest.mark.broker
 def test_a_request_that_crashes_two_workers_is_poison(
     programs: Path, broker_url: str, unique: Callable[[str], str], write_echo: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ from mqinfer.client.registry import Registry
 from mqinfer.cloud_worker.supervision.autoscaling import Autoscaler, Bounds
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError
-from mqinfer.protocol.states import ClientState, ClientStatus, PendingRequests, ServedModel, WorkerState, WorkerStatus
+from mqinfer.protocol.states import ClientState, PendingRequests, ProcessStatus, ServedModel, WorkerState, WorkerStatus
 
 
 class Counts:
@@ -25,7 +25,7 @@ def site(*workers: str) -> Registry:
     known = Registry(lambda: 0.0)
     for name in workers:
         known.put_worker(name, WorkerState(name, WorkerStatus.READY, 1, (ServedModel("m"),), 64, 0, 1000))
-    known.put_client("car", ClientState("car", ClientStatus.READY, 1, pending=(PendingRequests("m", 1, 0, 0),)))
+    known.put_client("car", ClientState("car", ProcessStatus.READY, 1, pending=(PendingRequests("m", 1, 0, 0),)))
     known.put_card("m", ModelCard(name="m", versions=("1",), platform="mqinfer_echo"))
     known.finish()
     return known

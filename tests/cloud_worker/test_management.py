@@ -558,10 +558,10 @@ def test_labels_are_metrics(write_echo: WriteEcho) -> None:
     [
         ({}, "expected parameters of stable, canary, share, shadow, shadow_share, watch, tolerance"),
         ({"stables": 1}, "'stables' given"),
-        ({"shadow": "x"}, "shadow = 'x': expected a whole number"),
-        ({"share": True}, "share = 'True': expected a whole number"),
-        ({"tolerance": "1"}, "tolerance = '1': expected a number from 0 to 1"),
-        ({"watch": 1}, "watch = '1': expected true or false"),
+        ({"shadow": "x"}, "'shadow' must be an integer"),
+        ({"share": True}, "'share' must be an integer"),
+        ({"tolerance": "1"}, "'tolerance' must be a"),
+        ({"watch": 1}, "'watch' must be a boolean"),
     ],
 )
 def test_parameters_of_traffic(write_echo: WriteEcho, parameters: dict[str, Any], why: str) -> None:

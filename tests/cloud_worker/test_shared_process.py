@@ -26,7 +26,7 @@ from mqinfer.cloud_worker.supervision.rollout import Rollout, RolloutStep
 from mqinfer.cloud_worker.supervision.started_process import NOBODY
 from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
 from mqinfer.models.repository import Repository
-from mqinfer.protocol.states import read_worker_state
+from mqinfer.protocol.states import WorkerState
 from mqinfer.protocol.topics import Topics
 from tests.cloud_worker.test_supervisor import Watch
 from tests.models.conftest import _write_onnx
@@ -159,7 +159,7 @@ def test_nobody_is_a_name_on_the_wire() -> None:
     """The state of a crash for which no request is to blame can be read, and names none."""
     message = crash_message(Topics(), Event("crashed", "w.0", "m", "", 5, NOBODY))
     assert message
-    _, state = read_worker_state(Topics(), message.topic, message.payload)
+    _, state = WorkerState.read(Topics(), message.topic, message.payload)
     assert state
     assert state.running == ("nobody",)
 

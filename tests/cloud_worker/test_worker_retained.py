@@ -16,6 +16,7 @@ from mqinfer.broker.link import ConnectionHandler, Link, Message, MessageHandler
 from mqinfer.broker.memory import MemoryBroker, MemoryLink
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.broker.paho.loop import Loop
+from mqinfer.broker.threaded.thread import LinkThread
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
@@ -40,11 +41,11 @@ class DeafLink(MemoryLink):
 
 
 class Mqtt311(Loop):
-    """A link's thread that begins with MQTT 3.1.1."""
+    """What a link's thread does that begins with MQTT 3.1.1."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.version5 = False
+    def __init__(self, thread: LinkThread, *arguments: Any) -> None:
+        super().__init__(thread, *arguments)
+        thread.version5 = False
 
 
 @pytest.fixture(params=["memory", "memory without retain handling", "mqtt 5", "mqtt 3.1.1"])

@@ -6,9 +6,9 @@ import pytest
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.frames.view import FrameView
+from mqinfer.edge_agent.sinks.answers import Answer, Answers
 from mqinfer.images.picture import RawImage
 from mqinfer.images.placement import Placement
-from mqinfer.lab.comparing.answers import Answer, Answers
 from mqinfer.lab.comparing.difference import AnswerKind, difference
 from mqinfer.lab.comparing.labels import TrueBox, TrueFrame
 from mqinfer.lab.comparing.tallies import PairTally, TruthTally
@@ -141,8 +141,8 @@ def frame_of(number: int) -> Frame:
 def answer(outputs: Mapping[str, Array] | None) -> Answer:
     """Make an answer; None for a frame that failed."""
     if outputs is None:
-        return Answer(view(), InferResult("", Outcome.ERROR, "m"))
-    return Answer(view(**outputs), InferResult("", Outcome.OK, "m", outputs=outputs))
+        return Answer(0, view(), InferResult("", Outcome.ERROR, "m"))
+    return Answer(0, view(**outputs), InferResult("", Outcome.OK, "m", outputs=outputs))
 
 
 def test_a_pair_is_tallied() -> None:
@@ -202,8 +202,8 @@ def test_scores_against_the_truth() -> None:
 
 def test_frames_that_one_model_has_not_answered_are_bounded_and_counted() -> None:
     """A model that ended early must not let the other's pictures pile up."""
-    passed: list[int] = []
-    answers = Answers(2, lambda frame, _: passed.append(frame.sequence), bound=3)
+    passed: list[tuple[int, int]] = []
+    answers = Answers(2, lambda frame, found: passed.append((frame.sequence, len(found))), bound=3)
     sinks = [answers.sink(0), answers.sink(1)]
     one = answer(mask())
     for number in range(10):
@@ -212,5 +212,4 @@ def test_frames_that_one_model_has_not_answered_are_bounded_and_counted() -> Non
         sinks[0].write(frame_of(number), one.view, one.result)
         assert len(answers._open) <= 3
     answers.close()
-    assert passed == [0, 1, 2, 3]
-    assert answers.missed == 6
+    assert passed == [*((number, 2) for number in range(4)), *((number, 1) for number in range(4, 10))]

@@ -10,7 +10,7 @@ from mqinfer.bags.ros2.messages import VISION
 from mqinfer.bags.sources import open_source
 from mqinfer.bags.writer import BagWriter, Storage
 from mqinfer.images.decode import as_image
-from mqinfer.lab.comparing.labels import TrueBox, TrueFrame
+from mqinfer.lab.comparing.labels import TrueBox, TrueFrame, read_csv
 from mqinfer.lab.comparing.truth import open_truth
 from mqinfer.protocol.errors import ConfigError
 
@@ -126,6 +126,15 @@ def test_a_topic_that_holds_no_truth(tmp_path: Path) -> None:
         open_truth("/stamp", str(tmp_path / "drive.mp4"))
 
 
+def test_many_rows_of_a_csv_file(tmp_path: Path) -> None:
+    """Each box is added where it stands, and classes of one name are one object."""
+    path = tmp_path / "truth.csv"
+    path.write_text("sequence,class,left,top,right,bottom\n" + "7,a car,1,2,3,4\n" * 100_000)
+    (found,) = read_csv(path).frames.values()
+    assert len(found.boxes or ()) == 100_000
+    assert len({id(each.label) for each in found.boxes or ()}) == 1
+
+
 def test_rows_of_a_csv_file(tmp_path: Path) -> None:
     """Rows of one frame make its boxes, an empty class none; a source is one stream's."""
     path = tmp_path / "truth.csv"
@@ -133,7 +142,7 @@ def test_rows_of_a_csv_file(tmp_path: Path) -> None:
     image = as_image(np.zeros((4, 4, 3), np.uint8), "rgb8")
     truth = open_truth(str(path), "drive.bag")
     assert truth.of(Frame("/a", 0, 0, 0, "", image)) == TrueFrame(
-        boxes=(TrueBox((1, 2, 3, 4), "car"), TrueBox((0, 0, 1, 1), "bus"))
+        boxes=[TrueBox((1, 2, 3, 4), "car"), TrueBox((0, 0, 1, 1), "bus")]
     )
     assert truth.of(Frame("/b", 0, 0, 0, "", image)) is None
-    assert truth.of(Frame("/b", 1, 0, 0, "", image)) == TrueFrame(boxes=())
+    assert truth.of(Frame("/b", 1, 0, 0, "", image)) == TrueFrame(boxes=[])

@@ -20,7 +20,7 @@ from mqinfer.protocol.card import CardParameters, ClassInfo, ModelCard, card_to_
 from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.envelope import CONTENT_TYPE, encode_response
-from mqinfer.protocol.states import ClientState, ClientStatus, ServedModel, WorkerState, WorkerStatus
+from mqinfer.protocol.states import ClientState, ProcessStatus, ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Capture, EncodedTensor, InferResponse, TensorSpec, Timings
 
@@ -106,7 +106,7 @@ class Publisher:
         state = WorkerState(name, status, 1, served, capacity=64, **fields)
         self.send(self.topics.worker_state(name), state.to_json(), retain=True, qos=1)
 
-    def client(self, name: str, status: ClientStatus = ClientStatus.READY, **fields: Any) -> None:
+    def client(self, name: str, status: ProcessStatus = ProcessStatus.READY, **fields: Any) -> None:
         """Publish the state of an edge."""
         self.send(self.topics.client_state(name), ClientState(name, status, 1, **fields).to_json(), retain=True, qos=1)
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from mqinfer.broker import BrokerAddress, Message, make_link
 from mqinfer.codecs import decode_tensor
 from mqinfer.protocol.envelope import decode_response
-from mqinfer.protocol.states import read_worker_state
+from mqinfer.protocol.states import WorkerState
 from mqinfer.protocol.topics import Topics
 from tests.patience import PATIENCE_S
 
@@ -73,7 +73,7 @@ class Witness:
     def on_worker(self, message: Message) -> None:
         """Note when a state came."""
         now = time.time()
-        name, state = read_worker_state(self._topics, message.topic, message.payload)
+        name, state = WorkerState.read(self._topics, message.topic, message.payload)
         if state is not None:
             with self._changed:
                 self._states[name, state.status.value] = now

@@ -17,7 +17,7 @@ from mqinfer.edge_agent.sinks.presence import PresenceSettings
 from mqinfer.judging.settings import read_settings
 from mqinfer.models.repository.config_files import read_layer
 from mqinfer.models.repository.tables import read_toml, table_of
-from mqinfer.protocol.states import read_worker_state
+from mqinfer.protocol.states import WorkerState
 from mqinfer.protocol.topics import Topics
 from tests.docs.blocks import DOCUMENTS, NEWCOMERS, PARTS, SCRIPTS, Block, blocks, part_of, run_as_newcomer, running
 
@@ -106,7 +106,7 @@ def test_json(block: Block) -> None:
     content = json.loads(block.text)
     if "boot" in content:
         topic = Topics("mqinfer/v1").worker_state(content["worker"])
-        assert read_worker_state(Topics("mqinfer/v1"), topic, block.text.encode())
+        assert WorkerState.read(Topics("mqinfer/v1"), topic, block.text.encode())
 
 
 def test_each_document_is_run() -> None:

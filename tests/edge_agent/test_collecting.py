@@ -349,15 +349,15 @@ def test_a_wrong_rate(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[s
     assert "name its folder" in capsys.readouterr().err
 
 
-def test_stamps_and_names_that_ros_has_no_room_for(opened: Callable[..., Collector]) -> None:
+def test_stamps_and_names_that_ros_has_no_room_for(opened: Callable[..., Collector], tmp_path: Path) -> None:
     """A stamp is counted, and the run goes on; what is no text in a name is replaced."""
-    sink = opened(rates={"": 3600}).sink()
+    collector = opened(rates={"": 3600})
+    sink = collector.sink()
     sink.write(replace(frame(1), capture_time_ns=1 << 70), view(dict(NOTHING)), result(NOTHING))
-    collector = sink.collector
     assert collector.counts == Collected({}, {Drop.FAILED: 1}, 0)
     sink.write(frame(1, "/in\udcff"), view(dict(NOTHING)), result(NOTHING))
     assert collector.counts == Collected({Why.RATE: 1}, {Drop.FAILED: 1}, 1)
-    assert [each.source for each in kept(collector.folder)] == ["/in?"]
+    assert [each.source for each in kept(tmp_path / "kept")] == ["/in?"]
 
 
 class Clocks:

@@ -180,23 +180,25 @@ def test_sinks_leave_out_what_the_model_did_not_see() -> None:
     left, top, width, height = REGION
     found = prepared(Framing(others=REGION))
     view = FrameView(found.picture(), found.placement, {"mask": np.ones((1, 48, 48), np.uint8)}, classes=CLASSES)
-    assert view.mask is not None
-    assert view.seen is not None
+    assert view.answer.mask is not None
+    assert view.answer.seen is not None
     inside = np.zeros((HEIGHT, WIDTH), bool)
     inside[top : top + height, left : left + width] = True
-    np.testing.assert_array_equal(view.seen, inside)
-    np.testing.assert_array_equal(view.mask, np.where(inside, 1, UNKNOWN))
-    drawn = draw_overlay(view.pixels, view.mask, CLASSES, seen=view.seen)
+    np.testing.assert_array_equal(view.answer.seen, inside)
+    np.testing.assert_array_equal(view.answer.mask, np.where(inside, 1, UNKNOWN))
+    drawn = draw_overlay(view.pixels, view.answer.mask, CLASSES, seen=view.answer.seen)
     np.testing.assert_array_equal(drawn[~inside], PIXELS[~inside])
     assert (drawn[inside] != PIXELS[inside]).any(axis=-1).all()
     shares = view.outputs_in_words["mask"]["class_shares"]
     share = round(inside.mean(), 6)
     assert shares == {"road": 0.0, "sky": share, "unknown": pytest.approx(1 - share, abs=1e-6)}
-    png = cv2.imdecode(np.frombuffer(encode_mask(view.mask, CLASSES, is_partial=True), np.uint8), cv2.IMREAD_UNCHANGED)
+    png = cv2.imdecode(
+        np.frombuffer(encode_mask(view.answer.mask, CLASSES, is_partial=True), np.uint8), cv2.IMREAD_UNCHANGED
+    )
     assert png is not None
     np.testing.assert_array_equal(png[..., 3] == 255, inside)
     whole = prepared(Framing())
-    assert FrameView(whole.picture(), whole.placement, view.outputs).seen is None
+    assert FrameView(whole.picture(), whole.placement, view.outputs).answer.seen is None
 
 
 def test_a_picture_that_was_sent_does_not_stand_for_the_frame_if_it_is_another() -> None:

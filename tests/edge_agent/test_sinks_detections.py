@@ -61,18 +61,18 @@ def test_boxes_are_brought_back_to_the_recorded_frame() -> None:
     """Each axis by its own factor, and without the margins of a letterbox."""
     pixels = np.zeros((80, 240, 3), np.uint8)
     stretched = FrameView(pixels, Placement.of((240, 80), (60, 40)), OUTPUTS)
-    assert stretched.boxes[0] == DetectedBox((16, 8, 32, 16), float(np.float32(0.9)), 1, "1")
+    assert stretched.answer.boxes[0] == DetectedBox((16, 8, 32, 16), float(np.float32(0.9)), 1, "1")
     letterbox = FrameView(pixels, Placement.of((240, 80), (60, 40), Resize.LETTERBOX), OUTPUTS)
-    assert list(letterbox.boxes[1].box) == [4, 0, 44, 8]
-    assert len(FrameView(pixels, Placement.of((240, 80), (60, 40))).boxes) == 0
+    assert list(letterbox.answer.boxes[1].box) == [4, 0, 44, 8]
+    assert len(FrameView(pixels, Placement.of((240, 80), (60, 40))).answer.boxes) == 0
 
 
 def test_masks_are_brought_back_to_the_recorded_frame() -> None:
     """In the frame's size, whatever the output's own: each pixel is its nearest neighbour in the mask."""
     mask = np.arange(6, dtype=np.uint8).reshape(1, 2, 3)
     view = FrameView(np.zeros((80, 240, 3), np.uint8), Placement.of((240, 80), (60, 40)), {"mask": mask})
-    assert view.mask is not None
-    assert np.array_equal(view.mask, np.kron(mask[0], np.ones((40, 80), np.uint8)))
+    assert view.answer.mask is not None
+    assert np.array_equal(view.answer.mask, np.kron(mask[0], np.ones((40, 80), np.uint8)))
 
 
 def test_boxes_that_are_turned_over_are_none() -> None:
@@ -91,12 +91,12 @@ def test_masks_of_pictures_that_are_one_pixel_wide(shape: tuple[int, ...]) -> No
     length = mask.size
     for picture in ((1, length), (length, 1)):
         view = FrameView(np.zeros((*picture[::-1], 3), np.uint8), Placement.of(picture, picture), {"mask": mask})
-        assert view.mask is not None
-        assert np.array_equal(view.mask, mask.reshape(picture[::-1]))
+        assert view.answer.mask is not None
+        assert np.array_equal(view.answer.mask, mask.reshape(picture[::-1]))
         assert "class_shares" in view.outputs_in_words["mask"]
         if length > 1:
             wider = replace(view, placement=Placement.of((8, 2), (8, 2)))
-            assert wider.mask is None
+            assert wider.answer.mask is None
 
 
 def test_no_class_of_a_detector_is_black() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import zstandard
 from mcap.reader import make_reader
 from xxhash import xxh3_128_hexdigest
 
@@ -397,6 +398,25 @@ def test_a_sink_that_lacks_memory_for_a_result_gets_the_next(caplog: pytest.LogC
     assert (sink.written, other.left) == ([0, 2, 3], 5)
     assert "/camera/front, frame 1, from the files of a Lacking" in caplog.text
     assert "no memory was left to write some results into some files: 1 in all" in str(sinks.failure)
+
+
+@pytest.mark.parametrize("raised", [MemoryError(), zstandard.ZstdError("cannot compress: not enough memory")])
+def test_an_mcap_file_without_memory_is_left_out(
+    tmp_path: Path, raised: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a record may be in it: nothing follows, not even at a second close, and the other kinds go on."""
+    other = Failing(at=5)
+    sinks = SinkSet([McapSink(tmp_path, CARD), other])
+    write(sinks, frame_of(0), result_of(frame_of(0)))
+
+    def fail(*_: object) -> None:
+        raise raised
+
+    monkeypatch.setattr("zstandard.compress", fail)
+    assert sinks.close() == (Path("whole"),)
+    assert sinks.close() == (Path("whole"),)
+    assert "cannot write" in str(sinks.failure)
+    assert "incomplete: 1" in str(sinks.failure)
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "at once", "foreign"])

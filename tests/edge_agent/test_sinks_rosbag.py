@@ -124,7 +124,7 @@ def test_masks_come_back_pixel_by_pixel_with_the_names_of_their_numbers(tmp_path
     """The class numbers of the recorded frame's pixels; the names once, latched."""
     found = written(tmp_path, MASK, frames=2)
     assert set(found) == {"classes", "label_info", "outcome"}
-    mask = view_of(MASK).mask
+    mask = view_of(MASK).answer.mask
     assert mask is not None
     for kind, _, message in found["classes"]:
         assert (kind, message.encoding, message.step) == ("sensor_msgs/msg/Image", "mono8", WIDTH)

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults import EchoTraffic, Workers, as_markdown
 from benchmarks.faults.fault_proxy import FaultProxy
+from benchmarks.faults.soak import as_markdown
+from benchmarks.faults.traffic import EchoTraffic
+from benchmarks.faults.workers import Workers
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client.options import Silence
 from mqinfer.protocol.topics import Topics

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.faults import Figure
+from benchmarks.faults.soak import Figure
 
 
 class Figures:

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults import EchoTraffic, Workers, beside
 from benchmarks.faults.fault_proxy import FaultProxy
+from benchmarks.faults.traffic import EchoTraffic, beside
+from benchmarks.faults.workers import Workers
 from mqinfer.broker.connect import make_link
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.presence import make_client_id
 from mqinfer.client.options import Silence
-from mqinfer.protocol.states import WorkerStatus, read_worker_state
+from mqinfer.protocol.states import WorkerState, WorkerStatus
 from mqinfer.protocol.topics import Topics
 from tests.broker.bridges import Bridges
 from tests.broker.heard import Inbox
@@ -111,7 +112,7 @@ def lost_at(topics: Topics, inbox: Inbox, after: float) -> float:
 
     def moments() -> list[float]:
         pairs = [
-            (at, read_worker_state(topics, each.topic, each.payload)[1])
+            (at, WorkerState.read(topics, each.topic, each.payload)[1])
             for at, each in zip(inbox.times, inbox.items, strict=False)
         ]
         return [at for at, state in pairs if at > after and state and state.status is WorkerStatus.LOST]

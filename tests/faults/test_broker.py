@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.faults import EchoTraffic, Workers, beside
-from benchmarks.faults.workers import MODEL
+from benchmarks.faults.traffic import EchoTraffic, beside
+from benchmarks.faults.workers import MODEL, Workers
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client import Client

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.faults import EchoTraffic, Workers, beside
+from benchmarks.faults.traffic import EchoTraffic, beside
+from benchmarks.faults.workers import Workers
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto.configuration import render
@@ -37,7 +38,7 @@ from tests.faults.figures import Figures
 Start = Callable[..., Any]
 CLIENT = """
 import json, sys, time
-from benchmarks.faults import EchoTraffic
+from benchmarks.faults.traffic import EchoTraffic
 from mqinfer.protocol.topics import Topics
 url, root, name, rate, requests, width = sys.argv[1:4] + [float(a) for a in sys.argv[4:]]
 with EchoTraffic(url, Topics(root), name=name, width=int(width), window=100) as client:

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.faults import EchoTraffic, Workers
+from benchmarks.faults.traffic import EchoTraffic
+from benchmarks.faults.workers import Workers
 from benchmarks.faults.workers import write_echo as write_model
 from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults import EchoTraffic, Workers, beside
 from benchmarks.faults.fault_proxy import PUBACK, FaultProxy
+from benchmarks.faults.traffic import EchoTraffic, beside
+from benchmarks.faults.workers import Workers
 from mqinfer.broker import Message, make_link
 from mqinfer.client.options import Silence
 from mqinfer.protocol.types import Outcome

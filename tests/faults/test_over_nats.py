@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.faults import EchoTraffic, as_markdown, beside
+from benchmarks.faults.soak import as_markdown
+from benchmarks.faults.traffic import EchoTraffic, beside
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.nats.secured import keep_running
 from mqinfer.broker.nats.server import NatsServers

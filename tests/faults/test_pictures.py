@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 from xxhash import xxh3_128_hexdigest
 
-from benchmarks.faults import Workers
+from benchmarks.faults.workers import Workers
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Link, Message
 from mqinfer.client.connection import random_name

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults import EchoTraffic, Workers, beside
+from benchmarks.faults.traffic import EchoTraffic, beside
+from benchmarks.faults.workers import Workers
 from mqinfer.bench.processes import CpuMeter
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client.options import Silence

@@ -14,7 +14,7 @@ from mqinfer.codecs.h264 import H264Encoder
 from mqinfer.protocol.control import Cancellation
 from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.header import RAW_SIZE
-from mqinfer.protocol.states import ServerState, ServerStatus
+from mqinfer.protocol.states import ProcessStatus, ServerState
 from mqinfer.protocol.types import Outcome
 from tests.fuzz.tensors import ENCODINGS, NEXT, SIZES, head
 
@@ -63,7 +63,7 @@ def oips() -> Iterator[bytes]:
 
 def server_states() -> list[bytes]:
     """One of each status."""
-    return [ServerState("s", status, 7).to_json() for status in ServerStatus]
+    return [ServerState("s", status, 7).to_json() for status in ProcessStatus]
 
 
 def cancellations() -> list[bytes]:

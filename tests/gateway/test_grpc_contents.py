@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from mqinfer.client.result import InferResult
 from mqinfer.gateway import varints
+from mqinfer.gateway.calls import LARGE
 from mqinfer.gateway.grpc.contents import raw_contents
 from mqinfer.gateway.grpc.infer import response
-from mqinfer.gateway.grpc.requests import LARGE, read_call, read_request
+from mqinfer.gateway.grpc.requests import read_call, read_request
 from mqinfer.gateway.grpc_calls import GrpcCaller
 from mqinfer.gateway.messages import message_class
 from mqinfer.protocol.datatypes import Datatype, dtype_of, join_strings

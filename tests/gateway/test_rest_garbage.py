@@ -125,7 +125,7 @@ async def test_compressed_garbage(front: Front) -> None:
 
 
 async def test_the_loop_enlarges_nothing(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also a body of some bytes, which may become thousand times as many, is decompressed by the pool's threads."""
+    """Also a body of some bytes, which may become thousand times as many, is decompressed by a thread."""
     by: list[str] = []
 
     def recorded(*args: Any) -> bytes:
@@ -134,7 +134,7 @@ async def test_the_loop_enlarges_nothing(front: Front, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(http, "decompress", recorded)
     assert (await front.infer("identity_fp32", gzip.compress(BODY), Content_Encoding="gzip")).status == 200
-    assert [each.rsplit("_", 1)[0] for each in by] == ["mqinfer-gateway-http"]
+    assert [each.rsplit("_", 1)[0] for each in by] == ["mqinfer-gateway-decompress"]
 
 
 @pytest.mark.options(http_max_input_size=10_000)

@@ -34,6 +34,7 @@ from mqinfer.protocol.types import (
     Timings,
     WorkerLoad,
 )
+from tests import json_requests
 from tests.golden.broken import broken_messages
 from tests.golden.describe import TOLERANCE, describe_file, describe_reply, describe_request, describe_tensor
 
@@ -146,11 +147,11 @@ EXACT: dict[str, Callable[[], bytes]] = {
     "request_small.mqi": lambda: envelope.encode_request(SMALL),
     "request_full.mqi": lambda: envelope.encode_request(FULL),
     "request_classification.mqi": lambda: envelope.encode_request(CLASSIFIED),
-    "request_classification.json": lambda: oip_json.encode_request(CLASSIFIED)[0],
+    "request_classification.json": lambda: json_requests.encode_request(CLASSIFIED)[0],
     "reply_ok.mqi": lambda: envelope.encode_response(REPLY),
     "reply_error.mqi": lambda: envelope.encode_response(FAILED),
-    "request.json": lambda: oip_json.encode_request(TEXT)[0],
-    "request_tail.oip": lambda: oip_json.encode_request(FULL, binary=True)[0],
+    "request.json": lambda: json_requests.encode_request(TEXT)[0],
+    "request_tail.oip": lambda: json_requests.encode_request(FULL, binary=True)[0],
     "reply_ok.json": lambda: oip_json.encode_response(REPLY, arrays=MASK, binary=False)[0],
     "reply_tail.oip": lambda: oip_json.encode_response(REPLY, arrays=MASK, binary=True)[0],
     "reply_error.json": lambda: oip_json.encode_response(FAILED, arrays={}, binary=False)[0],

@@ -36,8 +36,8 @@ from mqinfer.protocol.envelope import decode_response
 from mqinfer.protocol.errors import NameTaken
 from mqinfer.protocol.states import (
     ClientState,
-    ClientStatus,
     PendingRequests,
+    ProcessStatus,
     ServedModel,
     WorkerState,
     WorkerStatus,
@@ -52,9 +52,9 @@ PATIENT = ClientOptions(silence=LONG_SILENCE, patience=300)
 ROWS = {"x": np.zeros((1, 4), np.float32)}
 
 
-def client(name: str, *pending: PendingRequests, status: ClientStatus = ClientStatus.READY, boot: int = 1) -> Any:
+def client(name: str, *pending: PendingRequests, status: ProcessStatus = ProcessStatus.READY, boot: int = 1) -> Any:
     """Return the arguments of `put_client`."""
-    return name, ClientState(name, status, boot, pending=pending if status is ClientStatus.READY else None)
+    return name, ClientState(name, status, boot, pending=pending if status is ProcessStatus.READY else None)
 
 
 def worker(name: str, depth: int, status: WorkerStatus = WorkerStatus.READY, model: str = "seg") -> Any:
@@ -133,11 +133,11 @@ def test_what_all_clients_name_is_bounded() -> None:
 def test_who_is_gone_has_nothing_pending() -> None:
     """A lost client, one that stopped, one whose state was removed; the will of an earlier process changes nothing."""
     known = Registry(Clock(100.0))
-    for gone in (client("car", status=ClientStatus.LOST), client("car", status=ClientStatus.STOPPED), ("car", None)):
+    for gone in (client("car", status=ProcessStatus.LOST), client("car", status=ProcessStatus.STOPPED), ("car", None)):
         known.put_client(*client("car", PendingRequests("seg", 3)))
         assert lag(known, 100.0)["seg"].pending == 3
-        known.put_client(*client("car", status=ClientStatus.LOST, boot=7))
-        known.put_client(*client("car", status=ClientStatus.CLAIMING, boot=8))
+        known.put_client(*client("car", status=ProcessStatus.LOST, boot=7))
+        known.put_client(*client("car", status=ProcessStatus.CLAIMING, boot=8))
         assert lag(known, 100.0)["seg"].pending == 3
         known.put_client(*gone)
         assert lag(known, 100.0) == {}
@@ -332,7 +332,7 @@ async def test_the_gateways_answer(broker_url: str, unique: Callable[[str], str]
     from mqinfer.gateway.settings import GatewaySettings
 
     topics = Topics(unique("root"))
-    state = ClientState("car", ClientStatus.READY, 1, pending=(PendingRequests("seg", 2, 3, 10),))
+    state = ClientState("car", ProcessStatus.READY, 1, pending=(PendingRequests("seg", 2, 3, 10),))
     link = make_link(broker_url, client_id=unique("car"))
     link.open()
     link.publish(Message(topics.client_state("car"), state.to_json(), retain=True))

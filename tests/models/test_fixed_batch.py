@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mqinfer.lab.zoo.onnx_graph import OnnxGraph
-from mqinfer.models.adapters import FilledBatch, with_filled_batches
+from mqinfer.models.adapters import AdaptedBackend, with_filled_batches
 from mqinfer.models.backend import Backend
 from mqinfer.models.loading import LoadedModel, load_model
 from mqinfer.models.repository import Repository
@@ -33,7 +33,7 @@ def load(tmp_path: Path, config: str) -> LoadedModel:
 def filled(tmp_path: Path) -> Backend:
     """That model with its batch axis configured."""
     model = load(tmp_path, "max_batch_size = 4")
-    assert isinstance(model.backend, FilledBatch)
+    assert isinstance(model.backend, AdaptedBackend)
     return model.backend
 
 

@@ -24,6 +24,7 @@ from mqinfer.protocol.types import (
     Timings,
     WorkerLoad,
 )
+from tests import json_requests
 
 Bound = Callable[[int], AbstractContextManager[None]]
 TENSORS = (
@@ -44,8 +45,8 @@ REQUEST = InferRequest(
     {"x": 1.5},
 )
 RESPONSE = InferResponse("r1", "m", "1", outputs=TENSORS, worker="w", timings=Timings(1, 2, 3), load=WorkerLoad(1, 2))
-REQUEST_JSON, _ = oip_json.encode_request(REQUEST)
-REQUEST_TAIL, TAIL_AT = oip_json.encode_request(REQUEST, binary=True)
+REQUEST_JSON, _ = json_requests.encode_request(REQUEST)
+REQUEST_TAIL, TAIL_AT = json_requests.encode_request(REQUEST, binary=True)
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=5) | st.just("FP32"),

@@ -100,10 +100,10 @@ def test_control_is_that_of_the_code() -> None:
     assert [row[0] for row in rows("call")] == list(control.Operation)
     assert {row[0] for row in rows("state")} == set(control.ModelState)
     entry = (ModelStatistics() + ModelStatistics(batches={1: BatchStatistics()})).to_record("m", "1")
-    state = json.loads(states.ServerState("s", states.ServerStatus.READY, 1).to_json())
+    state = json.loads(states.ServerState("s", states.ProcessStatus.READY, 1).to_json())
     named = {*entry, *entry["inference_stats"], *entry["batch_stats"][0], *state}
     assert {name for name in named if f"`{name}`" not in TEXT} == set()
-    assert all(f"`{status}`" in TEXT for status in states.ServerStatus)
+    assert all(f"`{status}`" in TEXT for status in states.ProcessStatus)
 
 
 def test_the_states_are_those_of_the_code() -> None:
@@ -111,11 +111,11 @@ def test_the_states_are_those_of_the_code() -> None:
     text = TEXT[TEXT.index("A **worker state**") :]
     worker = states.WorkerState("w", states.WorkerStatus.CRASHED, 1, running=("1",)).to_json()
     client_text = text[text.index("A **client state**") :]
-    client = states.ClientState("c", states.ClientStatus.READY, 1, pending=()).to_json()
+    client = states.ClientState("c", states.ProcessStatus.READY, 1, pending=()).to_json()
     assert [name for name in json.loads(worker) if f"`{name}`" not in text] == []
     assert [name for name in json.loads(client) if f"`{name}`" not in client_text] == []
     assert [each for each in states.WorkerStatus if f"`{each}`" not in text] == []
-    assert [each for each in states.ClientStatus if f"`{each}`" not in client_text] == []
+    assert [each for each in states.ProcessStatus if f"`{each}`" not in client_text] == []
 
 
 def test_content_types_are_named() -> None:

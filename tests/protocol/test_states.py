@@ -11,19 +11,15 @@ from mqinfer.protocol.errors import BadEnvelope, BadTopic, LimitExceeded
 from mqinfer.protocol.states import (
     AnyState,
     ClientState,
-    ClientStatus,
     PendingRequests,
+    ProcessStatus,
     ServedModel,
     ServerState,
-    ServerStatus,
     StreamState,
     WorkerState,
     WorkerStatus,
     fitting_streams,
     read_any_state,
-    read_client_state,
-    read_server_state,
-    read_worker_state,
 )
 from mqinfer.protocol.topics import Topics
 
@@ -45,7 +41,7 @@ states = st.builds(
 )
 
 
-@given(states | st.builds(ServerState, names, st.sampled_from(ServerStatus), st.integers(0, 2**32)))
+@given(states | st.builds(ServerState, names, st.sampled_from(ProcessStatus), st.integers(0, 2**32)))
 def test_round_trip(state: WorkerState | ServerState) -> None:
     """A state loses nothing."""
     assert type(state).from_json(state.to_json()) == state
@@ -101,15 +97,15 @@ def test_a_state_belongs_to_the_name_of_its_topic() -> None:
     """Access rules bind the topic alone, so no other name is believed; an empty payload is a state that was removed."""
     topics = Topics()
     worker = WorkerState("w-1", WorkerStatus.READY, 17)
-    assert read_worker_state(topics, topics.worker_state("w-1"), worker.to_json()) == ("w-1", worker)
-    assert read_worker_state(topics, topics.worker_state("w-1"), b"") == ("w-1", None)
+    assert WorkerState.read(topics, topics.worker_state("w-1"), worker.to_json()) == ("w-1", worker)
+    assert WorkerState.read(topics, topics.worker_state("w-1"), b"") == ("w-1", None)
     with pytest.raises(BadTopic, match=r"'w-2'.*'w-1'"):
-        read_worker_state(topics, topics.worker_state("w-2"), worker.to_json())
-    server = ServerState("s-1", ServerStatus.READY, 17)
-    assert read_server_state(topics, topics.control_state("s-1"), server.to_json()) == ("s-1", server)
-    assert read_server_state(topics, topics.control_state("s-1"), b"") == ("s-1", None)
+        WorkerState.read(topics, topics.worker_state("w-2"), worker.to_json())
+    server = ServerState("s-1", ProcessStatus.READY, 17)
+    assert ServerState.read(topics, topics.control_state("s-1"), server.to_json()) == ("s-1", server)
+    assert ServerState.read(topics, topics.control_state("s-1"), b"") == ("s-1", None)
     with pytest.raises(BadTopic, match=r"'s-2'.*'s-1'"):
-        read_server_state(topics, topics.control_state("s-2"), server.to_json())
+        ServerState.read(topics, topics.control_state("s-2"), server.to_json())
 
 
 def test_a_huge_state_is_refused_unread() -> None:
@@ -129,8 +125,8 @@ def test_other_states_are_refused(payload: bytes) -> None:
     "state",
     [
         WorkerState("w", WorkerStatus.READY, 17),
-        ServerState("s", ServerStatus.READY, 17),
-        ClientState("c", ClientStatus.READY, 17),
+        ServerState("s", ProcessStatus.READY, 17),
+        ClientState("c", ProcessStatus.READY, 17),
     ],
 )
 def test_every_state_names_its_incarnation_alike(state: WorkerState | ServerState | ClientState) -> None:
@@ -161,15 +157,15 @@ def test_a_clients_state_is_read_back() -> None:
     topics = Topics()
     pending = (PendingRequests("seg", 3, 16, 812), PendingRequests("det"))
     for state in (
-        ClientState("c", ClientStatus.READY, 17, "drive.bag", "seg,det", 8, pending=pending),
-        ClientState("c", ClientStatus.READY, 17, pending=()),
-        ClientState("c", ClientStatus.LOST, 17),
+        ClientState("c", ProcessStatus.READY, 17, "drive.bag", "seg,det", 8, pending=pending),
+        ClientState("c", ProcessStatus.READY, 17, pending=()),
+        ClientState("c", ProcessStatus.LOST, 17),
     ):
-        assert read_client_state(topics, topics.client_state("c"), state.to_json()) == ("c", state)
-    assert b"pending" not in ClientState("c", ClientStatus.LOST, 17).to_json()
-    assert read_client_state(topics, topics.client_state("c"), b"") == ("c", None)
+        assert ClientState.read(topics, topics.client_state("c"), state.to_json()) == ("c", state)
+    assert b"pending" not in ClientState("c", ProcessStatus.LOST, 17).to_json()
+    assert ClientState.read(topics, topics.client_state("c"), b"") == ("c", None)
     with pytest.raises(BadTopic, match=r"'c-2'.*'c'"):
-        read_client_state(topics, topics.client_state("c-2"), ClientState("c", ClientStatus.READY, 1).to_json())
+        ClientState.read(topics, topics.client_state("c-2"), ClientState("c", ProcessStatus.READY, 1).to_json())
 
 
 @pytest.mark.parametrize(
@@ -196,16 +192,16 @@ def test_wrong_figures_of_a_client_are_refused(field: str, figures: object) -> N
 def test_the_state_of_a_client_of_many_models_fits() -> None:
     """128 models with names of 64 characters and the largest figures are less than a state may be long."""
     pending = tuple(PendingRequests("m" * 64, 10**9, 10**9, 10**12) for _ in range(128))
-    state = ClientState("c" * 64, ClientStatus.READY, 1 << 60, pending=pending)
+    state = ClientState("c" * 64, ProcessStatus.READY, 1 << 60, pending=pending)
     assert ClientState.from_json(state.to_json()) == state
 
 
 def test_streams_of_a_client_are_read_back() -> None:
     """With all figures, with the source alone, and with a later field; a state without streams has no such field."""
     full = StreamState("/cam/front", "seg", 19.5, 8, 2, 3, {"ok": 41, "expired": 1}, {"expired": 1}, 7, 30, 2)
-    state = ClientState("c", ClientStatus.READY, 1, streams=(full, StreamState("/cam/rear")))
+    state = ClientState("c", ProcessStatus.READY, 1, streams=(full, StreamState("/cam/rear")))
     assert ClientState.from_json(state.to_json()) == state
-    assert b"streams" not in ClientState("c", ClientStatus.READY, 1).to_json()
+    assert b"streams" not in ClientState("c", ProcessStatus.READY, 1).to_json()
     fields = {"client": "c", "status": "ready", "boot": 1, "streams": [{"source": "a", "rate": 3, "later": [{}]}]}
     assert ClientState.from_json(json.dumps(fields).encode()).streams == (StreamState("a", rate=3.0),)
 
@@ -217,5 +213,5 @@ def test_the_state_of_a_client_of_many_streams_fits() -> None:
     pending = tuple(PendingRequests("m" * 64, 10**9, 10**9, 10**12) for _ in range(128))
     kept = fitting_streams(StreamState("\0" * 1000, "m" * 64) for _ in range(40))
     assert 0 < len(kept) < 32
-    state = ClientState("c" * 64, ClientStatus.READY, 1 << 60, pending=pending, streams=kept)
+    state = ClientState("c" * 64, ProcessStatus.READY, 1 << 60, pending=pending, streams=kept)
     assert ClientState.from_json(state.to_json()) == state

@@ -32,7 +32,7 @@ from mqinfer.lab.drives.recording import write_drive
 from mqinfer.lab.drives.synthetic import SyntheticDrive
 from mqinfer.protocol.checksum import verify
 from mqinfer.protocol.envelope import CONTENT_TYPE, decode_response
-from mqinfer.protocol.states import ClientState, ClientStatus, read_client_state
+from mqinfer.protocol.states import ClientState, ProcessStatus
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import InferResponse
 from tests.patience import wait_until
@@ -59,7 +59,7 @@ def dashboard(url: str, topics: Topics) -> Iterator[Heard]:
     heard = Heard()
 
     def on_state(message: Message) -> None:
-        _, state = read_client_state(topics, message.topic, message.payload)
+        _, state = ClientState.read(topics, message.topic, message.payload)
         if state is not None:
             heard.states.append(state)
 
@@ -198,8 +198,8 @@ def test_an_edge_states_its_streams(broker_url: str, topics: Topics, drive: Path
     name = unique("car")
     with dashboard(broker_url, topics) as heard:
         report = run(broker_url, topics, drive, name, rate=1.0, preview_rate=10.0)
-        wait_until(lambda: any(state.status is ClientStatus.STOPPED for state in heard.states))
-    stated = [state.streams for state in heard.states if state.status is ClientStatus.READY and state.streams]
+        wait_until(lambda: any(state.status is ProcessStatus.STOPPED for state in heard.states))
+    stated = [state.streams for state in heard.states if state.status is ProcessStatus.READY and state.streams]
     (last,) = stated[-1]
     (source,) = (stream.source for stream in report.snapshot.streams)
     assert (last.source, last.model) == (source, "eye")

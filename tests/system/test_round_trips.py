@@ -20,6 +20,7 @@ from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import InferRequest
+from tests.json_requests import encode_request
 from tests.onnx_files import save_onnx
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -122,7 +123,7 @@ def ask_json(broker_url: str, unique: Callable[[str], str]) -> Iterator[Callable
             tensors = tuple(encode_tensor(each, array) for each, array in inputs.items())
             wishes = {oip_json.BINARY_OUTPUT: binary}
             request = InferRequest(id=model, model_name=model, inputs=tensors, parameters=wishes)
-            payload, length = oip_json.encode_request(request, binary=binary)
+            payload, length = encode_request(request, binary=binary)
             properties = () if length is None else ((oip_json.HEADER_LENGTH, str(length)),)
             reply_to = topics.result(model, name, "1")
             link.publish(

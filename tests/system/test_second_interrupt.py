@@ -10,7 +10,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -135,6 +135,30 @@ def call(gateway: Program, port: int) -> None:
         connection.request("POST", "/v2/models/echo/infer", json.dumps({"inputs": [tensor]}))
         with pytest.raises((ConnectionError, http.client.HTTPException)):
             connection.getresponse()
+
+
+@pytest.mark.parametrize("command", ["worker", "gateway"])
+def test_interrupts_while_processes_start(
+    command: str, programs: Programs, write_echo: Callable[..., Path], unique: Callable[[str], str]
+) -> None:
+    """Those are still importing modules, and go on: Ctrl-C reaches the group, and their parent decides."""
+    off = [f"--{front}-port=0" for front in ("metrics", "tfs-grpc", "tfs-rest", "grpc")]
+    options: dict[str, list[str | Path]] = {
+        "worker": ["--repository", write_echo("echo", ("image", "UINT8", [-1]))],
+        "gateway": [*off, "--http-port", str(free_port()), "--processes", "2"],
+    }
+    program = programs.start(command, *options[command], "--root", unique("test"))
+
+    def interrupted_until_ready() -> bool:
+        for pid in alive(program.process.pid):
+            with suppress(OSError):  # it has ended
+                if b"spawn_main" in words_of(pid):
+                    os.kill(pid, signal.SIGINT)
+        return " ready: " in program.log() or "exit code" in program.log()
+
+    wait_until(interrupted_until_ready)
+    assert "Traceback" not in program.log()
+    assert "exit code" not in program.log()
 
 
 @pytest.mark.parametrize("scheme", ["http", "rtsp"])

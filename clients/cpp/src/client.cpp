@@ -30,7 +30,7 @@ constexpr double good_seconds = 10;
 /// libmosquitto keeps a connection alive when it is asked to once a second.
 constexpr double longest_sleep = 1;
 constexpr std::size_t property_bytes = 65536;
-constexpr int bad_login = 0x86, not_authorized = 0x87, first_refusal = 0x80;
+constexpr int bad_login = 0x86, first_refusal = 0x80;
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -57,27 +57,27 @@ Options checked(Options options) {
     return options;
 }
 
-/// A subscription, which each connection makes anew.
-struct Subscription {
-    std::string filter;
-    int qos;
-    int number = 0;   ///< Of the message that asked for it on this connection; 0 for none yet.
-    int answer = -1;  ///< The broker's; -1 for none yet.
-};
-
-/// Who waits for a request, and what is sent again.
-struct Waiting {
-    std::shared_ptr<Draft> draft;
-    Callback callback;
-};
-
-struct Cancellation {
-    std::string model, id;
-};
-
 }  // namespace
 
 struct Client::Impl {
+    /// A subscription, which each connection makes anew.
+    struct Subscription {
+        std::string filter;
+        int qos;
+        int number = 0;   ///< Of the message that asked for it on this connection; 0 for none yet.
+        int answer = -1;  ///< The broker's; -1 for none yet.
+    };
+
+    /// Who waits for a request, and what is sent again.
+    struct Waiting {
+        std::shared_ptr<Draft> draft;
+        Callback callback;
+    };
+
+    struct Cancellation {
+        std::string model, id;
+    };
+
     Impl(const std::string& url, Options given)
         : options(checked(std::move(given))), login{options.user, options.password, options.ca_file, options.cert_file, options.key_file},
           addresses(addresses_of(url, login)), name(check_name(NameKind::client, name_of(options, login))),
@@ -90,11 +90,15 @@ struct Client::Impl {
 
     ~Impl() { ::close(wake_up); }
 
+    /// Return whether this process is a fork, which has neither the thread nor a connection of its own.
+    bool is_fork() const { return ::getpid() != process; }
+
     const Options options;
     Login login;
     const std::vector<Address> addresses;
     const std::string name, client_id;
     const Topics topics;
+    const pid_t process = ::getpid();
 
     mutable std::mutex mutex;  // of all from here on
     std::condition_variable changed;
@@ -119,6 +123,8 @@ struct Client::Impl {
     std::thread thread;
 
     // From any thread.
+    void check_process() const;
+    void check_thread() const;
     std::string submit(const std::string& model, const std::vector<Tensor>& inputs, const RequestOptions& given, Callback callback);
     bool cancel(const std::string& id);
     std::shared_ptr<WatchBuffer> watch(const std::shared_ptr<Impl>& self, const std::string& model, std::size_t buffer);
@@ -147,6 +153,8 @@ struct Client::Impl {
 
 namespace {
 
+thread_local const void* own_client = nullptr;  ///< Whose thread this is, if a client's.
+
 /// Run the program's code: what it throws ends nothing here.
 void call(const Callback& callback, Result&& result) {
     if (!callback) return;
@@ -163,7 +171,20 @@ void call(const Callback& callback, Result&& result) {
 
 // From any thread.
 
+/// Before any lock is taken: a fork has them as they were, with nobody to release them.
+void Client::Impl::check_process() const {
+    if (is_fork())
+        throw ConfigError("the client was made in process " + std::to_string(process) + " and can't be used in process " +
+                          std::to_string(::getpid()) + ", a fork of it; make a new one in this process");
+}
+
+void Client::Impl::check_thread() const {
+    check_process();
+    if (own_client == this) throw ConfigError("a callback must not wait; submit the request, or watch, elsewhere");
+}
+
 std::string Client::Impl::submit(const std::string& model, const std::vector<Tensor>& inputs, const RequestOptions& given, Callback callback) {
+    check_process();
     Request request;
     request.id = given.id.empty() ? new_id() : given.id;
     if (!is_id(request.id)) throw ConfigError("the id of a request is what new_id() returns, not " + shown(request.id));
@@ -203,6 +224,7 @@ std::string Client::Impl::submit(const std::string& model, const std::vector<Ten
 }
 
 bool Client::Impl::cancel(const std::string& id) {
+    check_process();
     EntryPtr entry;
     Callback callback;
     {
@@ -218,6 +240,7 @@ bool Client::Impl::cancel(const std::string& id) {
 }
 
 std::shared_ptr<WatchBuffer> Client::Impl::watch(const std::shared_ptr<Impl>& self, const std::string& model, std::size_t buffer) {
+    check_thread();
     const std::string filter = topics.results_of_model(model);
     const std::weak_ptr<Impl> owner = self;
     auto made = std::make_shared<WatchBuffer>(buffer, options.limits, [owner, model] {
@@ -290,6 +313,7 @@ Callback Client::Impl::take(const std::string& id) {
 // In the client's own thread.
 
 void Client::Impl::run() {
+    own_client = this;
     pthread_setname_np(pthread_self(), "mqinfer");
     sigset_t broken_pipe;  // what is written to a connection that has just ended must not end the program
     sigemptyset(&broken_pipe);
@@ -608,7 +632,7 @@ void Client::Impl::publish(const EntryPtr& entry, Draft& draft) {
 // The client.
 
 Client::Client(const std::string& url, Options options) : impl_(std::make_shared<Impl>(url, std::move(options))) {
-    impl_->thread = std::thread([impl = impl_.get()] { impl->run(); });
+    impl_->thread = std::thread([impl = impl_] { impl->run(); });  // which may be the last to hold it
     std::unique_lock lock(impl_->mutex);
     const auto limit = std::chrono::duration<double>(impl_->options.connect_timeout);
     impl_->changed.wait_for(lock, limit, [&] { return impl_->is_up || impl_->failure; });
@@ -620,9 +644,13 @@ Client::Client(const std::string& url, Options options) : impl_(std::make_shared
     throw_failure(why);
 }
 
-Client::~Client() { close(); }
+Client::~Client() {
+    if (impl_->is_fork()) new std::shared_ptr<Impl>(std::move(impl_));  // kept: the connection is the other process's
+    else close();
+}
 
 void Client::close() {
+    impl_->check_process();
     impl_->refuse({"cancelled", "the client was closed"});
     {
         const std::lock_guard lock(impl_->mutex);
@@ -630,11 +658,12 @@ void Client::close() {
         impl_->is_awake = false;
     }
     impl_->wake();
-    if (impl_->thread.joinable()) impl_->thread.join();
+    if (own_client == impl_.get()) impl_->thread.detach();  // a callback: it ends behind that
+    else if (impl_->thread.joinable()) impl_->thread.join();
 }
 
 Result Client::infer(const std::string& model, const std::vector<Tensor>& inputs, const RequestOptions& options) {
-    if (std::this_thread::get_id() == impl_->thread.get_id()) throw ConfigError("a callback must not wait for a result; submit the request");
+    impl_->check_thread();
     Result found = submit(model, inputs, options).get();
     found.check();
     return found;
@@ -658,11 +687,13 @@ Watch Client::watch(const std::string& model, std::size_t buffer) { return Watch
 const std::string& Client::name() const { return impl_->name; }
 
 bool Client::connected() const {
+    impl_->check_process();
     const std::lock_guard lock(impl_->mutex);
     return impl_->is_up;
 }
 
 Counters Client::counters() const {
+    impl_->check_process();
     const std::lock_guard lock(impl_->mutex);
     const Counts counts = impl_->dispatcher.counts();
     const auto of = [&](Outcome outcome) { return counts.outcomes[static_cast<std::size_t>(outcome)]; };

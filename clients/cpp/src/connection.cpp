@@ -7,6 +7,9 @@
 #include <cctype>
 #include <cerrno>
 #include <cstdlib>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "envelope.h"
 #include "fields.h"
@@ -20,8 +23,17 @@ constexpr int most_packets = 64;
 constexpr std::uint16_t send_maximum = 65535;
 constexpr const char* checksum_property = "xxh3";
 
+/// libmosquitto copies each payload twice, both ways. By default glibc returns the memory of large ones to the system and
+/// takes it, page by page, for the next. Python's client has the same settings; those of the environment count more.
+void keep_freed_memory() {
+#ifdef __GLIBC__
+    if (std::getenv("MALLOC_MMAP_THRESHOLD_") == nullptr) mallopt(M_MMAP_THRESHOLD, 32 << 20);
+    if (std::getenv("MALLOC_TRIM_THRESHOLD_") == nullptr) mallopt(M_TRIM_THRESHOLD, 128 << 20);
+#endif
+}
+
 void start_library() {
-    static const int status = mosquitto_lib_init();
+    static const int status = (keep_freed_memory(), mosquitto_lib_init());
     if (status != MOSQ_ERR_SUCCESS) throw Error("libmosquitto can't start");
 }
 
@@ -200,6 +212,7 @@ int Connection::subscribe(const std::string& filter, int qos) {
 void Connection::unsubscribe(const std::string& filter) { mosquitto_unsubscribe(handle_, nullptr, filter.c_str()); }
 
 int Connection::publish(const Outgoing& message, int& number) {
+    if (message.size > MQTT_MAX_PAYLOAD) return MOSQ_ERR_PAYLOAD_SIZE;  // before it is an int
     mosquitto_property* properties = nullptr;
     if (!message.response_topic.empty()) {
         const auto id = bytes_of(message.id);

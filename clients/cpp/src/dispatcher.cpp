@@ -12,7 +12,7 @@ namespace {
 
 using Place = Entry::Place;
 
-constexpr int no_subscribers = 0x10, not_authorized = 0x87;
+constexpr int no_subscribers = 0x10;
 /// Pause before a request that the budget held back is tried again.
 constexpr double no_budget = 0.1;
 /// Retries for silence and damage: a share of all requests, and so many at once.

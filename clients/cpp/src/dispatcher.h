@@ -12,6 +12,8 @@
 
 namespace mqinfer {
 
+constexpr int not_authorized = 0x87;  ///< A reason code of MQTT.
+
 /// How a client sends; docs in `mqinfer/client.h`.
 struct Sending {
     std::size_t window = 16;

@@ -78,6 +78,10 @@ Parameters Fields::scalars(const std::function<bool(std::string_view)>& is_known
     return found;
 }
 
-std::string shown(std::string_view text) { return "'" + std::string(text.substr(0, 80)) + "'"; }
+std::string shown(std::string_view text) {
+    std::string found(text.substr(0, 80));
+    std::replace_if(found.begin(), found.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
+    return "'" + found + "'";
+}
 
 }  // namespace mqinfer

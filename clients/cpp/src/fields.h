@@ -40,7 +40,7 @@ private:
     std::string path_;
 };
 
-/// Return a text from a stranger as it stands in a message: quoted, and not too long.
+/// Return a text from a stranger as it stands in a message: quoted, not too long, and without control characters.
 std::string shown(std::string_view text);
 
 }  // namespace mqinfer

@@ -8,7 +8,7 @@
 namespace mqinfer {
 namespace {
 
-constexpr std::size_t head_bytes = 8;
+constexpr std::size_t mask_head_bytes = 8;
 constexpr std::size_t longest = 65535;
 constexpr std::size_t pixels_per_run = 8;
 constexpr std::size_t bytes_per_run = 3;
@@ -75,12 +75,12 @@ Bytes unpacked(const std::uint8_t* content, std::size_t size, unsigned bits) {
 Bytes pixels_of(const Tensor& mask) {
     const std::size_t size = mask.elements();
     if (size == 0 && mask.size == 0) return new_bytes(0);
-    if (size == 0 || mask.size < head_bytes) corrupt(mask, "its size is not that of its shape");
+    if (size == 0 || mask.size < mask_head_bytes) corrupt(mask, "its size is not that of its shape");
     std::uint32_t bits, runs;
     std::memcpy(&bits, mask.bytes, 4);
     std::memcpy(&runs, mask.bytes + 4, 4);
-    const std::uint8_t* block = mask.bytes + head_bytes;
-    const std::size_t block_size = mask.size - head_bytes;
+    const std::uint8_t* block = mask.bytes + mask_head_bytes;
+    const std::size_t block_size = mask.size - mask_head_bytes;
     if (bits == 0 && runs > 0 && runs <= size / pixels_per_run)
         return expanded(mask, decompressed(mask.name, block, block_size, bytes_per_run * runs).get(), runs);
     if (runs == 0 && (bits == 1 || bits == 2 || bits == 4 || bits == 8))
@@ -99,7 +99,7 @@ Tensor encoded_mask(const Tensor& raw) {
     const auto runs = static_cast<std::uint32_t>(content.size() / bytes_per_run);
     const std::uint32_t bits = runs ? 0 : bits_for(*std::max_element(raw.bytes, raw.bytes + raw.size));
     if (runs == 0) content = packed(raw.bytes, raw.size, bits);
-    const auto [bytes, size] = compressed(content.data(), content.size(), head_bytes);
+    const auto [bytes, size] = compressed(content.data(), content.size(), mask_head_bytes);
     std::memcpy(bytes.get(), &bits, 4);
     std::memcpy(bytes.get() + 4, &runs, 4);
     found.bytes = bytes.get();

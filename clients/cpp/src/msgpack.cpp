@@ -9,7 +9,23 @@
 namespace mqinfer {
 namespace {
 
-constexpr int most_nested = 100;
+/// Return whether text is UTF-8: no overlong form, no half of a surrogate pair, nothing above U+10FFFF.
+bool is_utf8(const std::uint8_t* at, const std::uint8_t* end) {
+    while (at < end) {
+        const int first = *at++;
+        if (first < 0x80) continue;
+        const int more = first >= 0xf0 ? 3 : first >= 0xe0 ? 2 : 1;
+        if (first < 0xc2 || first > 0xf4 || end - at < more) return false;
+        const int second = *at;
+        if (first == 0xe0 && second < 0xa0) return false;
+        if (first == 0xed && second > 0x9f) return false;
+        if (first == 0xf0 && second < 0x90) return false;
+        if (first == 0xf4 && second > 0x8f) return false;
+        for (int place = 0; place < more; ++place)
+            if ((*at++ & 0xc0) != 0x80) return false;
+    }
+    return true;
+}
 
 class Writer {
 public:
@@ -50,6 +66,8 @@ private:
     }
 
     void write_text(const std::string& text) {
+        const auto* bytes = reinterpret_cast<const std::uint8_t*>(text.data());
+        if (!is_utf8(bytes, bytes + text.size())) throw BadEnvelope("a string of the request is not UTF-8");
         head(text.size(), 0xa0, 31, 0xd9, 0xda);
         to_.insert(to_.end(), text.begin(), text.end());
     }
@@ -85,24 +103,6 @@ private:
 
     std::vector<std::uint8_t>& to_;
 };
-
-/// Return whether text is UTF-8: no overlong form, no half of a surrogate pair, nothing above U+10FFFF.
-bool is_utf8(const std::uint8_t* at, const std::uint8_t* end) {
-    while (at < end) {
-        const int first = *at++;
-        if (first < 0x80) continue;
-        const int more = first >= 0xf0 ? 3 : first >= 0xe0 ? 2 : 1;
-        if (first < 0xc2 || first > 0xf4 || end - at < more) return false;
-        const int second = *at;
-        if (first == 0xe0 && second < 0xa0) return false;
-        if (first == 0xed && second > 0x9f) return false;
-        if (first == 0xf0 && second < 0x90) return false;
-        if (first == 0xf4 && second > 0x8f) return false;
-        for (int place = 0; place < more; ++place)
-            if ((*at++ & 0xc0) != 0x80) return false;
-    }
-    return true;
-}
 
 class Reader {
 public:

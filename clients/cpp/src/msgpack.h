@@ -9,6 +9,8 @@
 
 namespace mqinfer {
 
+constexpr int most_nested = 100;  ///< Maps and arrays within each other, in states too.
+
 struct Value;
 struct Field;
 using Array = std::vector<Value>;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fields.h"
+#include "msgpack.h"
 #include "topics.h"
 
 namespace mqinfer {
@@ -12,8 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t most_bytes = 64u << 10;
-constexpr int most_nested = 100;
+constexpr std::size_t most_state_bytes = 64u << 10;
 constexpr std::array<const char*, 5> statuses = {"ready", "draining", "stopped", "lost", "crashed"};
 
 std::int64_t count(const json& from, const char* key) {
@@ -25,9 +25,9 @@ std::int64_t count(const json& from, const char* key) {
 }
 
 ServedModel served(const json& from) {
-    ServedModel found{from.at("name").get<std::string>(), from.at("version").get<std::string>(), from.value("default", true),
-                      count(from, "share")};
+    ServedModel found{from.at("name").get<std::string>(), from.value("version", ""), from.value("default", true), count(from, "share")};
     check_name(NameKind::model, found.name);
+    if (found.share > 100) throw BadEnvelope("state: share must be an integer from 0 to 100");
     return found;
 }
 
@@ -47,7 +47,7 @@ WorkerState state_of(const json& from) {
 }  // namespace
 
 WorkerState read_worker_state(const std::string& worker, const void* bytes, std::size_t size) {
-    if (size > most_bytes) throw BadEnvelope("state of " + std::to_string(size) + " bytes");
+    if (size > most_state_bytes) throw BadEnvelope("state of " + std::to_string(size) + " bytes");
     const auto* text = static_cast<const char*>(bytes);
     const auto is_flat = [](int depth, json::parse_event_t, json&) {
         if (depth > most_nested) throw BadEnvelope("state: more than 100 maps and arrays within each other");

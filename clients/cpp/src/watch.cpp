@@ -3,7 +3,7 @@
 namespace mqinfer {
 namespace {
 
-constexpr std::size_t most_bytes = 64u << 20;
+constexpr std::size_t most_waiting_bytes = 64u << 20;
 
 std::size_t size_of(const Watched& watched) {
     std::size_t size = 0;
@@ -42,7 +42,7 @@ void WatchBuffer::receive(const ResultAddress& address, const Incoming& message)
     if (!watched || is_closed_) return;
     bytes_ += size_of(*watched);
     waiting_.push_back(*std::move(watched));
-    while (waiting_.size() > most_ || (bytes_ > most_bytes && waiting_.size() > 1)) {
+    while (waiting_.size() > most_ || (bytes_ > most_waiting_bytes && waiting_.size() > 1)) {
         bytes_ -= size_of(waiting_.front());
         waiting_.pop_front();
         ++counters_.dropped;

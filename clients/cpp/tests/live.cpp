@@ -1,4 +1,7 @@
 /// What tests ask of real workers: `live COMMAND URL ROOT …`; each command prints lines that tests/clients/test_cpp_client.py reads.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <fstream>
@@ -232,6 +235,54 @@ int one(const Arguments& arguments) {
     return 0;
 }
 
+/// A callback that waits, one that ends its client, and a fork: each is told, nothing hangs, and the client goes on.
+int misuse(const Arguments& arguments) {
+    const std::vector<float> x(4);
+    const std::vector<Tensor> inputs = {tensor("x", x)};
+    RequestOptions brief;
+    brief.timeout = 0.05;
+    const auto thrown = [](const auto& use) -> std::string {
+        try {
+            use();
+        } catch (const Error& error) {
+            return " " + error.code();
+        }
+        return " nothing";
+    };
+    const auto try_all = [&](Client& client) {
+        return thrown([&] { client.infer("nobody", inputs, brief); }) + thrown([&] { client.watch("nobody"); });
+    };
+
+    auto client = std::make_unique<Client>(arguments[0], patient(arguments, "misuser"));
+    std::promise<std::string> tried;
+    client->submit("nobody", inputs, brief, [&](const Result&) { tried.set_value(try_all(*client)); });
+    std::cout << "waiting:" << tried.get_future().get() << std::endl;
+
+    std::promise<void> sent, ended;
+    client->submit("nobody", inputs, brief, [&](const Result&) {
+        sent.get_future().wait();
+        client.reset();
+        ended.set_value();
+    });
+    sent.set_value();
+    ended.get_future().wait();
+
+    client = std::make_unique<Client>(arguments[0], patient(arguments, "parent"));
+    const pid_t child = ::fork();
+    if (child == 0) {
+        ::alarm(60);
+        std::cout << "fork:" << try_all(*client) << thrown([&] { client->close(); }) << std::endl;
+        client.reset();
+        ::_exit(0);
+    }
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    std::cout << "child: " << status << std::endl;
+    ask(*client, "parent", "nobody", inputs, brief);
+    ask(*client, "name", "nobody", {tensor("\xff", x)});
+    return 0;
+}
+
 int watching(const Arguments& arguments) {
     Options options = patient(arguments, "watcher");
     Client client(arguments[0], options);
@@ -284,7 +335,7 @@ int login(const Arguments& arguments) {
 
 int main(int count, char** all) {
     const std::map<std::string, int (*)(const Arguments&)> commands = {
-        {"answers", answers}, {"many", many}, {"paced", paced}, {"one", one}, {"watching", watching}, {"login", login}};
+        {"answers", answers}, {"many", many}, {"paced", paced}, {"one", one}, {"misuse", misuse}, {"watching", watching}, {"login", login}};
     const Arguments arguments(all + std::min(count, 2), all + count);
     const auto command = commands.find(count > 1 ? all[1] : "");
     if (command == commands.end()) return 2;

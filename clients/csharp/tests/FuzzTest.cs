@@ -1,5 +1,6 @@
 using System;
 using System.Collections.Generic;
+using System.Diagnostics;
 using System.IO;
 using Mqinfer;
 
@@ -28,7 +29,38 @@ internal static class FuzzTest
             Add(codes, CodeOf(() => ReadPacket(new PacketReader(random.Next(256), packet), isRequest)));
         }
         foreach (var each in codes) Console.WriteLine(each.Key + "=" + each.Value);
-        return 0;
+        return CheckNumbers() + CheckManyProperties();
+    }
+
+    /// <summary>Numbers that are none in JSON, which C# can parse, are refused.</summary>
+    private static int CheckNumbers()
+    {
+        int wrong = 0;
+        foreach (string number in new[] { "01", "1.", "-", "1e", "-01", "1e+", "1.5." })
+        {
+            byte[] state = Text.Utf8.GetBytes("{\"worker\":\"w\",\"status\":\"ready\",\"boot\":1,\"other\":" + number + "}");
+            string code = CodeOf(() => WorkerState.Read("w", new ArraySegment<byte>(state)));
+            if (code == "bad_envelope") continue;
+            Console.Error.WriteLine("wrong: " + number + " is " + code);
+            wrong++;
+        }
+        return wrong;
+    }
+
+    /// <summary>Read a packet that is full of user properties, as any client may send one: it takes no multiple of its size.</summary>
+    private static int CheckManyProperties()
+    {
+        const int count = 6000000;
+        byte[] property = { 0x26, 0, 0, 0, 0 };
+        var packet = new byte[2 + 4 + count * property.Length];
+        for (int place = 0, left = packet.Length - 6; place < 4; place++, left >>= 7) packet[2 + place] = (byte)(left & 0x7f | (place < 3 ? 0x80 : 0));
+        for (int at = 6; at < packet.Length; at += property.Length) Buffer.BlockCopy(property, 0, packet, at, property.Length);
+        long before = Process.GetCurrentProcess().PeakWorkingSet64;
+        new PacketReader(PacketKind.Publish, packet).Publish(out int packetId);
+        long taken = Process.GetCurrentProcess().PeakWorkingSet64 - before;
+        if (taken < 3 * packet.Length) return 0;
+        Console.Error.WriteLine("wrong: a packet of " + packet.Length + " bytes took " + taken);
+        return 1;
     }
 
     private static byte[] Damaged(byte[] bytes, Random random)

@@ -54,6 +54,13 @@ test("The worker with the least expected finish gets a request; equal ones take 
   assert.deepEqual(workersOf(sent(unlike, "3", "4", "5", "6")), { fast: 5 }); // the second one has waited for it
 });
 
+test("States that name one model hundreds of thousands of times hinder no request", () => {
+  const bench = new Bench();
+  const models = Array.from({ length: 4_000 }, () => SERVED);
+  for (let number = 0; number < 50; number++) bench.state(`w-${number}`, { models });
+  assert.equal(sent(bench, "a").length, 1);
+});
+
 test("What a lost worker had is sent to another at once, beyond the retry budget; what others have stays", () => {
   const bench = benchWith("a", "b");
   const had = sent(bench, "1", "2", "3", "4").filter(({ lane }) => lane?.worker === "a");

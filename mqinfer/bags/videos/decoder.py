@@ -226,7 +226,10 @@ class VideoFileDecoder:
 
     def _count_index(self) -> int | None:
         if self._is_mov:  # frames that its edit list leaves out are not in the index, or marked
-            return sum(not entry.is_discard for entry in self._stream.index_entries) or self._stream.frames or None
+            shown = sum(not entry.is_discard for entry in self._stream.index_entries)
+            if self._stream.time_base == 1:  # FFmpeg's where the file states 0: its edit list then means nothing
+                shown = max(shown, self._stream.frames)
+            return shown or self._stream.frames or None
         return self._stream.frames or None if self._format.startswith(_INDEXED) else None
 
     def _time(self, pts: int) -> int:

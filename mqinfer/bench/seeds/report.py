@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -28,19 +27,11 @@ _SERIES = re.compile(r"(?P<series>.+?),? (?:batch )(?P<over>\d+)")
 """Rows that are drawn as lines over the batch size; the others of a table are bars."""
 
 
-@dataclass(frozen=True, slots=True)
-class SeedFigures:
-    """A whole run: the machine, and every row of the documents that were asked for."""
-
-    machine: Mapping[str, str]
-    rows: Sequence[Joined]
-
-
-def as_grids(found: SeedFigures) -> Iterator[Grid]:
+def as_grids(rows: Sequence[Joined]) -> Iterator[Grid]:
     """Yield the summary, and a table for each of the documents' tables."""
-    yield _summary(found.rows)
-    for table, rows in _by_table(found.rows):
-        yield Grid(table, _HEADINGS, [_line(row) for row in rows], words=1, ends_in_words=True)
+    yield _summary(rows)
+    for table, own in _by_table(rows):
+        yield Grid(table, _HEADINGS, [_line(row) for row in own], words=1, ends_in_words=True)
 
 
 def _summary(rows: Sequence[Joined]) -> Grid:
@@ -105,25 +96,25 @@ def _record(row: Joined) -> dict[str, Cell]:
     }
 
 
-def as_whole(found: SeedFigures) -> str:
+def as_whole(machine: Mapping[str, str], rows: Sequence[Joined]) -> str:
     """Return everything as JSON."""
-    return as_json({"machine": found.machine, "rows": [_record(row) for row in found.rows]})
+    return as_json({"machine": machine, "rows": [_record(row) for row in rows]})
 
 
-def write_folder(found: SeedFigures, folder: Path) -> list[Path]:
+def write_folder(machine: Mapping[str, str], rows: Sequence[Joined], folder: Path) -> list[Path]:
     """Write `seeds.csv`, `seeds.json`, `seeds.md`, and a plot for each table with at least two figures of a unit.
 
     Raises:
         ConfigError: The folder can't be written.
         MissingExtra: matplotlib is not installed.
     """
-    records, about = list(map(_record, found.rows)), machine_sentence(found.machine)
+    records, about = list(map(_record, rows)), machine_sentence(machine)
     whole = Grid("", list(records[0]), [list(each.values()) for each in records], words=4)
-    document = "\n\n".join([*map(as_markdown, as_grids(found)), plain_markdown(about)]) + "\n"
-    texts = {"seeds.csv": as_csv(whole), "seeds.json": as_whole(found), "seeds.md": document}
+    document = "\n\n".join([*map(as_markdown, as_grids(rows)), plain_markdown(about)]) + "\n"
+    texts = {"seeds.csv": as_csv(whole), "seeds.json": as_whole(machine, rows), "seeds.md": document}
     written = list(write_files(folder, texts))
-    for table, rows in _by_table(found.rows):
-        for report, kind in _plots(table, rows, about):
+    for table, own in _by_table(rows):
+        for report, kind in _plots(table, own, about):
             paths = [folder / f"{table}-{kind}{suffix}" for suffix in (".png", ".svg")]
             for path in paths:
                 write_report(report, {"plot": path})

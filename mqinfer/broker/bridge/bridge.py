@@ -30,10 +30,10 @@ from mqinfer.protocol.errors import (
 )
 from mqinfer.protocol.states import (
     AT_WORK,
+    ClientState,
+    ServerState,
+    WorkerState,
     WorkerStatus,
-    read_client_state,
-    read_server_state,
-    read_worker_state,
 )
 from mqinfer.protocol.topics import CONTROL, EVERY_SERVER, Topics
 
@@ -133,8 +133,8 @@ class Bridge:
         topics, near, far = self._topics, self._near, self._far
         reads: tuple[tuple[Any, _Read, int], ...] = (
             (topics.card, read_card, _FAR),
-            (topics.control_state, read_server_state, _FAR),
-            (topics.client_state, read_client_state, _NEAR),
+            (topics.control_state, ServerState.read, _FAR),
+            (topics.client_state, ClientState.read, _NEAR),
         )
         hear = partial(self._hear, self.to_far), partial(self._hear, self.to_near)
         for kind, read, travels in reads:
@@ -219,7 +219,7 @@ class Bridge:
         """Learn what the far broker knows of a worker."""
         if is_marked(message):
             return
-        name, state = read_worker_state(self._topics, message.topic, message.payload)
+        name, state = WorkerState.read(self._topics, message.topic, message.payload)
         if state is None or state.status is not WorkerStatus.CRASHED:
             self._workers.learn(name, state)
         elif self._is_free(name):
@@ -227,7 +227,7 @@ class Bridge:
 
     def _on_near_worker(self, message: Message) -> None:
         """Learn of a worker of the site, whose name no far one gets, or that another bridge has lost a far one."""
-        name, state = read_worker_state(self._topics, message.topic, message.payload)
+        name, state = WorkerState.read(self._topics, message.topic, message.payload)
         if not is_marked(message):
             is_there = state is not None and state.status in AT_WORK
             self._own[_NEAR].note(message, is_there=is_there, travels=False)

@@ -13,8 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mqinfer.broker.mosquitto.access import GUARD
+from mqinfer.broker.mosquitto.files import write_file
 from mqinfer.broker.mosquitto.register import Issued
 from mqinfer.extras import missing_extra
 from mqinfer.protocol.errors import ConfigError
@@ -195,6 +198,28 @@ class Authority:
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(authority), critical=False)
         )
         return key, builder
+
+
+def make_guard(place: Path, *others: bytes) -> tuple[Path, Path, str]:
+    """Make the certificate of a guard, which an authority of its own has signed, good for as long as that.
+
+    Args:
+        place: Folder for the files.
+        others: Certificates of further authorities for the first file.
+
+    Returns:
+        The file of authorities, that of the guard's key and certificate, and the hash of its public key.
+
+    Raises:
+        MissingExtra: `cryptography` is not installed.
+    """
+    pair = Authority.make()
+    authority, file, login = Authority(pair), place / "ca.crt", place / "guard.pem"
+    guard = authority.client(GUARD, _AUTHORITY_DAYS)
+    issued = authority.issued(guard.certificate)
+    write_file(file, b"".join((*others, pair.certificate)), secret=False)
+    write_file(login, guard.key + guard.certificate)
+    return file, login, issued.key if issued else ""
 
 
 def check_host(host: str) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import NamedTuple
 
-from mqinfer.broker.certificate import OwnCertificate
+from mqinfer.broker.certificate import OwnCertificate, ending
 from mqinfer.broker.mosquitto.folder import BrokerFolder
 from mqinfer.broker.roles import BROKER
 
-WARNED = timedelta(days=30)
-"""How long before its end a certificate is warned of."""
 _AUTHORITY = "authority"
 
 
@@ -34,10 +32,8 @@ class Expiry(NamedTuple):
         if self.end is None:
             lost = f"{self.role} {self.name} has no certificate and no password"
             return None if self.password else f"{lost}; make one with: mqinfer broker renew DIR {self.name}"
-        if self.end - now > WARNED:
+        if not (when := ending(self.end, now)):
             return None
-        days = (self.end - now).days
-        when = f"ended on {self.end:%Y-%m-%d}" if days < 0 else f"ends in {days} days, on {self.end:%Y-%m-%d}"
         who = f"{self.role} {self.name}".strip()
         if self.role == _AUTHORITY:
             return f"the certificate of the {who} {when}; make a new folder, and give each client new files"

@@ -13,8 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple, Self
 
-from mqinfer.broker.mosquitto.access import GUARD, guarded_filters, guarded_rules, most_connections
-from mqinfer.broker.mosquitto.certificates import Authority
+from mqinfer.broker.mosquitto.access import guarded_filters, guarded_rules, most_connections
+from mqinfer.broker.mosquitto.certificates import make_guard
 from mqinfer.broker.mosquitto.configuration import guard_listener, with_place, with_port
 from mqinfer.broker.mosquitto.connection import Door
 from mqinfer.broker.mosquitto.copies import Copies
@@ -30,7 +30,6 @@ _log = logging.getLogger("mqinfer.broker")
 
 _LOOK_S = 0.5
 _WARNED_EVERY = timedelta(days=1)
-_GUARD_DAYS = 3650  # its certificate is made at each start, and is good for nothing after it
 _LOOPBACK = "127.0.0.1"
 
 
@@ -122,11 +121,7 @@ class _GuardSetup(NamedTuple):
 
     @classmethod
     def make(cls, folder: BrokerFolder, place: Path) -> Self:
-        pair = Authority.make()
-        guard = Authority(pair).client(GUARD, _GUARD_DAYS)
-        authority, login = place / "ca.crt", place / "guard.pem"
-        write_file(authority, pair.certificate, secret=False)
-        write_file(login, guard.key + guard.certificate)
+        authority, login, _ = make_guard(place)
         tls = ssl.create_default_context(cadata=read_file(folder.path / "ca.crt").decode())
         tls.load_cert_chain(login)
         login.unlink()

@@ -1,9 +1,10 @@
 """What JetStream keeps for links: retained messages, wills, and the signs of life of the links that have one.
 
 All lie in one stream that holds the last message of each subject; what is stored under `kept.` is heard under `mqtt.`
-at the same moment. A sign of life expires unless its link renews it, and the server then says so to all who listen:
-they have the will already, and take it for published (`mqinfer.broker.nats.kept`). So a login needs no right but to
-publish on subjects of its own, where schedules of the server would publish for it on any.
+at the same moment. A sign of life expires unless its link renews it. Who listens hears no more of them then, looks, and
+takes the will, which it has from before, for published (`mqinfer.broker.nats.kept`). So a login needs no right but to
+publish on subjects of its own, where schedules of the server would publish for it on any. The server could announce
+what has expired, but it lets every login clear such a stream by a header (`Nats-Rollup`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import msgspec
 from mqinfer.broker.link import Message
 from mqinfer.broker.nats.subjects import ALIVE, HEARD, KEPT, WILL, owned, subject
 from mqinfer.broker.packets import encode_head
+from mqinfer.protocol.card import MAX_CARD_BYTES
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError
+from mqinfer.protocol.limits import PACKET_HEAD_BYTES
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -33,7 +36,7 @@ large messages are in front of them on a thin link. A cluster needs up to 6 s to
 BEATS = 3
 """Signs of life in that time: whoever knows the link's state hears each, so they are as few as will do."""
 LOOK_S = 1.0
-"""Interval in which a link looks whether the next one is due; one that was not stored is repeated then."""
+"""Interval in which a link looks whether its next one is due, or others' are; one that was not stored is repeated."""
 BEAT = "beat~"
 """Beginning of the name of an answer to a sign of life."""
 HEADERS = 512
@@ -42,8 +45,9 @@ OWNER = "Mqinfer-Link"
 """Header of what is retained on the topic of its link's will: whose it is, for it ends with it."""
 WILL_S = 86_400
 """How long the will of a link that is gone is kept, and that a topic was cleared."""
-_SLOW, _MOST_LOST_S = 3.0, 60.0
+_SLOW, MOST_LOST_S = 3.0, 60.0
 _MOST_BYTES = 256 << 20
+_LARGEST = MAX_CARD_BYTES + PACKET_HEAD_BYTES + HEADERS
 _NODES = 3
 _OTHERWISE_MADE, _NO_STREAM = 10058, 10059
 _DECODER = msgspec.json.Decoder(dict[str, Any])
@@ -53,9 +57,11 @@ _CONFIGURATION = {
     "storage": "memory",  # as a Mosquitto without persistence: what ended with the server is published anew
     "max_msgs_per_subject": 1,
     "max_bytes": _MOST_BYTES,
+    "max_msg_size": _LARGEST,
     "discard": "old",
+    "duplicate_window": 1_000_000_000,  # ids of messages count for as little as that: the last of a topic counts
     "allow_msg_ttl": True,
-    "subject_delete_marker_ttl": 1_000_000_000,
+    "consumer_limits": {"inactive_threshold": int(ANSWER_S * 1e9)},  # else a login's consumers would stay for ever
     "republish": {"src": f"{KEPT}.>", "dest": f"{HEARD}.>"},
 }
 
@@ -119,7 +125,7 @@ async def find_stream(client: Client, *, is_cluster: bool) -> float:
         answer = await _find_stream(client, _NODES if is_cluster else 1)
     except Refusal as refusal:
         raise BrokerUnreachable(f"the server's JetStream can't make {STREAM!r} (2.14 can): {refusal}") from None
-    if set(answer["config"]["subjects"]) != {f"{KEPT}.>"}:
+    if set(answer["config"]["subjects"]) != {f"{KEPT}.>"} or answer["config"]["allow_rollup_hdrs"]:
         raise BrokerUnreachable(f"the server's stream {STREAM!r} is of another version; remove it: nats stream rm")
     if is_cluster and not answer["cluster"].get("leader"):  # a server that is cut off knows of the stream all the same
         raise BrokerUnreachable("the servers of the cluster have no leader")
@@ -242,7 +248,7 @@ class Will:
             raise LinkError(f"its will may have come due: no sign of life was stored for {now - self._since:.1f} s")
 
     def _adapt(self, now: float) -> None:
-        self._patience_s = min(max(self._lost_s, _SLOW * (now - self._since)), _MOST_LOST_S)
+        self._patience_s = min(max(self._lost_s, _SLOW * (now - self._since)), MOST_LOST_S)
 
     async def take_back(self) -> None:
         """Take it back: the link closes.

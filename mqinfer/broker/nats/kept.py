@@ -1,17 +1,21 @@
 """What is kept below a filter, as one subscription learns of it: retained messages, and the wills of links.
 
-A subscription reads all of it once, and hears each change from then on. A will is published when its link's sign of
-life expires: the server says so without a content, which whoever listens has from before.
+A subscription reads all of it once, and hears each change from then on. A will counts as published once its link's sign
+of life has expired. Nobody says so: whoever has heard none for as long as the last one was good reads the topic again.
 """
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from mqinfer.broker.nats.jetstream import OWNER
+from mqinfer.broker.nats.jetstream import LOOK_S, LOST_S, MOST_LOST_S, OWNER
 from mqinfer.broker.nats.subjects import ALIVE, HEARD, RETAINED, WILL, owned
+from mqinfer.protocol.decoding import MAX_STATE_BYTES
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -19,8 +23,10 @@ if TYPE_CHECKING:
 Deliver = Callable[[str, bytes, bool], None]
 """Passes on a packet: where it was published, what it holds, and whether it is retained, not published just now."""
 
-_MARKER = "Nats-Marker-Reason"
-_MOST_WILLS = 65_536
+_TIME_TO_LIVE = re.compile(r"([0-9]{1,3})s")
+_MOST_TOPICS, _MOST_WILLS, _MOST_BYTES = 65_536, 8, 64 << 20
+"""Wills that a subscription remembers: of so many topics, for each so many, the latest, and of so many bytes."""
+_LARGEST = MAX_STATE_BYTES + 1024
 
 
 class Held(NamedTuple):
@@ -39,13 +45,18 @@ class Held(NamedTuple):
     owner: str = ""
 
     @classmethod
-    def of(cls, msg: Msg) -> Held | None:
-        """Return what a message of the stream holds; None where it only says that something has expired."""
-        headers = msg.headers or {}
-        if _MARKER in headers:
-            return None
+    def of(cls, msg: Msg) -> Held:
+        """Return what a message of the stream holds."""
         place = msg.subject.partition(".")[2]
-        return cls(place, msg.data, msg.metadata.sequence.stream, headers.get(OWNER, ""))
+        return cls(place, msg.data, msg.metadata.sequence.stream, (msg.headers or {}).get(OWNER, ""))
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A will whose link is there: what it holds, and until when the link need give no sign of life."""
+
+    data: bytes
+    until: float
 
 
 class KeptMessages:
@@ -53,41 +64,77 @@ class KeptMessages:
 
     Args:
         deliver: Passes on what comes of it.
-        reads: Whether `read` will be called.
+        reads: Whether `read` will be called; without it wills are not remembered.
+        clock: In seconds.
     """
 
-    def __init__(self, deliver: Deliver, *, reads: bool) -> None:
-        self._deliver = deliver
+    def __init__(self, deliver: Deliver, *, reads: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._deliver, self._remembers, self._clock = deliver, reads, clock
         self._reads = reads
-        self._wills: dict[str, bytes] = {}
+        self._wills: dict[str, dict[str, _Waiting]] = {}  # by topic and client id
+        self._size = 0
         self._heard: dict[str, int] = {}  # while it reads: numbers of what came, by place
-        self._lost: set[str] = set()  # likewise: places of signs of life that have expired
 
     def hear(self, msg: Msg) -> None:
-        """Handle what is published from now on, and what the server stores or lets expire."""
+        """Handle what is published from now on, and what the server stores."""
         kind, _, place = msg.subject.partition(".")
         headers = msg.headers or {}
         what = _what(place) if kind == HEARD else ""
         if self._reads and (number := headers.get("Nats-Sequence", "")).isdecimal():
             self._heard[place] = int(number)
-        if what == ALIVE:
-            self._hear_life(place, is_lost=_MARKER in headers)
-        elif what == WILL:
+        if what == WILL:
             self._keep_will(place, msg.data)
-        elif _MARKER not in headers:
+        elif what != ALIVE:
             self._deliver(msg.subject, msg.data, False)
+        elif not msg.data:  # what another login has the server store there has a content
+            self._hear_life(place, headers.get("Nats-TTL", ""))
 
-    def _hear_life(self, place: str, *, is_lost: bool) -> None:
-        if self._reads:
-            (self._lost.add if is_lost else self._lost.discard)(place)
-        will = _beside(place, WILL)
-        if is_lost and (data := self._wills.pop(will, b"")):
-            self._deliver(f"{HEARD}.{will}", data, False)
+    def _hear_life(self, place: str, time_to_live: str) -> None:
+        stem, client_id = _owner_of(place)
+        found = _TIME_TO_LIVE.fullmatch(time_to_live)
+        if will := self._wills.get(stem, {}).get(client_id):
+            will.until = self._clock() + min(float(found[1]) if found else LOST_S, MOST_LOST_S)
 
     def _keep_will(self, place: str, data: bytes) -> None:
-        self._wills.pop(place, None)
-        if data and len(self._wills) < _MOST_WILLS:
-            self._wills[place] = data
+        stem, client_id = _owner_of(place)
+        self._forget(stem, client_id)
+        is_small = len(data) <= _LARGEST and self._size + len(data) <= _MOST_BYTES
+        if not (self._remembers and data and is_small and len(self._wills) < _MOST_TOPICS):
+            return
+        wills = self._wills.setdefault(stem, {})
+        wills[client_id] = _Waiting(data, self._clock() + LOST_S)
+        self._size += len(data)
+        if len(wills) > _MOST_WILLS:
+            self._forget(stem, next(iter(wills)))
+
+    def _forget(self, stem: str, client_id: str) -> None:
+        wills = self._wills.get(stem, {})
+        if will := wills.pop(client_id, None):
+            self._size -= len(will.data)
+            if not wills:
+                del self._wills[stem]
+
+    def silent(self) -> list[str]:
+        """Return the topics, as places without a last token, of links that have given no sign of life for too long."""
+        now = self._clock()
+        return [stem for stem, wills in self._wills.items() if any(each.until <= now for each in wills.values())]
+
+    def read_again(self, stems: Iterable[str], messages: Iterable[Msg]) -> None:
+        """Pass on the wills of silent topics whose links are gone.
+
+        Args:
+            stems: The topics, as `silent` has returned them.
+            messages: All that is kept there.
+        """
+        now, held = self._clock(), {each.place: each for each in map(Held.of, messages)}
+        wills = [(stem, *each) for stem in stems for each in self._wills.get(stem, {}).items()]
+        for stem, client_id, will in wills:
+            sign = held.get(f"{stem}.{ALIVE}~{client_id}")
+            if will.until <= now and sign and _is_alive(sign):
+                will.until = now + LOOK_S
+            elif will.until <= now:
+                self._forget(stem, client_id)
+                self._deliver(f"{HEARD}.{stem}.{WILL}~{client_id}", will.data, False)
 
     def read(self, messages: Iterable[Msg], *, deliver: bool) -> None:
         """Take up what the stream held after the first call of `hear` was possible.
@@ -96,8 +143,8 @@ class KeptMessages:
             messages: All of it, in its order.
             deliver: Whether it is passed on; else only later changes are.
         """
-        held = {each.place: each for each in map(Held.of, messages) if each}
-        alive = {place for place, each in held.items() if _is_alive(each)} - self._lost
+        held = {each.place: each for each in map(Held.of, messages)}
+        alive = {place for place, each in held.items() if _is_alive(each)}
         for place, each in held.items():
             if _what(place) == WILL and place not in self._heard and _beside(place, ALIVE) in alive:
                 self._keep_will(place, each.data)
@@ -105,7 +152,7 @@ class KeptMessages:
             if self._heard.get(_beside(each.place, RETAINED), 0) < each.sequence:
                 self._deliver(f"{HEARD}.{each.place}", each.data, True)
         self._reads = False
-        self._heard, self._lost = {}, set()
+        self._heard = {}
 
 
 def _stands(held: Mapping[str, Held], alive: AbstractSet[str]) -> Iterable[Held]:
@@ -138,6 +185,12 @@ def _is_alive(each: Held) -> bool:
 
 def _what(place: str) -> str:
     return place.rpartition(".")[2].partition("~")[0]
+
+
+def _owner_of(place: str) -> tuple[str, str]:
+    """Return the place of a will or a sign of life without its last token, and the client id in that."""
+    stem, _, last = place.rpartition(".")
+    return stem, last.partition("~")[2]
 
 
 def _beside(place: str, what: str) -> str:

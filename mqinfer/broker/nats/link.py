@@ -9,6 +9,7 @@ from mqinfer.broker.link import ConnectionHandler, Message
 from mqinfer.broker.nats.loop import NatsLoop
 from mqinfer.broker.routes import Routes
 from mqinfer.broker.threaded.link import ThreadedLink
+from mqinfer.broker.threaded.thread import LinkThread
 from mqinfer.broker.tls import make_tls_context
 from mqinfer.extras import check_packages
 
@@ -48,7 +49,7 @@ class NatsLink(ThreadedLink):
         tls = make_tls_context(address.tls) if address.tls else None
         logging.getLogger("asyncio").addFilter(_says_more)
 
-        def make_loop(routes: Routes) -> NatsLoop:
-            return NatsLoop(address, client_id, will, routes, on_connection, tls=tls)
+        def make_loop(thread: LinkThread, routes: Routes) -> NatsLoop:
+            return NatsLoop(thread, address, client_id, will, routes, tls=tls)
 
-        super().__init__(address, client_id, will, make_loop, _LIMIT)
+        super().__init__(address, client_id, will, on_connection, make_loop=make_loop, limit=_LIMIT)

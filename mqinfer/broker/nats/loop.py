@@ -7,22 +7,20 @@ import logging
 import os
 import selectors
 import ssl
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.broker.link import ConnectionHandler, Message
+from mqinfer.broker.link import Message
 from mqinfer.broker.nats.session import NatsSession
 from mqinfer.broker.paho.connecting import Backoff
-from mqinfer.broker.process import abandon_in_children, end_thread_in_child
+from mqinfer.broker.process import abandon_in_children
 from mqinfer.broker.routes import Routes
-from mqinfer.broker.threaded.link import Outbox, Outgoing, Question
-from mqinfer.broker.threaded.outages import OUTAGES
+from mqinfer.broker.threaded.thread import LinkThread
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotAuthorized, NotConnected
 
 _log = logging.getLogger("mqinfer.broker")
@@ -32,53 +30,42 @@ _LOOK_S = 0.005
 
 
 class NatsLoop:
-    """The thread of one link; attributes as of `LinkThread`.
+    """What the thread of one link does, from its start to its end; `wake` alone may be called by others.
 
     Args:
+        thread: The thread.
         address: The server, and those that stand by.
         client_id: Of the link.
         will: Of the link.
         routes: Its subscriptions.
-        on_connection: Its handler.
         tls: Of its connections, made of the address's options.
     """
 
     def __init__(  # noqa: PLR0913 - what makes a link
         self,
+        thread: LinkThread,
         address: BrokerAddress,
         client_id: str,
         will: Message | None,
         routes: Routes,
-        on_connection: ConnectionHandler | None,
         *,
         tls: ssl.SSLContext | None,
     ) -> None:
-        self.connected = False
-        self.close_by: float | None = None
-        self.epoch = 0
-        self.failure: LinkError | None = None
-        self.max_packet_size: int | None = None
-        self.opened: Future[None] = Future()
-        self.outbox = Outbox()
-        self.version5 = True
-        self._address, self._will, self._on_connection = address, will, on_connection
+        self._thread, self._will = thread, will
         self._make_session: Callable[[], NatsSession] = lambda: NatsSession(
-            client_id, routes, self.outbox, self._empty, tls
+            client_id, routes, thread.outbox, self._empty, tls
         )
         self._session: NatsSession | None = None
         self._places = deque(address.each)
         self._is_cluster = False
         self._is_awake = False
-        self._abandoned = False
         self._selector = selectors.EpollSelector()
         self._closing = asyncio.Event()
         self._loop = asyncio.SelectorEventLoop(self._selector)
-        self._thread = threading.Thread(target=self._run, name=f"mqinfer-nats-{client_id}", daemon=True)
         abandon_in_children(self)
 
     def abandon(self) -> None:
         """Give up this copy, in a child that was forked off: its descriptors lead nowhere from now on."""
-        self.connected, self._abandoned = False, True
         if self._loop.is_closed():
             return
         nowhere = os.open(os.devnull, os.O_RDWR)
@@ -86,88 +73,38 @@ class NatsLoop:
             os.dup2(nowhere, descriptor)
         os.close(nowhere)
 
-    def start(self, timeout: float) -> None:
-        """Start; attempts to connect go on until it is closed, so `timeout` is of no effect."""
-        del timeout
-        self._thread.start()
-
-    def is_alive(self) -> bool:
-        """Return whether the thread runs."""
-        return self._thread.is_alive()
-
-    def is_current(self) -> bool:
-        """Return whether the caller runs on the thread."""
-        return self._thread is threading.current_thread()
-
-    def send(self, outgoing: Outgoing) -> None:
-        """Have a message sent."""
-        self.outbox.put(outgoing)
-        self._wake()
-
-    def ask(self, question: Question) -> Future[None]:
-        """Ask the server for something; return where the answer will be."""
-        answer = self.outbox.ask(question)
-        self._wake()
-        return answer
-
-    def close(self, timeout: float) -> None:
-        """Wait until all is acknowledged, at most `timeout` seconds, disconnect, and join the thread."""
-        self.close_by = time.monotonic() + timeout
-        self._call(self._closing.set)
-        self._thread.join()
-
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Have the thread look at the outbox and at `close_by`."""
         if not self._is_awake:
             self._is_awake = True
-            self._call(self._empty)
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._empty)
 
-    def _call(self, call: Callable[[], object]) -> None:
-        with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(call)
-
-    # What follows runs on the thread.
-
-    def _run(self) -> None:
+    def keep_connected(self, timeout: float) -> LinkError | None:
+        """Connect again and again until closed, however long that takes; return what makes another attempt useless."""
+        del timeout
         self._loop.set_default_executor(ThreadPoolExecutor(1, thread_name_prefix="mqinfer-nats-names"))
         self._loop.set_exception_handler(lambda _, what: _log.debug("nats-py: %s", what))
-        failure: LinkError = NotConnected("the link was closed")
-        try:
-            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-                failure = runner.run(self._keep_connected()) or failure
-        except BaseException as error:  # noqa: BLE001 - the root of the thread; `failure` and `on_connection` report it
-            if self._abandoned:
-                end_thread_in_child()
-            _log.critical("the thread of the link to %s failed", self._address, exc_info=True)
-            failure = BrokerUnreachable(f"the link to {self._address} failed: {error!r}")
-        self.connected = False
-        self.outbox.clear()
-        OUTAGES.ended(str(self._address), self, connected=False)
-        if self.close_by is None:
-            self.failure = failure
-        if not self.opened.done():
-            self.opened.set_exception(failure)
-        elif self.failure:
-            self._report(connected=False)
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            return runner.run(self._keep_connected())
 
     async def _keep_connected(self) -> LinkError | None:
-        """Connect again and again until closed; return what makes another attempt useless."""
-        backoff, closing = Backoff(), asyncio.ensure_future(self._closing.wait())
+        thread, backoff, closing = self._thread, Backoff(), asyncio.ensure_future(self._closing.wait())
         while not closing.done():
             for address in tuple(self._places):
-                epoch = self.epoch
+                epoch = thread.epoch
                 error = await self._serve(address, closing)
                 if isinstance(error, NotAuthorized):
-                    _log.log(logging.CRITICAL if self.opened.done() else logging.DEBUG, "giving up: %s", error)
                     return error
                 if closing.done():
                     return None
-                OUTAGES.failed(str(self._address), self, error)
-                if self.epoch != epoch:
+                thread.failed(error)
+                if thread.epoch != epoch:
                     backoff = Backoff()
                     if self._is_cluster:  # all servers are as good: what has just failed may not answer for long
                         self._places.rotate(-1 - self._places.index(address))
                     break
-            if not self.opened.done():
+            if not thread.opened.done():
                 return error
             await asyncio.wait((closing,), timeout=backoff.next())
         return None
@@ -184,8 +121,9 @@ class NatsLoop:
 
         closing.add_done_callback(leave)
         try:
-            await session.until_lost(session.open(address, self._will, is_return=self.epoch > 0))
-            self._connected(session)
+            await session.until_lost(session.open(address, self._will, is_return=self._thread.epoch > 0))
+            self._is_cluster, self._session = session.is_cluster, session
+            self._thread.connect(session.max_payload)
             await asyncio.wait((session.lost, closing), return_when=asyncio.FIRST_COMPLETED)
             if not session.lost.done():
                 await self._finish(session)
@@ -195,46 +133,26 @@ class NatsLoop:
         except (Error, OSError) as error:
             session.give_up(BrokerUnreachable(f"the connection to {address} failed: {error!r}"))
         finally:
-            if not self._abandoned:
-                await self._disconnected(session)
+            if not self._thread.abandoned:
+                is_loss, self._session = self._thread.disconnect(), None
+                await session.end()
+                if is_loss:
+                    self._thread.report(connected=False)
                 for task in asyncio.all_tasks() - {asyncio.current_task(), closing}:  # nats-py forgets some
                     task.cancel()
         return session.lost.result() if session.lost.done() else NotConnected("the link was closed")
 
-    def _connected(self, session: NatsSession) -> None:
-        self.epoch += 1
-        self.max_packet_size = session.max_payload
-        self._is_cluster = session.is_cluster
-        self._session = session
-        self.connected = True
-        OUTAGES.ended(str(self._address), self, connected=True)
-        self._report(connected=True)
-        if not self.opened.done():
-            self.opened.set_result(None)
-
-    async def _disconnected(self, session: NatsSession) -> None:
-        was_connected, self.connected, self._session = self.connected, False, None
-        await session.end()
-        self.outbox.clear()
-        if was_connected and self.close_by is None:
-            self._report(connected=False)
-
     def _empty(self) -> None:
-        self._is_awake = False  # before the look at the outbox
+        thread, self._is_awake = self._thread, False  # before the look at the outbox
+        if thread.close_by is not None:
+            self._closing.set()
         if self._session is None:
-            self.outbox.clear()
+            thread.outbox.clear()
         else:
-            self.outbox.empty_into(self._session, self.epoch)
+            thread.outbox.empty_into(self._session, thread.epoch)
 
     async def _finish(self, session: NatsSession) -> None:
-        while (len(self.outbox) or not session.settled) and not session.lost.done():
-            if time.monotonic() > (self.close_by or 0.0):
+        while (len(self._thread.outbox) or not session.settled) and not session.lost.done():
+            if time.monotonic() > (self._thread.close_by or 0.0):
                 break
             await asyncio.sleep(_LOOK_S)
-
-    def _report(self, *, connected: bool) -> None:
-        if self._on_connection is not None:
-            try:
-                self._on_connection(connected)
-            except Exception:  # noqa: BLE001 - foreign code on the link's thread
-                _log.exception("on_connection(%s) failed", connected)

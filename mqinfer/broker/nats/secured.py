@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 
 from mqinfer.broker.address import TlsOptions
 from mqinfer.broker.mosquitto.access import GUARD, rules_of
-from mqinfer.broker.mosquitto.certificates import Authority
-from mqinfer.broker.mosquitto.files import read_file, write_file
+from mqinfer.broker.mosquitto.certificates import make_guard
+from mqinfer.broker.mosquitto.files import read_file
 from mqinfer.broker.mosquitto.folder import BrokerFolder
 from mqinfer.broker.mosquitto.register import parse_register
 from mqinfer.broker.nats.configuration import Security
@@ -24,7 +24,6 @@ from mqinfer.protocol.errors import MqinferError
 _log = logging.getLogger("mqinfer.broker")
 
 _LOOK_S = 0.5
-_DAYS = 3650  # of a certificate that is made at each start, and is good for nothing after it
 
 
 @contextmanager
@@ -43,14 +42,7 @@ def secured(
         ConfigError: The folder lacks something.
     """
     with TemporaryDirectory(prefix="mqinfer-guard-") as place:
-        authorities, login = Path(place, "ca.crt"), Path(place, "guard.pem")
-        pair = Authority.make()
-        authority = Authority(pair)
-        guard = authority.client(GUARD, _DAYS)
-        write_file(authorities, read_file(folder.path / "ca.crt") + pair.certificate, secret=False)
-        write_file(login, guard.key + guard.certificate)
-        own = authority.issued(guard.certificate)
-        pinned = [own.key] if own else []
+        authorities, login, pinned = make_guard(Path(place), read_file(folder.path / "ca.crt"))
         servers = NatsServers(
             port,
             nodes=nodes,
@@ -63,7 +55,7 @@ def secured(
             yield servers
 
 
-def _security(path: Path, authorities: Path, pinned: list[str]) -> Security:
+def _security(path: Path, authorities: Path, pinned: str) -> Security:
     issued = parse_register(read_file(path / "certificates").decode())
     if old := sorted({each.name for each in issued if not (each.key or each.revoked)}):
         log_once(_log, logging.WARNING, "NATS refuses certificates of %s; run mqinfer broker renew", ", ".join(old))
@@ -72,7 +64,7 @@ def _security(path: Path, authorities: Path, pinned: list[str]) -> Security:
         fingerprint=sha256(read_file(path / "broker.crt")).hexdigest(),
         key=path / "broker.key",
         authority=authorities,
-        pinned=[*pinned, *(each.key for each in issued if each.key and not each.revoked)],
+        pinned=[pinned, *(each.key for each in issued if each.key and not each.revoked)],
         rules=rules_of(read_file(path / "acl").decode()),
         guard=GUARD,
     )

@@ -27,6 +27,7 @@ from mqinfer.broker.nats.jetstream import (
     BEAT,
     BEATS,
     HEADERS,
+    LOOK_S,
     LOST_IN_CLUSTER_S,
     STREAM,
     Refusal,
@@ -43,10 +44,10 @@ from mqinfer.broker.process import Maker, end_thread_in_child
 from mqinfer.broker.routes import Route, Routes
 from mqinfer.broker.threaded.link import Outbox
 from mqinfer.broker.tls import tls_error
+from mqinfer.logs import log_dropped
 from mqinfer.protocol.errors import BadEnvelope, BrokerUnreachable, LinkError, NotAuthorized, NotConnected
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
 
@@ -90,20 +91,21 @@ class NatsSession:
         on_room: Callable[[], None],
         tls: ssl.SSLContext | None,
     ) -> None:
-        from nats.aio.client import Client
+        from mqinfer.broker.nats.client import SafeClient
 
         self.lost: asyncio.Future[LinkError] = asyncio.get_running_loop().create_future()
         self.accepted = self.is_cluster = False
         self._client_id, self._routes, self._outbox, self._on_room = client_id, routes, outbox, on_room
         self._tls = tls
         self._maker = Maker(f"the connection of {client_id!r}")
-        self._client: Client = Client()
+        self._client = SafeClient()
         self._inbox = ""
         self._number = 0
         self._unacked: dict[int, tuple[str, Ack]] = {}
         self._unstored: dict[int, _Stored] = {}
         self._denied: set[str] = set()
         self._subscriptions: dict[str, Subscription] = {}
+        self._kept: dict[str, tuple[str, KeptMessages]] = {}  # by subscription, each with its subjects
         self._will: Will | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_settled = asyncio.Event()
@@ -160,6 +162,7 @@ class NatsSession:
                     self._spawn(self._catch_up(missing[0], kept))
                 else:
                     await self._catch_up(missing[0], kept)
+        self._spawn(self._look_for_silent())
         self.accepted = True
 
     async def _settle(self) -> None:
@@ -295,7 +298,10 @@ class NatsSession:
         kept = KeptMessages(self._deliver, reads=reads)
 
         async def receive(msg: Msg) -> None:
-            kept.hear(msg)
+            try:
+                kept.hear(msg)
+            except Exception as error:  # noqa: BLE001 - whatever a stranger has sent
+                self._drop(msg.subject, error)
 
         queue = "" if route.share is None else token(route.share)
         self._subscriptions[route.subscription] = await self._client.subscribe(name, queue=queue, cb=receive)
@@ -309,10 +315,30 @@ class NatsSession:
         """Read what is kept, once that is possible."""
         if route.share is None:
             await self._is_settled.wait()
-            messages = await self._read_kept(pattern(route.topic_filter, KEPT))
+            messages: list[Msg] = []
+            name = pattern(route.topic_filter, KEPT)
+            try:
+                await self._read_kept(name, messages)
+            except TimeoutError:
+                _log.warning("%s: not all that is kept came within %g s", name, ANSWER_S)
             kept.read(messages, deliver=route.retained and route in self._routes)
+            self._kept[route.subscription] = name, kept
+
+    async def _look_for_silent(self) -> None:
+        """Look whether links have given no sign of life for too long, and whether they are gone then."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if any(kept.silent() for _, kept in self._kept.values()):
+                await self._flush()  # what this link has been too slow to read comes first
+            for name, kept in list(self._kept.values()):
+                if silent := kept.silent():
+                    messages: list[Msg] = []
+                    with suppress(TimeoutError):  # they stay silent, and are looked at again
+                        await self._read_kept(name if silent[1:] else f"{KEPT}.{silent[0]}.*", messages)
+                        kept.read_again(silent, messages)
 
     async def _unsubscribe(self, name: str) -> None:
+        self._kept.pop(name, None)
         found = self._subscriptions.pop(name, None)
         if found:
             await found.unsubscribe()
@@ -417,7 +443,9 @@ class NatsSession:
         is_unheard = msg.headers is not None and msg.headers.get("Status") == _NO_RESPONDERS
         if number in self._unstored:
             stored = self._unstored.pop(number)
-            if is_unheard:  # a cluster elects a leader
+            if is_unheard and not self.is_cluster:
+                self.give_up(BrokerUnreachable("the server's stream is gone; the next connection makes it again"))
+            elif is_unheard:  # a cluster elects a leader
                 self._again[stored.name] = stored
                 asyncio.get_running_loop().call_later(_AGAIN_S, self._store_again, stored)
             else:
@@ -441,8 +469,7 @@ class NatsSession:
         try:
             message = _read(name, data)
         except (BadEnvelope, IndexError, ValueError) as error:
-            self._outbox.dropped += 1
-            _log.warning("dropped a message on %s: %s", name, error)
+            self._drop(name, error)
             return
         is_kept = message.retain and len(message.payload)  # else it clears its topic, or is a will that passes
         if is_kept or not retain:
@@ -450,10 +477,18 @@ class NatsSession:
         if self._maker.is_other:  # a handler forked, and this is the child
             end_thread_in_child()
 
-    async def _read_kept(self, name: str) -> list[Msg]:
-        """Return what is kept under the subjects of a pattern."""
+    def _drop(self, name: str, error: Exception) -> None:
+        """Count a message that can't be read."""
+        self._outbox.dropped += 1
+        log_dropped(_log, f"a message on {name[:200]}: {error}", "nats", self._outbox.dropped)
+
+    async def _read_kept(self, name: str, messages: list[Msg]) -> None:
+        """Read what is kept under the subjects of a pattern into a list.
+
+        Raises:
+            TimeoutError: Not all of it came in time.
+        """
         inbox, done = self._client.new_inbox(), asyncio.Event()
-        messages: list[Msg] = []
 
         async def receive(msg: Msg) -> None:
             messages.append(msg)
@@ -479,11 +514,8 @@ class NatsSession:
             answer = await (self._in_time(create, _ELECTION_S) if self.is_cluster else create())
             if answer["num_pending"]:
                 await asyncio.wait_for(done.wait(), ANSWER_S)
-        except TimeoutError:
-            _log.warning("%s: not all that is kept came within %g s", name, ANSWER_S)
         finally:
             await subscription.unsubscribe()
-        return messages
 
     async def _note_error(self, error: Exception) -> None:
         from nats.errors import SlowConsumerError
@@ -493,8 +525,9 @@ class NatsSession:
             _log.debug("the server refuses %s", denied[1])
             self._deny(denied[1])
         elif isinstance(error, SlowConsumerError):
-            self._outbox.dropped += 1
-            _log.warning("dropped a message on %s: the link's handlers are too slow", error.subject)
+            self._drop(error.subject, error)
+        elif self._client.is_reading:
+            _log.debug("nats-py reads the message without its headers: %s", error)
         elif self.accepted:  # nats-py does not report the end of each connection that it closes
             self.give_up(NotConnected(f"the connection failed: {error}"))
 

@@ -9,7 +9,9 @@ from mqinfer.broker.link import ConnectionHandler, Message
 from mqinfer.broker.paho.client import check_paho
 from mqinfer.broker.paho.connecting import Identity
 from mqinfer.broker.paho.loop import Loop
+from mqinfer.broker.routes import Routes
 from mqinfer.broker.threaded.link import ThreadedLink
+from mqinfer.broker.threaded.thread import LinkThread
 from mqinfer.broker.tls import make_tls_context
 
 _LIMIT = ("Maximum Packet Size", "max_packet_size in mosquitto.conf")
@@ -42,4 +44,8 @@ class PahoLink(ThreadedLink):
         check_paho()
         tls = None if address.tls is None else make_tls_context(address.tls)
         identity = Identity(address, client_id, will, tls=tls)
-        super().__init__(address, client_id, will, lambda routes: Loop(identity, routes, on_connection, host), _LIMIT)
+
+        def make_loop(thread: LinkThread, routes: Routes) -> Loop:
+            return Loop(thread, identity, routes)
+
+        super().__init__(address, client_id, will, on_connection, make_loop=make_loop, limit=_LIMIT, host=host)

@@ -17,23 +17,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import selectors
-import threading
 import time
 from asyncio import _get_running_loop as running_loop  # None outside of one, and no exception
 from collections.abc import Sequence
-from concurrent.futures import Future
 from functools import partial
 from multiprocessing.connection import wait
 
-from mqinfer.broker.link import ConnectionHandler
 from mqinfer.broker.paho.connecting import Backoff, ConnectionClosed, Identity
 from mqinfer.broker.paho.hosting import Hosting
 from mqinfer.broker.paho.session import Session
 from mqinfer.broker.paho.standby import Lookout, Returning, Turns
-from mqinfer.broker.process import abandon_in_children, end_thread_in_child
 from mqinfer.broker.routes import Routes
-from mqinfer.broker.threaded.link import Outbox, Outgoing, Question
-from mqinfer.broker.threaded.outages import OUTAGES
+from mqinfer.broker.threaded.thread import LinkThread
 from mqinfer.broker.waker import Waker
 from mqinfer.logs import is_logged
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotAuthorized, NotConnected
@@ -47,141 +42,62 @@ _HANDSHAKE_S = 5.0  # how long a broker may take to accept, on a reconnect
 
 
 class Loop:
-    """The thread of one link, from `start` to `close`. Any thread may call the public methods.
+    """What the thread of one link does, from its start to its end; `wake` alone may be called by others.
 
     Args:
+        thread: The thread.
         identity: Who connects where.
         routes: What to subscribe to, and who receives the messages.
-        on_connection: Called at each connection, each loss, and the end with `failure` set.
-        host: Serves the connections in place of the thread, which only makes them; None for none.
-
-    Attributes:
-        connected: Whether messages are sent now.
-        close_by: When a connection that is being closed ends at the latest, in monotonic seconds; None until `close`.
-        epoch: Number of the connection; a message of an earlier one is dropped.
-        failure: Why the loop gave up for good before it was closed.
-        max_packet_size: In bytes, or None while unknown.
-        opened: Done with the first connection, or fails with what made it impossible.
-        outbox: What waits for the thread.
-        version5: Whether the connection speaks MQTT 5.
     """
 
-    def __init__(
-        self,
-        identity: Identity,
-        routes: Routes,
-        on_connection: ConnectionHandler | None,
-        host: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        self.connected = False
-        self.epoch = 0
-        self.failure: LinkError | None = None
-        self.max_packet_size: int | None = None
-        self.opened: Future[None] = Future()
-        self.outbox = Outbox()
-        self.version5 = True
+    def __init__(self, thread: LinkThread, identity: Identity, routes: Routes) -> None:
+        self._thread = thread
         self._identity = identity
         self._turns = Turns(identity)
         self._lookout: Lookout | None = None
         self._routes = routes
-        self._on_connection = on_connection
-        self._waker = Waker()
-        self._host = host
+        self._waker = Waker().open()
         self._hosting: Hosting | None = None
         self._backoff = Backoff()
         self._looped = 0  # losses that came so fast that they were a loop
-        self.close_by: float | None = None
-        self._timeout = 0.0
-        self._abandoned = False
-        self._thread = threading.Thread(target=self._run, name=f"mqinfer-link-{identity.client_id}", daemon=True)
-        abandon_in_children(self)
 
-    def abandon(self) -> None:
-        """Give up this copy, in a child that was forked off."""
-        self.connected = False
-        self._abandoned = True
-
-    def start(self, timeout: float) -> None:
-        """Start the thread; the first connection may take `timeout` seconds."""
-        self._timeout = timeout
-        self._waker.open()
-        self._thread.start()
-
-    def is_alive(self) -> bool:
-        """Return whether the thread runs."""
-        return self._thread.is_alive()
-
-    def is_current(self) -> bool:
-        """Return whether the caller runs on this thread, or on that of the host."""
-        is_hosts = self._host is not None and running_loop() is self._host
-        return is_hosts or self._thread is threading.current_thread()
-
-    def close(self, timeout: float) -> None:
-        """Wait until all is acknowledged, at most `timeout` seconds, disconnect, and join the thread."""
-        self.close_by = time.monotonic() + timeout
-        self._waker.wake()
-        self._thread.join()
-        self._waker.close()
-
-    def ask(self, question: Question) -> Future[None]:
-        """Ask the broker for something on the thread; return where the answer will be."""
-        answer = self.outbox.ask(question)
-        self._waker.wake()
-        return answer
-
-    def send(self, outgoing: Outgoing) -> None:
-        """Have the thread send a message."""
-        self.outbox.put(outgoing)
+    def wake(self) -> None:
+        """Have the thread, or that of the host, look at the outbox and at `close_by`."""
         hosting = self._hosting
-        if hosting is not None and running_loop() is self._host:
+        if hosting is not None and running_loop() is self._thread.host:
             hosting.soon()
         else:
             self._waker.wake()
 
-    # What follows runs on the thread.
-
-    def _run(self) -> None:
-        failure: LinkError = NotConnected("the link was closed")
+    def keep_connected(self, timeout: float) -> LinkError | None:
+        """Connect again and again until closed; return what makes another attempt useless."""
         try:
-            failure = self._keep_connected(self._timeout) or failure
-        except BaseException as error:  # noqa: BLE001 - the root of the thread; `failure` and `on_connection` report it
-            if self._abandoned:
-                end_thread_in_child()
-            _log.critical("the thread of the link to %s failed", self._identity.address, exc_info=True)
-            failure = BrokerUnreachable(f"the link to {self._identity.address} failed: {error!r}")
-        self.connected = False
-        if self._lookout:
-            self._lookout.close()
-        OUTAGES.ended(str(self._identity.address), self, connected=False)
-        if self.close_by is None:
-            self.failure = failure
-        if not self.opened.done():
-            self.opened.set_exception(failure)
-        elif self.failure:
-            self._report(connected=False)
+            return self._keep_connected(timeout)
+        finally:
+            if self._lookout:
+                self._lookout.close()
+            self._waker.close()
 
     def _keep_connected(self, timeout: float) -> LinkError | None:
-        """Connect again and again until closed; return what makes another attempt useless."""
-        open_by = time.monotonic() + timeout
+        thread, open_by = self._thread, time.monotonic() + timeout
         timeout /= self._turns.left
-        while self.close_by is None:
-            epoch = self.epoch
+        while thread.close_by is None:
+            epoch = thread.epoch
             error = self._run_session(timeout)
             if error is None:
                 _log.info("%s does not speak MQTT 5; trying 3.1.1", self._turns.current.address)
-                self.version5 = False
+                thread.version5 = False
                 continue
             seconds = 0.0 if isinstance(error, Returning) else self._backoff.next()
             if self._turns.has_standbys:
-                self.version5 = True  # the next broker may speak it
-            if self.epoch != epoch:
+                thread.version5 = True  # the next broker may speak it
+            if thread.epoch != epoch:
                 self._turns.restart()
             elif final := self._final(error, open_by - time.monotonic() - seconds):
-                _log.log(logging.CRITICAL if self.opened.done() else logging.DEBUG, "giving up: %s", final)
                 return final
             self._pause(error, seconds)
             left = max(open_by - time.monotonic(), _HOLD_S) / self._turns.left
-            timeout = _HANDSHAKE_S if self.opened.done() else left
+            timeout = _HANDSHAKE_S if thread.opened.done() else left
         return None
 
     def _final(self, error: LinkError, left_s: float) -> LinkError | None:
@@ -189,20 +105,20 @@ class Loop:
         if not self._turns.earlier and isinstance(error, NotAuthorized):
             return error
         error = self._turns.failed(error)
-        if self.opened.done():
+        if self._thread.opened.done():
             return None
         is_over = not self._turns.earlier and not isinstance(error, ConnectionClosed)
         return error if is_over or left_s <= 0 else None
 
     def _pause(self, error: LinkError, seconds: float) -> None:
         self._waker.drain()  # arms, before the look at `close_by`
-        if self.close_by is None:
-            OUTAGES.failed(str(self._identity.address), self, error)
+        if self._thread.close_by is None:
+            self._thread.failed(error)
             wait([self._waker.fileno()], seconds)
 
     def _run_session(self, timeout: float) -> LinkError | None:
         """Run one connection from dialling to its end; return why it ended, or None if MQTT 5 was refused."""
-        session = Session(self._turns.current, self._routes, version5=self.version5)
+        session = Session(self._turns.current, self._routes, version5=self._thread.version5)
         try:
             session.dial(timeout)
             if session.alive:
@@ -212,14 +128,15 @@ class Loop:
         except (OSError, MemoryError) as error:  # no descriptor is free, say: later there may be one
             return BrokerUnreachable(f"the connection to {self._turns.current.address} failed: {error!r}")
         finally:
-            if not self._abandoned:
+            if not self._thread.abandoned:
                 self._disconnected(session)
-        if session.version_refused and self.version5:
+        if session.version_refused and self._thread.version5:
             return None
         return session.error or NotConnected("the link was closed")
 
     def _serve(self, session: Session, ready_by: float) -> None:
-        if self._host is not None and self._serve_hosted(self._host, session, ready_by):
+        host = self._thread.host
+        if host is not None and self._serve_hosted(host, session, ready_by):
             return
         with selectors.DefaultSelector() as selector:
             selector.register(self._waker, selectors.EVENT_READ)
@@ -243,23 +160,24 @@ class Loop:
         self._turn(session, ready)
         if not ready and session.client.holds_acks:  # they have waited long enough
             session.client.loop_write()
-        if not self.connected:
+        if not self._thread.connected:
             self._await_readiness(session, ready_by)
         elif self._lookout:
             self._return_if_found(self._lookout)
-        if self.close_by is not None:
-            self._try_to_leave(session, self.close_by)
+        if self._thread.close_by is not None:
+            self._try_to_leave(session, self._thread.close_by)
 
     def _time_to_sleep(self, session: Session) -> float:
         self._waker.armed = True
-        if self.outbox.can_empty(session):
+        if self._thread.outbox.can_empty(session):
             return 0.0
         if session.client.holds_acks:
             return _HOLD_S
-        if self.close_by is None:
+        close_by = self._thread.close_by
+        if close_by is None:
             return _TICK_S
         now = time.monotonic()
-        deadline = self.close_by if now < self.close_by else self.close_by + _LEAVE_S
+        deadline = close_by if now < close_by else close_by + _LEAVE_S
         return max(0.0, min(_TICK_S, deadline - now))
 
     def _turn(self, session: Session, ready: Sequence[object]) -> None:
@@ -269,21 +187,15 @@ class Loop:
         self._waker.armed = False
         if session in ready:
             session.client.read()
-        if self._abandoned:  # a handler forked, and this is the child
+        if self._thread.abandoned:  # a handler forked, and this is the child
             raise SystemExit
-        self.outbox.empty_into(session, self.epoch)
+        self._thread.outbox.empty_into(session, self._thread.epoch)
         session.write()
         session.tick()
 
     def _await_readiness(self, session: Session, ready_by: float) -> None:
         if session.ready:
-            self.epoch += 1
-            self.max_packet_size = session.max_packet_size
-            self.connected = True
-            OUTAGES.ended(str(self._identity.address), self, connected=True)
-            self._report(connected=True)
-            if not self.opened.done():
-                self.opened.set_result(None)
+            self._thread.connect(session.max_packet_size)
             self._look_for_earlier(self._turns.earlier)
         elif session.alive and time.monotonic() > ready_by:
             raise BrokerUnreachable(
@@ -302,23 +214,22 @@ class Loop:
 
     def _return_if_found(self, lookout: Lookout) -> None:
         """End the connection to a standby, without a DISCONNECT: who stays there receives this link's will."""
-        if lookout.found and self.close_by is None:
+        if lookout.found and self._thread.close_by is None:
             raise Returning(f"{lookout.found} answers again, so {self._turns.current.address} was left")
 
     def _try_to_leave(self, session: Session, close_by: float) -> None:
         now = time.monotonic()
         if now > close_by + _LEAVE_S:
             session.end()
-        elif now >= close_by or not (session.acks or session.client.want_write() or self.outbox):
+        elif now >= close_by or not (session.acks or session.client.want_write() or self._thread.outbox):
             session.leave()
 
     def _disconnected(self, session: Session) -> None:
-        was_connected, self.connected = self.connected, False
+        is_loss = self._thread.disconnect()
         session.end()
-        self.outbox.clear()
         if self._lookout:
             self._lookout.stop()
-        if not was_connected or self.close_by is not None:
+        if not is_loss:
             return
         is_loop = self._backoff.lost(time.monotonic())  # Mosquitto 2.0 reports no takeover to the client
         self._looped += is_loop
@@ -328,17 +239,7 @@ class Loop:
                 self._turns.current.address,
                 self._identity.client_id,
             )
-        self._report(connected=False)
-
-    def _report(self, *, connected: bool) -> None:
-        if self._on_connection is None:
-            return
-        try:
-            self._on_connection(connected)
-        except Exception:  # noqa: BLE001 - foreign code on the link's thread
-            _log.exception("on_connection(%s) failed", connected)
-        if self._abandoned:  # it forked, and this is the child
-            raise SystemExit
+        self._thread.report(connected=False)
 
 
 def _watch(selector: selectors.BaseSelector, session: Session, watched: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -13,11 +14,12 @@ from typing import Protocol
 from msgspec import Struct
 
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.broker.link import Ack, Message, MessageHandler, Withdraw, ignore_ack
+from mqinfer.broker.link import Ack, ConnectionHandler, Message, MessageHandler, Withdraw, ignore_ack
 from mqinfer.broker.malloc import keep_freed_memory
 from mqinfer.broker.packets import Head, encode_head
 from mqinfer.broker.process import Maker
 from mqinfer.broker.routes import Route, Routes, subscription_name
+from mqinfer.broker.threaded.thread import LinkThread, Loop
 from mqinfer.protocol.errors import (
     BrokerUnreachable,
     ConfigError,
@@ -33,8 +35,6 @@ _log = logging.getLogger("mqinfer.broker")
 _ANSWER_S = 60.0
 """How long a SUBACK may take: large messages may be in front of it on a thin link. The session finds a dead connection
 itself, long before."""
-
-
 MOST_QUEUED = 65_535
 """Messages that may be queued for the link's thread: a backstop, since the sender's window is far smaller."""
 
@@ -166,37 +166,6 @@ def _send(session: LinkSession, message: Message, outgoing: Outgoing) -> bool:
     return True
 
 
-class LinkThread(Protocol):
-    """The thread of one link, from `open` to `close`. Any thread may call any method."""
-
-    connected: bool
-    close_by: float | None
-    epoch: int
-    failure: LinkError | None
-    max_packet_size: int | None
-    opened: Future[None]
-    outbox: Outbox
-    version5: bool
-
-    def start(self, timeout: float) -> None:
-        """Start; the first connection may take `timeout` seconds."""
-
-    def is_alive(self) -> bool:
-        """Return whether it runs."""
-
-    def is_current(self) -> bool:
-        """Return whether the caller runs on it."""
-
-    def send(self, outgoing: Outgoing) -> None:
-        """Have a message sent."""
-
-    def ask(self, question: Question) -> Future[None]:
-        """Ask the broker for something; return where the answer will be."""
-
-    def close(self, timeout: float) -> None:
-        """Wait until all is acknowledged, at most `timeout` seconds, disconnect, and join the thread."""
-
-
 class ThreadedLink:
     """What `PahoLink` and `NatsLink` have in common.
 
@@ -204,61 +173,68 @@ class ThreadedLink:
         address: The broker.
         client_id: Unique among all connections to the broker.
         will: What the thread will leave with the broker; it must be one that can be published.
-        make_loop: Returns the thread, which has not begun, for the subscriptions.
+        on_connection: Of the link.
+        make_loop: Returns what a thread does for the subscriptions.
         limit: How the broker states the largest packet, and what to raise where it is too small.
+        host: As of `LinkThread`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what makes a link
         self,
         address: BrokerAddress,
         client_id: str,
         will: Message | None,
-        make_loop: Callable[[Routes], LinkThread],
+        on_connection: ConnectionHandler | None,
+        *,
+        make_loop: Callable[[LinkThread, Routes], Loop],
         limit: tuple[str, str],
+        host: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         if will is not None:
             encode_head(will)  # refused here, not on the link's thread
-        self._address = address
+        self._address, self._client_id, self._on_connection, self._host = address, client_id, on_connection, host
         self._maker = Maker(f"the link {client_id!r} to {address}")
         self._make_loop = make_loop
         self._limit = limit
         self._routes = Routes()
         self._dropped = 0
-        self._loop: LinkThread | None = None
+        self._thread = self._make_thread()
 
     @property
     def connected(self) -> bool:
         """Whether a publication would be sent now."""
-        return self._loop is not None and self._loop.connected
+        return self._thread.connected
 
     @property
     def failure(self) -> LinkError | None:
         """Why the link gave up for good, before it was closed: refused, taken over, or a defect on its thread."""
-        return None if self._loop is None else self._loop.failure
+        return self._thread.failure
 
     @property
     def max_packet_size(self) -> int | None:
         """The broker's Maximum Packet Size in bytes, or this side's if smaller; None while unknown."""
-        return None if self._loop is None else self._loop.max_packet_size
+        return self._thread.max_packet_size
 
     @property
     def dropped(self) -> int:
         """Count the messages that were queued when the connection was lost, and were dropped."""
-        return self._dropped + (self._loop.outbox.dropped if self._loop else 0)
+        return self._dropped + self._thread.outbox.dropped
+
+    def _make_thread(self) -> LinkThread:
+        return LinkThread(Outbox(), self._address, self._client_id, self._on_connection, host=self._host)
 
     def open(self, timeout: float = 10.0) -> None:
         """Connect, and wait until the broker has accepted; errors as of `Link`."""
         self._maker.check()
-        if self._loop is not None and self._loop.is_alive():
+        if self._thread.is_alive:
             return
         self.close(0.0)  # joins a thread that gave up
         keep_freed_memory()
-        if self._loop is not None:
-            self._dropped += self._loop.outbox.dropped
-        self._loop = loop = self._make_loop(self._routes)
-        loop.start(timeout)
+        self._dropped += self._thread.outbox.dropped
+        self._thread = thread = self._make_thread()
+        thread.start(self._make_loop(thread, self._routes), timeout)
         try:
-            loop.opened.result(timeout)
+            thread.opened.result(timeout)
         except FutureTimeoutError as error:
             self.close(0.0)
             raise BrokerUnreachable(f"no broker answers at {self._address} within {timeout:g} s") from error
@@ -268,22 +244,23 @@ class ThreadedLink:
 
     def publish(self, message: Message, on_ack: Ack = ignore_ack) -> Withdraw:
         """Send a message, as of `Link`; it is `NotConnected` too where 65,535 messages are queued already."""
-        loop = self._loop
-        epoch = loop.epoch if loop is not None else 0  # before the look at `connected`
-        if loop is None or not loop.connected or loop.close_by is not None:
+        thread = self._thread
+        epoch = thread.epoch  # before the look at `connected`
+        if not thread.connected or thread.close_by is not None:
             self._maker.check()
             raise NotConnected(f"the link to {self._address} is down; nothing was sent")
-        if len(loop.outbox) >= MOST_QUEUED:
+        if len(thread.outbox) >= MOST_QUEUED:
             raise NotConnected(f"the link to {self._address} is behind by {MOST_QUEUED} messages")
-        head = encode_head(message, version5=loop.version5)
-        limit = loop.max_packet_size
+        head = encode_head(message, version5=thread.version5)
+        limit = thread.max_packet_size
         if limit is not None and head.size > limit:
             raise MessageTooLarge(
                 f"topic {message.topic!r}: a packet of {head.size} bytes, and the {self._limit[0]} is {limit}; "
                 f"encode it smaller, or raise {self._limit[1]}, to {DEFAULT_LIMITS.packet_bytes} at most"
             )
         outgoing = Outgoing(epoch, message, head, on_ack)
-        loop.send(outgoing)
+        thread.outbox.put(outgoing)
+        thread.wake()
         return outgoing.withdraw
 
     def subscribe(
@@ -309,30 +286,28 @@ class ThreadedLink:
     def close(self, timeout: float = 5.0) -> None:
         """Wait until all that was published is acknowledged, at most `timeout` seconds, then disconnect cleanly."""
         self._maker.check()
-        if self._loop is not None:
-            if self._loop.is_current():
-                raise ConfigError("a handler can't close its own link")
-            self._loop.close(timeout)
+        if self._thread.is_current:
+            raise ConfigError("a handler can't close its own link")
+        self._thread.close(timeout)
 
     def cut(self) -> None:
         """Break the connection as a cut cable would; the link reconnects by itself. For fault injection."""
         self._maker.check()
-        if self._loop is not None:
-            self._loop.ask(lambda session, answer: session.cut(answer))
+        self._thread.outbox.ask(lambda session, answer: session.cut(answer))
+        self._thread.wake()
 
     def _ask(self, question: Question) -> None:
         """Ask the broker on the link's thread, and wait for the answer while there is a connection.
 
         Without one there is nothing to ask: the next connection goes by the table of routes.
         """
-        loop = self._loop
-        if loop is None:
-            return
-        answer = loop.ask(question)
-        if not loop.connected or loop.is_current():
+        thread = self._thread
+        answer = thread.outbox.ask(question)
+        thread.wake()
+        if not thread.connected or thread.is_current:
             return
         try:
             answer.result(_ANSWER_S)
         except FutureTimeoutError as error:
-            if loop.connected:
+            if thread.connected:
                 raise BrokerUnreachable(f"{self._address} has not answered within {_ANSWER_S:g} s") from error

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mqinfer.cli.options import plain_console, table_console
+from mqinfer.cli.options import numbers, plain_console, table_console
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ConfigError
 
@@ -43,7 +43,7 @@ def profile(
     from mqinfer.lab.reports import check_plots, print_grid
     from mqinfer.lab.zoo.jet_plots import draw_autoencoder
 
-    plan = Plan(_sizes("--batch", batch), rounds, seconds)
+    plan = Plan(numbers("--batch", [batch], int), rounds, seconds)
     inputs = RandomInputs(dict(map(_named_shape, shape or ())))
     if output:
         check_plots()
@@ -64,11 +64,4 @@ def _named_shape(text: str) -> tuple[str, tuple[int, ...]]:
     name, equals, sizes = text.rpartition("=")
     if not equals:
         raise ConfigError(f"--shape {text!r}: expected NAME=1,480,640,3")
-    return name, _sizes(f"--shape {name}", sizes)
-
-
-def _sizes(option: str, text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(size) for size in text.split(","))
-    except ValueError as error:
-        raise ConfigError(f"{option} {text!r}: expected whole numbers separated by commas") from error
+    return name, numbers(f"--shape {name}", [sizes], int)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Container, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Container, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +19,7 @@ from mqinfer.metrics.lag import add_site, follow_site, lag, to_record
 from mqinfer.metrics.process_usage import ProcessUsage
 from mqinfer.protocol.control import Call, Duration, ModelState, ModelStatistics, Operation
 from mqinfer.protocol.errors import BadEnvelope, MqinferError, NotAuthorized, NoWorker
-from mqinfer.protocol.states import AT_WORK, PendingRequests, ServedModel, ServerStatus, WorkerStatus
+from mqinfer.protocol.states import AT_WORK, PendingRequests, ProcessStatus, ServedModel, WorkerStatus
 from mqinfer.protocol.topics import instead_of
 
 _OF_PROCESS = ("cpu_cores", "memory_bytes", "gpu_memory_bytes", "gpu_ratio")
@@ -29,13 +29,8 @@ _FIGURES = ("rate", "p50_ms", *(f"{stage}_ms" for stage in _STAGES), "rows", "ru
 """What an entry of a model holds of its statistics; None where its server does not state it."""
 
 
-def _read(entry: dict[str, Any]) -> dict[str, Any]:
-    """Read the statistics of a model; what another server leaves out, or means otherwise, counts as nothing."""
-    try:
-        _, found = ModelStatistics.from_record(entry)
-    except BadEnvelope:
-        return {}
-    stated = {
+def _stated(found: ModelStatistics) -> dict[str, Any]:
+    return {
         "p50_ms": round(found.recent_ns[0] / 1e6, 3) if found.recent_ns else None,
         "ok": found.stages.success.count,
         "failed": found.stages.fail.count,
@@ -44,29 +39,30 @@ def _read(entry: dict[str, Any]) -> dict[str, Any]:
         "memory_bytes": found.memory_bytes,
         **{f"{stage}_ms": _mean_ms(getattr(found.stages, stage)) for stage in _STAGES},
     }
-    return stated if "inference_stats" in entry else {}
 
 
 def _mean_ms(duration: Duration) -> float | None:
     return round(duration.ns / duration.count / 1e6, 3) if duration.count else None
 
 
-_OF_INDEX = ("name", "version", "state", "server", "reason")
-
-
-def _list(content: object) -> list[Any]:
-    return content if isinstance(content, list) else []
-
-
 def _statistics(reply: ControlReply) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """Read a server's statistics, by server, model and version."""
-    listed = _list(reply.content.get("model_stats") if isinstance(reply.content, dict) else None)
-    entries = [entry for entry in listed if _is_entry(entry, ("name", "version"))]
-    return {(reply.server, entry["name"], entry["version"]): _read(entry) for entry in entries}
+    """Read a server's statistics, by server, model and version, without those of which it means something else."""
+    found = {}
+    for entry in _entries(reply.content.get("model_stats") if isinstance(reply.content, dict) else None):
+        with suppress(BadEnvelope):
+            (name, version), statistics = ModelStatistics.from_record(entry)
+            if "inference_stats" in entry:
+                found[reply.server, name, version] = _stated(statistics)
+    return found
 
 
-def _is_entry(entry: object, texts: Iterable[str]) -> bool:
-    return isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in texts)
+def _entries(content: object, texts: Collection[str] = ()) -> list[dict[str, Any]]:
+    """Return the objects of a list that have these texts."""
+    listed = content if isinstance(content, list) else []
+    return [each for each in listed if isinstance(each, dict) and all(isinstance(each.get(key), str) for key in texts)]
+
+
+_OF_INDEX = ("name", "version", "state", "server", "reason")
 
 
 class _Server(Struct, frozen=True):
@@ -128,7 +124,7 @@ class Observer:
         found = ServerReplies()
         try:
             for reply in await self._control.ask(Call(Operation.INDEX), timeout=timeout):
-                found.index += [entry for entry in _list(reply.content) if _is_entry(entry, _OF_INDEX)]
+                found.index += _entries(reply.content, _OF_INDEX)
                 if reply.error:
                     found.problems[reply.server] = str(reply.error)
             if len(found.problems) < len(self._known.servers):
@@ -168,7 +164,7 @@ class Observer:
                 "state": str(state.status),
                 "host": now.servers[name].host,
                 "mqinfer": now.servers[name].version,
-                "uptime_s": _age_s(state.incarnation) if state.status is ServerStatus.READY else None,
+                "uptime_s": _age_s(state.incarnation) if state.status is ProcessStatus.READY else None,
                 "problem": now.problems.get(name, ""),
             }
             for name, state in sorted(self._known.servers.items())

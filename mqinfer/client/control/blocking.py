@@ -24,7 +24,7 @@ from mqinfer.client.registry import Registry
 from mqinfer.client.result import Ignored
 from mqinfer.protocol.control import OF_EDGES, Call, Operation
 from mqinfer.protocol.errors import LinkError, MqinferError, NoWorker
-from mqinfer.protocol.states import ServerStatus, read_server_state
+from mqinfer.protocol.states import ProcessStatus, ServerState
 from mqinfer.protocol.topics import DEFAULT_ROOT, Topics, check_name
 
 
@@ -119,7 +119,7 @@ class ControlClient(WithBlock):
         return cls(address, name=name, root=root, connect_timeout=connect_timeout)
 
     @property
-    def servers(self) -> dict[str, ServerStatus]:
+    def servers(self) -> dict[str, ProcessStatus]:
         """The servers by name: those that are ready, and those that were lost."""
         with self._changed:
             return {name: state.status for name, state in self._known.servers.items()}
@@ -193,7 +193,7 @@ class ControlClient(WithBlock):
         check_may_wait("wait_for()")
         check_timeout(timeout)
         with self._changed:
-            if not self._changed.wait_for(lambda: self.servers.get(server) is ServerStatus.READY, timeout):
+            if not self._changed.wait_for(lambda: self.servers.get(server) is ProcessStatus.READY, timeout):
                 raise NoWorker(f"server {server!r} was not ready within {timeout:g} s")
 
     def load(self, model: str, *, server: str | None = None, timeout: float = 300.0) -> list[ControlReply]:
@@ -280,7 +280,7 @@ class ControlClient(WithBlock):
             self._changed.notify_all()
 
     def _on_state(self, message: Message) -> None:
-        found = self._ignored_states.read(read_server_state, self._topics, message)
+        found = self._ignored_states.read(ServerState.read, self._topics, message)
         if found is None:
             return
         server, state = found

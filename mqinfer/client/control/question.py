@@ -24,7 +24,7 @@ from mqinfer.protocol.errors import (
     error_from_code,
 )
 from mqinfer.protocol.header import error_message
-from mqinfer.protocol.states import ServerState, ServerStatus
+from mqinfer.protocol.states import ProcessStatus, ServerState
 from mqinfer.protocol.topics import EVERY_SERVER, Topics, check_name, check_same, instead_of
 
 _Shape = TypeVar("_Shape", bound=Struct)
@@ -125,7 +125,7 @@ class Question:
 
     def was_ready(self, state: ServerState) -> None:
         """Handle a state that the broker had kept and that has come behind the PUBACK: of many it holds some back."""
-        if self._asked is not None and state.status is ServerStatus.READY:
+        if self._asked is not None and state.status is ProcessStatus.READY:
             self._asked.setdefault(state.server, state.incarnation)
 
     def replied(self, message: Message) -> bool:
@@ -201,7 +201,7 @@ class Question:
         state, asked = servers.get(server), (self._asked or {}).get(server)
         if state is None:  # an edge publishes none
             return None if asked is None else NoWorker(f"server {server} has stopped")
-        if state.status is not ServerStatus.READY:
+        if state.status is not ProcessStatus.READY:
             return NoWorker(f"server {server} is {state.status}")
         if asked not in {None, state.incarnation}:
             return NoWorker(f"server {server} was started anew before it replied; see: mqinfer status")
@@ -209,7 +209,7 @@ class Question:
 
 
 def _ready(servers: Mapping[str, ServerState]) -> dict[str, ServerState]:
-    return {name: state for name, state in servers.items() if state.status is ServerStatus.READY}
+    return {name: state for name, state in servers.items() if state.status is ProcessStatus.READY}
 
 
 def read_reply(message: Message) -> ControlReply:

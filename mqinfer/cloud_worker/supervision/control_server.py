@@ -34,12 +34,11 @@ from mqinfer.protocol.control import BEHALF, CHANGES, Call, Operation, read_body
 from mqinfer.protocol.decoding import MAX_STATE_BYTES
 from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError, NotConnected, Rejected
 from mqinfer.protocol.states import (
+    ClientState,
+    ProcessStatus,
     ServerState,
-    ServerStatus,
     WorkerState,
     WorkerStatus,
-    read_client_state,
-    read_worker_state,
 )
 from mqinfer.protocol.topics import EVERY_SERVER, Topics, answer_topic, check_name
 from mqinfer.protocol.types import Buffer
@@ -176,7 +175,7 @@ class ControlServer:
         except BaseException:
             self._link.close()
             raise
-        self._presence.publish(ServerStatus.READY)
+        self._presence.publish(ProcessStatus.READY)
         self._thread.start()
 
     def stop(self) -> None:
@@ -206,7 +205,7 @@ class ControlServer:
             self._on_failure()
 
     def _encode_state(self, status: str, incarnation: int) -> bytes:
-        return ServerState(self._name, ServerStatus(status), incarnation, self._presence.take_over).to_json()
+        return ServerState(self._name, ProcessStatus(status), incarnation, self._presence.take_over).to_json()
 
     def _publish(self, message: Message) -> None:
         try:
@@ -218,7 +217,7 @@ class ControlServer:
 
     def _on_worker(self, message: Message) -> None:
         """Record what workers serve: the card of a model that another server serves is not removed."""
-        if found := self._read(read_worker_state, message):
+        if found := self._read(WorkerState.read, message):
             self.known.put_worker(*found)
             if self._is_mine(found[0]):
                 self._update_lost(*found)
@@ -228,7 +227,7 @@ class ControlServer:
             self.known.put_card(*found)
 
     def _on_client(self, message: Message) -> None:
-        if message.correlation_data is None and (found := self._read(read_client_state, message)):  # else a marker
+        if message.correlation_data is None and (found := self._read(ClientState.read, message)):  # else a marker
             self.known.put_client(*found)
 
     def _read(self, read: Callable[[Topics, str, Buffer], T], message: Message) -> T | None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from mqinfer._version import __version__
@@ -25,6 +24,7 @@ from mqinfer.models.repository.config import ModelConfig
 from mqinfer.models.repository.traffic import Traffic, read_traffic, write_traffic
 from mqinfer.protocol.card import ModelCard, card_to_json
 from mqinfer.protocol.control import Call, CallBody, ModelState, Operation
+from mqinfer.protocol.decoding import check, prepare
 from mqinfer.protocol.errors import (
     BadTopic,
     ConfigError,
@@ -35,6 +35,7 @@ from mqinfer.protocol.errors import (
     Rejected,
 )
 from mqinfer.protocol.topics import instead_of
+from mqinfer.protocol.types import Count, Finite
 
 EXTENSIONS = ("binary_tensor_data", "model_repository", "model_configuration", "statistics", "classification")
 """Implemented extensions of the Open Inference Protocol, by Triton's names."""
@@ -331,7 +332,19 @@ def _versions(specs: Sequence[ProcessSpec]) -> list[str]:
     return [str(version) for version in sorted({spec.version for spec in specs})]
 
 
-_NUMBER = re.compile("[0-9]{1,18}")
+class _Order(Struct, frozen=True):
+    """The parameters of a `traffic` call."""
+
+    stable: Count | None = None
+    canary: Count | None = None
+    share: Count | None = None
+    shadow: Count | None = None
+    shadow_share: Count | None = None
+    watch: bool | None = None
+    tolerance: Finite | None = None
+
+
+prepare(_Order)
 
 
 def _moved(default: ModelVersion, body: CallBody) -> Traffic:
@@ -341,36 +354,14 @@ def _moved(default: ModelVersion, body: CallBody) -> Traffic:
         InvalidRequest: There is no parameter, one is unknown, one has no value of its kind, or they contradict.
     """
     given = {name: (body.parameters or {})[name] for name in body.further}
-    known = (*_NUMBERS, "watch", "tolerance")
+    known = _Order.__struct_fields__
     if (unknown := sorted(given.keys() - known)) or not given:
         raise InvalidRequest(f"traffic: {', '.join(unknown)[:200]!r} given; expected parameters of {', '.join(known)}")
-    stable, canary, share, shadow, shadow_share = (_read_number(name, given.get(name)) for name in _NUMBERS)
-    watch = _read_flag(given.get("watch"))
-    moved = default.traffic.moved(default.version, stable=stable, canary=canary, share=share, watch=watch)
-    return moved.shadowed(shadow, shadow_share, _read_part(given.get("tolerance")))
-
-
-_NUMBERS = ("stable", "canary", "share", "shadow", "shadow_share")
-
-
-def _read_number(name: str, value: object) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not _NUMBER.fullmatch(str(value)):
-        raise InvalidRequest(f"traffic: {name} = {str(value)[:80]!r}: expected a whole number")
-    return int(str(value))
-
-
-def _read_part(value: object) -> float | None:
-    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-        return value
-    raise InvalidRequest(f"traffic: tolerance = {str(value)[:80]!r}: expected a number from 0 to 1")
-
-
-def _read_flag(watch: object) -> bool | None:
-    if watch is None or isinstance(watch, bool):
-        return watch
-    raise InvalidRequest(f"traffic: watch = {str(watch)[:80]!r}: expected true or false")
+    order = check(given, _Order, "traffic")
+    moved = default.traffic.moved(
+        default.version, stable=order.stable, canary=order.canary, share=order.share, watch=order.watch
+    )
+    return moved.shadowed(order.shadow, order.shadow_share, order.tolerance)
 
 
 def _is_healthy(view: ProcessView) -> bool:

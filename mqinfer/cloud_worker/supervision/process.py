@@ -319,7 +319,6 @@ def stop_on_sigterm(stops: Sequence[threading.Event]) -> Waker:
             stop.set()
 
     waker = Waker().open(signals=True)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
     signal.signal(signal.SIGTERM, stop_all)
     return waker
 

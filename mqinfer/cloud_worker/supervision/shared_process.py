@@ -28,6 +28,7 @@ from mqinfer.cloud_worker.supervision.process import (
     serve_model,
     stop_on_sigterm,
 )
+from mqinfer.interrupts import start_without_interrupts
 from mqinfer.logs import LogSettings, set_up
 from mqinfer.protocol.errors import Cancelled
 
@@ -55,7 +56,7 @@ class SharedProcess:
         self._taken = self._left = 0
         theirs = [place for _, place in pairs]
         self.process = context.Process(target=_run, args=(name, logs, theirs), name=f"mqinfer-{name}")
-        self.process.start()
+        start_without_interrupts(self.process)
         for place in theirs:
             place.pipe.close()
 

@@ -13,6 +13,7 @@ from mqinfer.broker.presence import new_incarnation
 from mqinfer.cloud_worker.serving.pipeline import RunningRequests
 from mqinfer.cloud_worker.supervision.process import Command, ProcessSpec, make_place, run_process
 from mqinfer.cloud_worker.supervision.shared_process import SharedProcess
+from mqinfer.interrupts import start_without_interrupts
 from mqinfer.models.repository.traffic import Traffic
 from mqinfer.protocol.control import ModelStatistics
 
@@ -99,7 +100,7 @@ class StartedProcess:
             place, theirs = make_place(context)
             name = f"mqinfer-{spec.options.name}"
             self._process = context.Process(target=run_process, args=(self.spec, theirs), name=name)
-            self._process.start()
+            start_without_interrupts(self._process)
             theirs.pipe.close()
         self.pipe: Connection | None = place.pipe
         self.hang = HangTimer(place.progress, load_timeout(spec.run_timeout))

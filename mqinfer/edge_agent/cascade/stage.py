@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -17,6 +16,7 @@ from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.cascade.small import SmallInput, SmallNetwork
 from mqinfer.edge_agent.frames.table import PendingFrame, PreparedFrame
 from mqinfer.edge_agent.frames.times import EdgeStage
+from mqinfer.edge_agent.remote import started_pool
 from mqinfer.judging.results import ResultMaker
 from mqinfer.judging.settings import RunsAt
 from mqinfer.judging.thumbnail import Thumbnail
@@ -100,7 +100,7 @@ class SmallStage:
         self.own = own
         self.threads = _THREADS if own is None else max(_THREADS, own.network.replicas)
         """How many frames it can work on at a time."""
-        self.pool = ThreadPoolExecutor(self.threads, thread_name_prefix="mqinfer-cascade")
+        self.pool = started_pool(self.threads, "mqinfer-cascade")
         self._requester, self._timeout = requester, timeout
         self._there = there
 

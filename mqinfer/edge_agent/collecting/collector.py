@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -21,8 +21,9 @@ from mqinfer.answers.words import SCHEMA, elements
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.collecting.store import Drop, Store
-from mqinfer.edge_agent.frames.view import FrameView
+from mqinfer.edge_agent.sinks.answers import Answer, Answers
 from mqinfer.edge_agent.sinks.jsonl_sink import describe_settled
+from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.judging.settings import CascadeSettings
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError, LinkError, ModelNotFound, Unanswered, error_from_code
@@ -88,31 +89,6 @@ class _Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     frames: Annotated[int, msgspec.Meta(ge=0, le=_MOST_ASKED)] | None = None
 
 
-class _Answer(NamedTuple):
-    """One model's answer to a frame."""
-
-    frame: Frame
-    view: FrameView
-    result: InferResult
-    cascade: CascadeSettings | None
-
-
-@dataclass(frozen=True, slots=True)
-class _ModelSink:
-    """A sink of one model."""
-
-    collector: Collector
-    cascade: CascadeSettings | None
-
-    def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
-        """Hand a result on."""
-        self.collector.add(_Answer(frame, view, result, self.cascade))
-
-    def close(self) -> tuple[Path, ...]:
-        """Return the path of the folder."""
-        return (self.collector.folder,)
-
-
 class Collector:
     """Keeps the frames of a run that matter, each once, with the answers of all models. Thread-safe.
 
@@ -128,20 +104,21 @@ class Collector:
     """
 
     def __init__(self, settings: CollectSettings, models: int = 1) -> None:
-        self.folder = settings.folder
-        self._models = models
+        self._folder = settings.folder
+        self._answers = Answers(models, self._decide, bound=_MOST_WAITING)
+        self._cascades: list[CascadeSettings | None] = []
         self._every_ns = {name: _HOUR_NS // rate for name, rate in settings.rates.items()}
         self._sampled: dict[str, int] = {}
-        self._waiting: dict[tuple[str, int, int], list[_Answer]] = {}
         self._asked = self._frames = 0
         self._kept: Counter[Why] = Counter()
         self._dropped: Counter[Drop] = Counter()
-        self._lock, self._storing = threading.Lock(), threading.Lock()  # a slow disk holds up no control call
+        self._lock = threading.Lock()  # of the counts, so that a slow disk holds up no control call
         self._store = Store(settings.folder, settings.max_bytes, settings.day_bytes)
 
-    def sink(self, cascade: CascadeSettings | None = None) -> _ModelSink:
+    def sink(self, cascade: CascadeSettings | None = None) -> Sink:
         """Return the sink of one model, or of a cascade."""
-        return _ModelSink(self, cascade)
+        self._cascades.append(cascade)
+        return self._answers.sink(len(self._cascades) - 1, self._folder)
 
     @property
     def counts(self) -> Collected:
@@ -168,51 +145,35 @@ class Collector:
         used = {"bytes": self._store.bytes, "bytes_today": self._store.used_today}
         return {"frames": found.frames, "kept": found.kept, "dropped": found.dropped, **used, "asked": waits}
 
-    def add(self, answer: _Answer) -> None:
-        """Take one model's answer; with the last one of a frame it is decided about."""
-        frame = answer.frame
-        key = frame.source, frame.sequence, frame.capture_time_ns
-        with self._lock:
-            self._waiting.setdefault(key, []).append(answer)
-            if len(self._waiting[key]) < self._models:
-                if len(self._waiting) <= _MOST_WAITING:
-                    return
-                key = next(iter(self._waiting))
-            answers = self._waiting.pop(key)
-        self._decide(answers)
-
     def close(self) -> None:
         """Decide about the frames that lack answers, and release the folder."""
-        for answers in self._waiting.values():
-            self._decide(answers)
+        self._answers.close()
         self._store.close()
 
-    def _decide(self, answers: Sequence[_Answer]) -> None:
-        frame, found = answers[0].frame, set().union(*map(_found, answers if self._every_ns else ()))
-        with self._storing:
-            with self._lock:
-                reasons = self._reasons(answers, found)
-            if not reasons:
+    def _decide(self, frame: Frame, answers: Sequence[Answer]) -> None:
+        found = set().union(*map(self._found, answers if self._every_ns else ()))
+        with self._lock:
+            reasons = self._reasons(frame, answers, found)
+        if not reasons:
+            return
+        drop = self._store.keep(frame, partial(_describe, frame, answers, reasons))
+        with self._lock:
+            if drop in {None, Drop.THERE}:
+                self._asked = max(0, self._asked - (Why.ASKED in reasons))
+                self._sampled.update(dict.fromkeys(found & self._every_ns.keys(), frame.log_time_ns))
+            if drop is not None:
+                self._dropped[drop] += 1
                 return
-            drop = self._store.keep(frame, partial(_describe, answers, reasons))
-            with self._lock:
-                if drop in {None, Drop.THERE}:
-                    self._asked = max(0, self._asked - (Why.ASKED in reasons))
-                    self._sampled.update(dict.fromkeys(found & self._every_ns.keys(), frame.log_time_ns))
-                if drop is not None:
-                    self._dropped[drop] += 1
-                    return
-                self._frames += 1
-                self._kept.update(reasons)
+            self._frames += 1
+            self._kept.update(reasons)
 
-    def _reasons(self, answers: Sequence[_Answer], found: Iterable[str]) -> list[Why]:
+    def _reasons(self, frame: Frame, answers: Sequence[Answer], found: Iterable[str]) -> list[Why]:
         results = [each.result for each in answers]
         if all(each.outcome in {Outcome.CANCELLED, Outcome.SUPERSEDED} for each in results):
             return []
-        is_answered = any(each.outcome is Outcome.OK for each in results)
-        now = answers[0].frame.log_time_ns
+        is_answered, now = any(each.is_ok for each in answers), frame.log_time_ns
         given = {
-            Why.UNSURE: any(map(_is_unsure, answers)),
+            Why.UNSURE: any(map(self._is_unsure, answers)),
             Why.ERROR: any(map(_has_failed, results)),
             Why.DISAGREE: any(_differ(answers[0], each) for each in answers[1:]),
             Why.RATE: is_answered and any(self._is_due(name, now) for name in found),
@@ -225,20 +186,20 @@ class Collector:
         every, last = self._every_ns.get(name), self._sampled.get(name)
         return every is not None and (last is None or abs(now - last) >= every)
 
+    def _found(self, answer: Answer) -> set[str]:
+        """Return the classes that a model found, and the empty name, which is in every frame."""
+        words, cascade = answer.view.words, self._cascades[answer.model]
+        target = cascade.target if cascade else None
+        found = {each["class"] or "" for each in [*words.get("detections", ()), *words.get("top", ())[:1]]}
+        found |= {"", *(name for name, share in words.get("class_shares", {}).items() if share)}
+        return found | ({target} if target and np.any(answer.view.outputs.get(PRESENT, False)) else set())
 
-def _found(answer: _Answer) -> set[str]:
-    """Return the classes that a model found, and the empty name, which is in every frame."""
-    words, target = answer.view.words, answer.cascade.target if answer.cascade else None
-    found = {each["class"] or "" for each in [*words.get("detections", ()), *words.get("top", ())[:1]]}
-    found |= {"", *(name for name, share in words.get("class_shares", {}).items() if share)}
-    return found | ({target} if target and np.any(answer.view.outputs.get(PRESENT, False)) else set())
-
-
-def _is_unsure(answer: _Answer) -> bool:
-    """Return whether a cascade's small model was not sure; a frame that follows another one tells nothing."""
-    result = answer.result
-    has_small = answer.cascade is not None and answer.cascade.small is not None
-    return has_small and result.stage != Stage.REUSE and (result.stage == Stage.WORKER or FALLBACK in result.parameters)
+    def _is_unsure(self, answer: Answer) -> bool:
+        """Return whether a cascade's small model was not sure; a frame that follows another one tells nothing."""
+        result, cascade = answer.result, self._cascades[answer.model]
+        if cascade is None or cascade.small is None or result.stage == Stage.REUSE:
+            return False
+        return result.stage == Stage.WORKER or FALLBACK in result.parameters
 
 
 def _has_failed(result: InferResult) -> bool:
@@ -247,28 +208,28 @@ def _has_failed(result: InferResult) -> bool:
     return not isinstance(error_from_code(result.error.code, ""), Unanswered | ModelNotFound | LinkError)
 
 
-def _differ(one: _Answer, other: _Answer) -> bool:
+def _differ(one: Answer, other: Answer) -> bool:
     """Return whether two models found different numbers of objects, another best class, or another mask."""
-    if one.result.outcome is not Outcome.OK or other.result.outcome is not Outcome.OK:
+    if not (one.is_ok and other.is_ok):
         return False
     if _in_words(one) != _in_words(other):
         return True
-    mask, other_mask = one.view.mask, other.view.mask
+    mask, other_mask = one.view.answer.mask, other.view.answer.mask
     if mask is None or other_mask is None:
         return False
     return mask.shape != other_mask.shape or float(np.mean(mask != other_mask)) > _DISAGREEMENT
 
 
-def _in_words(answer: _Answer) -> tuple[object, ...]:
+def _in_words(answer: Answer) -> tuple[object, ...]:
     words = answer.view.words
     return words.get("counts"), *(each["class"] for each in words.get("top", ())[:1])
 
 
-def _describe(answers: Sequence[_Answer], reasons: Sequence[Why]) -> str:
+def _describe(frame: Frame, answers: Sequence[Answer], reasons: Sequence[Why]) -> str:
     """Return what stands beside a frame: why it was kept, and each model's answer, by `answer.schema.json`."""
     results = [
         {
-            **describe_settled(each.frame, each.view, each.result, each.view.words),
+            **describe_settled(frame, each.view, each.result, each.view.words),
             "elements": {name: elements(output) for name, output in each.view.outputs.items() if _is_kept(output)},
         }
         for each in answers

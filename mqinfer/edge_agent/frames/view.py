@@ -8,11 +8,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mqinfer.answers.answer import PictureAnswer
-from mqinfer.answers.depth import Depth
-from mqinfer.answers.outputs import DetectedBox, Mask, Picture, TopClass
+from mqinfer.answers.outputs import Mask, Picture
 from mqinfer.answers.words import describe_answer, describe_outputs
 from mqinfer.codecs import probe_image
 from mqinfer.edge_agent.frames.times import NO_TIMES, FrameTimes
@@ -56,35 +54,11 @@ class FrameView:
         """What the outputs mean, in pixels of the frame."""
         return PictureAnswer(self.outputs, self.placement, self.classes)
 
-    @property
-    def boxes(self) -> tuple[DetectedBox, ...]:
-        """The boxes of the answer."""
-        return self.answer.boxes
-
-    @property
-    def mask(self) -> Mask | None:
-        """Its class mask."""
-        return self.answer.mask
-
-    @property
-    def seen(self) -> npt.NDArray[np.bool_] | None:
-        """Which pixels of the frame the mask has a class for."""
-        return self.answer.seen
-
-    @property
-    def top(self) -> tuple[TopClass, ...]:
-        """Its best classes, of a classifier."""
-        return self.answer.top
-
-    @property
-    def depth(self) -> Depth | None:
-        """Its output with a number for each pixel."""
-        return self.answer.depth
-
     @cached_property
     def depth_levels(self) -> Mask | None:
         """Its numbers as levels in the frame's size, as `Depth.levels` returns them; None if there is none."""
-        return None if self.depth is None else self.depth.levels(self.placement)
+        depth = self.answer.depth
+        return None if depth is None else depth.levels(self.placement)
 
     @cached_property
     def words(self) -> Mapping[str, Any]:

@@ -67,14 +67,14 @@ class AnswerRecorder:
 
     def add(self, view: FrameView) -> Mapping[Counted, float]:
         """Take a result, and return what it counts of each class."""
-        top = view.top[:1]
+        top = view.answer.top[:1]
         self._note_outputs(view, top)
-        if view.mask is not None:
+        if view.answer.mask is not None:
             shares = view.answer.shares.items()
             return self._counted(PIXELS, {name: 100 * share for name, share in shares if share})
-        self._note_scores([*(box.score for box in view.boxes), *(each.score for each in top)])
+        self._note_scores([*(box.score for box in view.answer.boxes), *(each.score for each in top)])
         if "boxes" in view.outputs:
-            return self._counted(OBJECTS, Counter(map(_name, view.boxes)) or {NOTHING: 0.0})
+            return self._counted(OBJECTS, Counter(map(_name, view.answer.boxes)) or {NOTHING: 0.0})
         return self._counted(BEST, {each.name: 100.0 for each in top})
 
     def _counted(self, what: str, counts: Mapping[str, float]) -> dict[Counted, float]:

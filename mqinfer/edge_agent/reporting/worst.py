@@ -100,9 +100,9 @@ class WorstFrames:
         (heapq.heappush if len(heap) < _MOST else heapq.heapreplace)(heap, entry)
 
     def _score(self, view: FrameView) -> float | None:
-        if view.boxes:
-            return view.boxes[0].score
-        return view.top[0].score if view.top else None
+        if view.answer.boxes:
+            return view.answer.boxes[0].score
+        return view.answer.top[0].score if view.answer.top else None
 
     def _keep(self, fact: str, shown: tuple[Frame, FrameView, InferResult]) -> KeptFrame:
         frame, view, result = shown
@@ -116,7 +116,7 @@ class WorstFrames:
         factor = min(1.0, _WIDTH / width, _WIDTH / height)
         size = max(1, round(width * factor)), max(1, round(height * factor))
         small: Picture = np.asarray(opencv().resize(shown, size, interpolation=opencv().INTER_AREA))
-        boxes = [replace(each, box=tuple(side * factor for side in each.box)) for each in view.boxes]
+        boxes = [replace(each, box=tuple(side * factor for side in each.box)) for each in view.answer.boxes]
         return draw_boxes(small, boxes, view.classes) if boxes else small
 
 

@@ -111,11 +111,9 @@ class SinkSet:
 
     def close(self) -> tuple[Path, ...]:
         """Close every sink, even if one of them fails, and return all the paths; `failure` holds what failed."""
-        for sink in self._sinks:
-            error = self._close(sink)
-            if error:
+        while self._sinks:
+            if error := self._close(self._sinks.pop(0)):
                 self._failures.append(error)
-        self._sinks.clear()
         return tuple(self._files)
 
     def _close(self, sink: Sink) -> MqinferError | None:

@@ -116,8 +116,8 @@ def describe_result(frame: Frame, view: FrameView, result: InferResult) -> dict[
         "stage": result.stage,
         **({FALLBACK: result.parameters[FALLBACK]} if FALLBACK in result.parameters else {}),
         "outputs": view.outputs_in_words,
-        **describe_boxes(view.boxes, view.classes),
-        **describe_top(view.top),
+        **describe_boxes(view.answer.boxes, view.classes),
+        **describe_top(view.answer.top),
         "error": {"code": result.error.code} if result.error else None,
     }
 

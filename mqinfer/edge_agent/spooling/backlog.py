@@ -8,7 +8,6 @@ import operator
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
@@ -21,7 +20,7 @@ from mqinfer.codecs import decode_tensor
 from mqinfer.edge_agent.frames.retries import PAUSE_S, Patience
 from mqinfer.edge_agent.frames.table import FrameStage, PendingFrame, PreparedFrame, Settle, failed_frame
 from mqinfer.edge_agent.previews import PreviewDrop
-from mqinfer.edge_agent.remote import PREPARERS, StageParts
+from mqinfer.edge_agent.remote import PREPARERS, StageParts, started_pool
 from mqinfer.edge_agent.spooling.spool import FULL_CHECK_S, Spool, SpoolBusy, SpooledFrame
 from mqinfer.images.decode import as_image, to_rgb
 from mqinfer.images.picture import CompressedImage, RawImage
@@ -76,7 +75,7 @@ class Backlog:
         self._storing = 0  # frames that are on their way to the disk
         self._is_leaving = False
         self._is_closed = False
-        self._pool = ThreadPoolExecutor(PREPARERS, thread_name_prefix="mqinfer-replay-store")
+        self._pool = started_pool(PREPARERS, "mqinfer-replay-store")
         self._thread = threading.Thread(target=self._drain, name="mqinfer-replay-spool")
         self.left = self._adopt(on_left)
 

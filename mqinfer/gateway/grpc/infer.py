@@ -13,9 +13,9 @@ import numpy as np
 
 from mqinfer.client.result import InferResult
 from mqinfer.gateway.access import Access, Right
-from mqinfer.gateway.calls import InferCall
+from mqinfer.gateway.calls import offload
 from mqinfer.gateway.core import Core
-from mqinfer.gateway.grpc.requests import LARGE, GrpcRequest, read_call, read_request
+from mqinfer.gateway.grpc.requests import GrpcRequest, read_call, read_request
 from mqinfer.gateway.grpc_calls import GrpcCaller, HeldRequest, Work, abort, admit, known, receive, text_of
 from mqinfer.gateway.messages import message_class
 from mqinfer.protobuf_wire import delimited
@@ -42,7 +42,7 @@ def make_infer(core: Core) -> Work:
 
     async def infer(data: bytes, caller: GrpcCaller) -> bytes:
         request = read_request(data)
-        result = await core.infer(await _call_of(request, caller))
+        result = await core.infer(await offload(request.size, read_call, request, caller))
         if _is_slow(result):
             return await asyncio.to_thread(response, result, request.message.id)
         return response(result, request.message.id)
@@ -152,7 +152,7 @@ class _Stream:
             raise request
         caller = replace(self._caller, deadline_s=self._context.time_remaining())
         with HeldRequest(self._core.arriving, caller.name, size):
-            return await self._core.infer(await _call_of(request, caller))
+            return await self._core.infer(await offload(request.size, read_call, request, caller))
 
 
 def _read(data: bytes) -> tuple[GrpcRequest | MqinferError, str, str]:
@@ -162,12 +162,6 @@ def _read(data: bytes) -> tuple[GrpcRequest | MqinferError, str, str]:
     except MqinferError as error:
         return error, "", ""
     return request, request.message.id, request.message.model_name
-
-
-async def _call_of(request: GrpcRequest, caller: GrpcCaller) -> InferCall:
-    if request.size > LARGE:
-        return await asyncio.to_thread(read_call, request, caller)
-    return read_call(request, caller)
 
 
 def _is_slow(result: InferResult) -> bool:

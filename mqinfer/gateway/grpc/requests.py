@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mqinfer.gateway.calls import InferCall
+from mqinfer.gateway.calls import LARGE, InferCall
 from mqinfer.gateway.checks import check_names, check_shape
 from mqinfer.gateway.errors import Unsupported
 from mqinfer.gateway.grpc.contents import raw_contents
@@ -22,9 +22,6 @@ from mqinfer.protocol.errors import BadTensor, InvalidRequest, LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.types import EncodedTensor, RequestedOutput, Scalar
 from mqinfer.value_object import value_object
-
-LARGE = 64 << 10
-"""Bytes from which a request's tensors are cut out of it, and from which work is done beside the loop."""
 
 _SMALL_INPUT = 256
 """Bytes of an input whose typed contents stay in the message; the largest number of such inputs has room in it."""

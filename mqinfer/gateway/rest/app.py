@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from mqinfer.client.result import InferResult
 from mqinfer.gateway.access import Access, Right
-from mqinfer.gateway.calls import InferCall, outputs_size
+from mqinfer.gateway.calls import LARGE, InferCall, offload, outputs_size
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.deepstack.calls import deepstack_routes
 from mqinfer.gateway.errors import Unsupported
@@ -56,8 +56,6 @@ from mqinfer.protocol.oip_json import HEADER_LENGTH, data_of_array
 
 _T = TypeVar("_T")
 Handler = Callable[[AdmittedCall], Awaitable[web.Response]]
-_SMALL_BYTES = 64 << 10
-"""Outputs of numbers up to this size are written as JSON in one piece."""
 _MODEL = r"/v2/models/([^/]+)(?:/versions/([0-9]+))?"
 _REGION = r"/v2/(system|cuda)sharedmemory(?:/region/([^/]+))?"
 _REPOSITORY = r"/v2/repository(?:/([^/]+))?"
@@ -162,7 +160,7 @@ class _Front:
             if headers.get("Content-Type", "").startswith("image/") or (length and begins_picture(body)):
                 request = picture_request(body, await self._core.metadata(model, version), call.request.query)
             elif length or not body:
-                request = await self.bodies.run(length, read_request, body, length, model)
+                request = await offload(length, read_request, body, length, model)
             else:
                 request = expand_raw(body, await self._core.metadata(model, version))
             result = await self._core.infer(
@@ -231,7 +229,7 @@ class _Repository:
 async def _fields(bodies: Bodies, call: AdmittedCall, shape: type[_T]) -> _T:
     """Return the fields of a body of JSON, at their defaults where it is empty."""
     async with bodies.read(call) as body:
-        return await bodies.run(len(body), read_json, body, shape)
+        return await offload(len(body), read_json, body, shape)
 
 
 def _check_repository(call: AdmittedCall) -> None:
@@ -286,7 +284,7 @@ def _write_reply(request: RestRequest, result: InferResult) -> tuple[bytes | Lar
 
 
 def _is_small(outputs: Mapping[str, Array]) -> bool:
-    return outputs_size(outputs) <= _SMALL_BYTES and all(each.dtype.kind != "O" for each in outputs.values())
+    return outputs_size(outputs) <= LARGE and all(each.dtype.kind != "O" for each in outputs.values())
 
 
 def _output(name: str, array: Array, tail: list[Buffer] | None) -> dict[str, Any]:

@@ -9,15 +9,14 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
 from mqinfer import logs
-from mqinfer.broker.waker import Waker
 from mqinfer.gateway.serving.process import GatewaySpec, Stop, serve
-from mqinfer.interrupts import on_stop
+from mqinfer.interrupts import on_stop, start_without_interrupts
 from mqinfer.protocol.errors import ConfigError, MissingExtra, MqinferError, NameTaken, NotAuthorized
 from mqinfer.web.connections import allow_many_connections, log_each_kind
 
@@ -56,7 +55,7 @@ def run_several(spec: GatewaySpec, count: int) -> None:
     Raises:
         MqinferError: A process failed in a way that a restart does not help, or before any of them was ready.
     """
-    _Processes([_Child(each) for each in specs_of(spec, count)]).run()
+    asyncio.run(_run_all(specs_of(spec, count)))
 
 
 def specs_of(spec: GatewaySpec, count: int) -> list[GatewaySpec]:
@@ -81,138 +80,84 @@ def specs_of(spec: GatewaySpec, count: int) -> list[GatewaySpec]:
     ]
 
 
-@dataclass(slots=True, eq=False)
-class _Child:
-    """A process as its parent sees it.
+async def _run_all(specs: Sequence[GatewaySpec]) -> None:
+    """Keep a process for each until a signal, or until one fails for good."""
+    stop, served, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
+    on_stop(
+        partial(loop.call_soon_threadsafe, stop.set),
+        lambda: f"gateway processes killed, with the calls that they had: {len(specs)}",
+    )
+    try:
+        async with asyncio.TaskGroup() as group:
+            keepers = [group.create_task(_keep(each, served)) for each in specs]
+            await stop.wait()
+            for keeper in keepers:
+                keeper.cancel()
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
 
-    Attributes:
-        spec: What it serves.
-        process: The process; None while it waits for its restart.
-        pipe: Over it comes True once it is ready, or the error that it ends with.
-        due: When to start it, on the monotonic clock.
-        delay: Seconds until its next restart.
-        started: When it was started.
-        error: What it ended with, if it could report that.
-    """
 
-    spec: GatewaySpec
-    process: SpawnProcess | None = None
-    pipe: Connection | None = None
-    due: float = 0.0
-    delay: float = _FIRST_DELAY_S
-    started: float = 0.0
+async def _keep(spec: GatewaySpec, served: asyncio.Event) -> None:
+    """Run a process, again after a delay whenever it has ended; `served` is set once one was ready."""
+    delay = _FIRST_DELAY_S
+    while True:
+        started = time.monotonic()
+        error, code = await _run_process(spec, served)
+        if error and (isinstance(error, _FINAL) or not served.is_set()):
+            raise error
+        if time.monotonic() - started > _STABLE_S:
+            delay = _FIRST_DELAY_S
+        why = error or f"exit code {code}"
+        _log.error("process %s ended: %s; it starts again in %.1f s", spec.name, why, delay)
+        await asyncio.sleep(delay)
+        delay = min(_LAST_DELAY_S, 2 * delay)
+
+
+async def _run_process(spec: GatewaySpec, served: asyncio.Event) -> tuple[MqinferError | None, int | None]:
+    """Run a process until it ends; return the error that it reported, and its exit code."""
+    context = multiprocessing.get_context("spawn")  # a fork would share the threads and locks of gRPC
+    pipe, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_run_child, args=(spec, theirs, logs.settings()), name=spec.name)
+    start_without_interrupts(process)
+    theirs.close()
     error: MqinferError | None = None
-
-    def start(self, now: float) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork would share the threads and locks of gRPC
-        self.pipe, theirs = context.Pipe(duplex=False)
-        self.started, self.error = now, None
-        self.process = context.Process(
-            target=_run_child, args=(self.spec, theirs, logs.settings()), name=self.spec.name
-        )
-        self.process.start()
-        theirs.close()
-
-    def receive(self) -> bool:
-        """Take what the process has reported; return whether it is ready."""
-        is_ready = False
+    with pipe:
         try:
-            while self.pipe and self.pipe.poll():
-                report = self.pipe.recv()
-                is_ready |= report is True
-                self.error = report if isinstance(report, MqinferError) else None
-        except (EOFError, OSError):  # it has closed its end
-            self._close()
-        return is_ready
-
-    def reap(self, now: float) -> str:
-        """Forget the process, which has ended, and return why it has; it is due again after a delay."""
-        process, self.process = self.process, None
-        self._close()
-        if now - self.started > _STABLE_S:
-            self.delay = _FIRST_DELAY_S
-        self.due, self.delay = now + self.delay, min(_LAST_DELAY_S, 2 * self.delay)
-        if process:
-            process.join()
-        return str(self.error or f"exit code {process.exitcode if process else None}")
-
-    def _close(self) -> None:
-        if self.pipe:
-            self.pipe.close()
-            self.pipe = None
-
-
-@dataclass(slots=True, eq=False)
-class _Processes:
-    """Runs the processes on the main thread, until a signal."""
-
-    children: Sequence[_Child]
-    _is_stopping: bool = False
-    _has_served: bool = False
-    _waker: Waker = field(default_factory=Waker)
-
-    def run(self) -> None:
-        """Run until a signal, or until one process fails for good."""
-        on_stop(self._stop, lambda: f"gateway processes killed, with the calls that they had: {len(self.children)}")
-        self._waker.open(signals=True)
-        try:
-            while not self._is_stopping:
-                self._start_those_due()
-                self._wait()
+            with suppress(EOFError, OSError):  # it has closed its end
+                while True:
+                    await _readable(pipe.fileno())
+                    if (report := pipe.recv()) is True:
+                        served.set()
+                    else:
+                        error = report
+            await _readable(process.sentinel)
         finally:
-            self._end()
-            self._waker.close()
+            await _end(process, spec.settings.bounds.drain)
+    return error, process.exitcode
 
-    def _stop(self) -> None:
-        self._is_stopping = True
 
-    def _start_those_due(self) -> None:
-        now = time.monotonic()
-        for child in self.children:
-            if child.process is None and child.due <= now:
-                child.start(now)
+async def _end(process: SpawnProcess, drain_s: float) -> None:
+    """End what runs: it drains first, and is killed where that takes too long."""
+    process.terminate()
+    try:
+        async with asyncio.timeout(drain_s + _KILL_S):
+            await _readable(process.sentinel)
+    except TimeoutError:
+        process.kill()
+    process.join()
 
-    def _wait(self) -> None:
-        """Wait for what happens next, and take note of it."""
-        waiting = [child.due for child in self.children if child.process is None]
-        timeout = max(0.0, min(waiting) - time.monotonic()) if waiting else None
-        ends: list[Connection | int] = [self._waker.fileno()]
-        for child in self.children:
-            ends += [child.process.sentinel] if child.process else []
-            ends += [child.pipe] if child.pipe else []
-        wait(ends, timeout)
-        self._waker.drain()
-        for child in self.children:
-            self._check(child)
 
-    def _check(self, child: _Child) -> None:
-        self._has_served |= child.receive()
-        if child.process is None or child.process.is_alive() or self._is_stopping:
-            return
-        why = child.reap(time.monotonic())
-        if child.error and (isinstance(child.error, _FINAL) or not self._has_served):
-            raise child.error
-        _log.error(
-            "process %s ended: %s; it starts again in %.1f s", child.spec.name, why, child.due - time.monotonic()
-        )
-
-    def _end(self) -> None:
-        """End what runs: each process drains first, and is killed where that takes too long."""
-        running = [child.process for child in self.children if child.process]
-        for process in running:
-            process.terminate()
-        drain_s = max((child.spec.settings.bounds.drain for child in self.children), default=0.0)
-        deadline = time.monotonic() + drain_s + _KILL_S
-        for process in running:
-            process.join(max(0.0, deadline - time.monotonic()))
-            if process.is_alive():
-                process.kill()
-                process.join()
+async def _readable(descriptor: int) -> None:
+    event, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.add_reader(descriptor, event.set)
+    try:
+        await event.wait()
+    finally:
+        loop.remove_reader(descriptor)
 
 
 def _run_child(spec: GatewaySpec, pipe: Connection, log_settings: logs.LogSettings) -> None:
-    """Serve until SIGTERM, or until the parent has ended; SIGINT of a terminal reaches the parent too."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Serve until SIGTERM, or until the parent has ended."""
     allow_many_connections()
     logs.set_up(replace(log_settings, process=spec.name))
 

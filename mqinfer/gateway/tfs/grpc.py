@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 
 from mqinfer.gateway.access import Access, Right
-from mqinfer.gateway.calls import InferCall, outputs_size
+from mqinfer.gateway.calls import InferCall, offload, outputs_size
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import Unsupported
 from mqinfer.gateway.grpc.reflection import make_reflection
@@ -30,10 +29,6 @@ _SIGNATURE_DEF = "signature_def"
 _AVAILABLE, _END = 30, 50
 """States of a version (`get_model_status.proto`)."""
 
-_OFFLOAD_BYTES = 64 << 10
-"""What is larger is converted by a thread."""
-
-_R = TypeVar("_R")
 _Method = Callable[[bytes, GrpcCaller], Awaitable[bytes]]
 
 
@@ -70,12 +65,12 @@ class _Front:
         self._core, self._bounds = core, settings.bounds
 
     async def predict(self, data: bytes, caller: GrpcCaller) -> bytes:
-        request = await _run(len(data), parse, "PredictRequest", data)
+        request = await offload(len(data), parse, "PredictRequest", data)
         own = self._call(caller)
         target = await find(self._core, _spec(request))
-        inputs = await _run(len(data), read_tensors, request.inputs, self._bounds.http_max_input_size)
+        inputs = await offload(len(data), read_tensors, request.inputs, self._bounds.http_max_input_size)
         outputs, version = await infer(self._core, target, inputs, own, tuple(request.output_filter))
-        return await _run(outputs_size(outputs), _predict_response, target.spec, outputs, version)
+        return await offload(outputs_size(outputs), _predict_response, target.spec, outputs, version)
 
     async def classify(self, data: bytes, caller: GrpcCaller) -> bytes:
         response = tfs_class("ClassificationResponse")()
@@ -88,10 +83,10 @@ class _Front:
         return _bytes(response)
 
     async def _run_examples(self, kind: str, method: str, data: bytes, caller: GrpcCaller, response: Any) -> None:
-        request = await _run(len(data), parse, kind, data)
+        request = await offload(len(data), parse, kind, data)
         spec = _spec(request)
         own = self._call(caller)
-        examples = await _run(len(data), examples_of, request.input)
+        examples = await offload(len(data), examples_of, request.input)
         version = await self._run_task(spec, method, examples, own, response.result)
         _fill_spec(response.model_spec, spec, version)
 
@@ -107,10 +102,10 @@ class _Front:
         return version
 
     async def multi_inference(self, data: bytes, caller: GrpcCaller) -> bytes:
-        request = await _run(len(data), parse, "MultiInferenceRequest", data)
+        request = await offload(len(data), parse, "MultiInferenceRequest", data)
         _check_tasks(request.tasks)
         own = self._call(caller)
-        examples = await _run(len(data), examples_of, request.input)
+        examples = await offload(len(data), examples_of, request.input)
         response = tfs_class("MultiInferenceResponse")()
         version: str | None = None
         for task in request.tasks:
@@ -124,7 +119,7 @@ class _Front:
         return _bytes(response)
 
     async def metadata(self, data: bytes, _: GrpcCaller) -> bytes:
-        request = await _run(len(data), parse, "GetModelMetadataRequest", data)
+        request = await offload(len(data), parse, "GetModelMetadataRequest", data)
         if not request.HasField("model_spec"):
             raise InvalidRequest("Missing ModelSpec")
         if not request.metadata_field:
@@ -145,7 +140,7 @@ class _Front:
         return _bytes(response)
 
     async def status(self, data: bytes, _: GrpcCaller) -> bytes:
-        request = await _run(len(data), parse, "GetModelStatusRequest", data)
+        request = await offload(len(data), parse, "GetModelStatusRequest", data)
         if not request.HasField("model_spec"):
             raise InvalidRequest("Missing ModelSpec")
         response = tfs_class("GetModelStatusResponse")()
@@ -165,11 +160,6 @@ async def _reload(_: bytes, __: GrpcCaller) -> bytes:
         "HandleReloadConfigRequest is not supported: a model is never configured by a message; put it into the "
         "repository of the workers"
     )
-
-
-async def _run(size: int, function: Callable[..., _R], *args: Any) -> _R:
-    """Return what a function returns; large work does not hold up the loop."""
-    return function(*args) if size <= _OFFLOAD_BYTES else await asyncio.to_thread(function, *args)
 
 
 def _predict_response(spec: Spec, outputs: Mapping[str, Array], version: str) -> bytes:

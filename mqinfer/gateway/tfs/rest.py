@@ -16,7 +16,7 @@ from aiohttp import web
 from msgspec.structs import replace as changed
 
 from mqinfer.gateway.access import Access, Right
-from mqinfer.gateway.calls import InferCall
+from mqinfer.gateway.calls import InferCall, offload
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import FailedPrecondition
 from mqinfer.gateway.http import (
@@ -155,13 +155,13 @@ class _Front:
 
     async def _predict(self, admitted: AdmittedCall, spec: Spec, body: Buffer, call: InferCall) -> bytes | LargeJson:
         own = await find(self._core, spec)
-        target, (inputs, rows) = await self.bodies.run(len(body), _read, body, own, _predict_inputs)
+        target, (inputs, rows) = await offload(len(body), _read, body, own, _predict_inputs)
         outputs, _ = await infer(self._core, target, inputs, call)
         return await self.bodies.write(admitted, outputs, partial(write_predictions, outputs, rows=rows))
 
     async def _run_task(self, task: Task, spec: Spec, body: Buffer, call: InferCall) -> bytes:
         own = await find(self._core, spec)
-        target, examples = await self.bodies.run(len(body), _read, body, own, _examples, MOST_NAMED)
+        target, examples = await offload(len(body), _read, body, own, _examples, MOST_NAMED)
         found, _ = await run_task(self._core, target, task, examples, call)
         return write_json({"results": found})
 

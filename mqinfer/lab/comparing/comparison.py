@@ -20,8 +20,8 @@ from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.edge_agent.reporting.report import SessionReport
 from mqinfer.edge_agent.session import run_sessions
 from mqinfer.edge_agent.settings import ReplaySettings
+from mqinfer.edge_agent.sinks.answers import Answer, Answers
 from mqinfer.edge_agent.sinks.sink import Sink
-from mqinfer.lab.comparing.answers import Answer, Answers
 from mqinfer.lab.comparing.coco import CocoResults, category_ids
 from mqinfer.lab.comparing.labels import TrueFrame
 from mqinfer.lab.comparing.pictures import write_worst
@@ -123,7 +123,7 @@ def compare_models(  # noqa: PLR0913 - what a replay needs
             observe=lambda own, card: comparison.observe(answers, own, card),
         )
         answers.close()
-        return comparison.conclude(sessions, answers.missed)
+        return comparison.conclude(sessions)
 
 
 def _topics(source: str, truth: str | None) -> Sequence[str]:
@@ -157,6 +157,7 @@ class _Comparison:
     _coco: list[CocoResults] = field(default_factory=list)
     _number: int = 0
     _truths: int = 0
+    _missed: int = 0
     _error: MqinferError | None = None
 
     def observe(self, answers: Answers, own: ReplaySettings, card: ModelCard) -> Sink:
@@ -183,7 +184,10 @@ class _Comparison:
         return answers.sink(number)
 
     def add(self, frame: Frame, answers: Sequence[Answer]) -> None:
-        """Count a frame that every model has answered."""
+        """Count a frame; one that not every model has answered is missed."""
+        if len(answers) < len(self.models):
+            self._missed += 1
+            return
         pairs = zip(self._pairs, answers[1:], strict=True)
         shares = [pair.add(frame, answers[0], other) for pair, other in pairs]
         image_id = self._judge(frame, answers)
@@ -194,7 +198,7 @@ class _Comparison:
                 self.frames.write(json.dumps({**line, "disagreement": by_model}) + "\n")
             for coco, answer in zip(self._coco, answers, strict=True):
                 if image_id is not None and "boxes" in answer.view.outputs:
-                    coco.add(image_id, answer.view.boxes)
+                    coco.add(image_id, answer.view.answer.boxes)
 
     def _judge(self, frame: Frame, answers: Sequence[Answer]) -> int | None:
         """Count a frame against its truth; return its number in COCO's files, None where its truth has none."""
@@ -216,7 +220,7 @@ class _Comparison:
             if answer.is_ok:
                 score.add(frame, answer.view, true)
 
-    def conclude(self, sessions: Sequence[SessionReport], missed: int) -> Compared:
+    def conclude(self, sessions: Sequence[SessionReport]) -> Compared:
         """Make the verdict, and write the report and the pictures."""
         bounds, output = self.bounds, self.folder
         error = self._error or self._unused()
@@ -224,7 +228,7 @@ class _Comparison:
         pairs = [{"models": [first, other], **pair.describe()} for other, pair in zip(others, self._pairs, strict=True)]
         scores = [{"model": model, **score.describe()} for model, score in zip(self.models, self._scores, strict=True)]
         refused = tuple(_refused(pairs, scores if self.truth else [], bounds))
-        report: dict[str, Any] = {"models": list(self.models), "frames_missed": missed, "pairs": pairs}
+        report: dict[str, Any] = {"models": list(self.models), "frames_missed": self._missed, "pairs": pairs}
         if self.truth is not None:
             report |= {"truth": {"frames": self._truths, "error": _text(error)}, "scores": scores}
         report |= {"bounds": asdict(bounds), "refused": list(refused)}

@@ -64,12 +64,12 @@ def difference(one: FrameView, other: FrameView, classes: Sequence[ClassInfo], t
         classes: Of the first model's card.
         tolerances: Of their numbers.
     """
-    if one.mask is not None and other.mask is not None:
+    if one.answer.mask is not None and other.answer.mask is not None:
         outputs = _deviations(one, other, tolerances, set(tolerances.by_output))
-        return Difference(AnswerKind.MASK, _pixels(one.mask, other.mask), outputs=outputs)
+        return Difference(AnswerKind.MASK, _pixels(one.answer.mask, other.answer.mask), outputs=outputs)
     outputs = _deviations(one, other, tolerances, {*one.outputs, *other.outputs})
     if "boxes" in one.outputs and "boxes" in other.outputs:
-        return _boxes(one.boxes, other.boxes, outputs)
+        return _boxes(one.answer.boxes, other.answer.boxes, outputs)
     beyond, total = (sum(getattr(each, count) for each in outputs.values()) for count in ("outside", "values"))
     tops = find_top(one.outputs, classes), find_top(other.outputs, classes)
     if tops[0] and tops[1]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import math
 import re
+import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -56,7 +58,7 @@ class TrueFrame:
 
     mask: Mask | None = None
     label: str | None = None
-    boxes: tuple[TrueBox, ...] | None = None
+    boxes: Sequence[TrueBox] | None = None
     size: tuple[int, int] | None = None
     image_id: int | None = None
 
@@ -139,6 +141,7 @@ def read_csv(path: Path) -> Labels:
         ConfigError: It can't be read, or is no such file.
     """
     frames: dict[tuple[str, int], TrueFrame] = {}
+    boxes: defaultdict[tuple[str, int], list[TrueBox]] = defaultdict(list)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(iter(partial(file.readline, _LONGEST_LINE), ""))
@@ -151,29 +154,30 @@ def read_csv(path: Path) -> Labels:
                     "for boxes also left, top, right, bottom"
                 )
             for row in rows:
-                _add_row(frames, row, has_boxes=has_boxes, where=f"{path}, line {rows.line_num}")
+                _add_row(frames, row, boxes if has_boxes else None, f"{path}, line {rows.line_num}")
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path}: {error}; expected a CSV file of the truth") from error
     return Labels(frames)
 
 
-def _add_row(frames: dict[tuple[str, int], TrueFrame], row: dict[str, str], *, has_boxes: bool, where: str) -> None:
+def _add_row(
+    frames: dict[tuple[str, int], TrueFrame],
+    row: dict[str, str],
+    boxes: defaultdict[tuple[str, int], list[TrueBox]] | None,
+    where: str,
+) -> None:
     try:
-        key = row.get("source") or "", int(row["sequence"])
-        added = _row(row, has_boxes=has_boxes)
+        key = sys.intern(row.get("source") or ""), int(row["sequence"])
+        label = sys.intern((row["class"] or "").strip())  # many lines have the same source and class
+        box = _sides([row[name] for name in _BOX_COLUMNS]) if label and boxes is not None else None
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{where}: {error}; expected numbers in sequence, left, top, right and bottom") from error
-    before = frames.get(key)
-    if before and not has_boxes:
+    if boxes is None and key in frames:
         raise ConfigError(f"{where}: a second class of frame {key[1]}; leave one out")
-    frames[key] = TrueFrame(boxes=(before.boxes or ()) + (added.boxes or ())) if before else added
-
-
-def _row(row: dict[str, str], *, has_boxes: bool) -> TrueFrame:
-    label = (row["class"] or "").strip()
-    if not has_boxes:
-        return TrueFrame(label=label)
-    return TrueFrame(boxes=(TrueBox(_sides([row[name] for name in _BOX_COLUMNS]), label),) if label else ())
+    if key not in frames:
+        frames[key] = TrueFrame(label=label) if boxes is None else TrueFrame(boxes=boxes[key])
+    if box and boxes is not None:
+        boxes[key].append(TrueBox(box, label))
 
 
 def _sides(texts: Iterable[str]) -> Box:

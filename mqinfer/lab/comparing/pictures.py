@@ -64,8 +64,8 @@ def _difference(worst: Worst, names: tuple[str, str]) -> Picture:
     cv2 = opencv()
     one, other = worst.one.view, worst.other.view
     grey = cv2.cvtColor(cv2.cvtColor(one.pixels, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB) // 2
-    if worst.found.kind is AnswerKind.MASK and one.mask is not None and other.mask is not None:
-        grey[one.mask != other.mask] = _RED
+    if worst.found.kind is AnswerKind.MASK and one.answer.mask is not None and other.answer.mask is not None:
+        grey[one.answer.mask != other.answer.mask] = _RED
     if worst.found.kind is AnswerKind.BOXES:
         sides = [ClassInfo(f"only {name}", colour) for name, colour in zip(names, _SIDES, strict=True)]
         alone = [(0, each) for each in worst.found.only_first] + [(1, each) for each in worst.found.only_second]

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from mqinfer.answers.outputs import Mask, class_name, find_top
 from mqinfer.bags.frame import Frame
 from mqinfer.edge_agent.frames.view import FrameView
+from mqinfer.edge_agent.sinks.answers import Answer
 from mqinfer.images.placement import UNKNOWN
-from mqinfer.lab.comparing.answers import Answer
 from mqinfer.lab.comparing.difference import AnswerKind, Difference, difference
 from mqinfer.lab.comparing.labels import TrueFrame, number_of
 from mqinfer.lab.comparing.tolerance import Deviation, Tolerances
@@ -92,11 +92,11 @@ class PairTally:
         self.kinds[found.kind] += 1
         for name, each in found.outputs.items():
             self.outputs[name] = self.outputs[name] + each if name in self.outputs else each
-        if one.view.mask is not None and other.view.mask is not None:
-            self._counts += _count(other.view.mask, one.view.mask, _NUMBERS)
+        if one.view.answer.mask is not None and other.view.answer.mask is not None:
+            self._counts += _count(other.view.answer.mask, one.view.answer.mask, _NUMBERS)
         self._boxes["only_first"] += len(found.only_first)
         self._boxes["only_second"] += len(found.only_second)
-        self._boxes["common"] += len(one.view.boxes) - len(found.only_first)
+        self._boxes["common"] += len(one.view.answer.boxes) - len(found.only_first)
         if found.share and self.keep:
             entry = found.share, -len(self.shares), Worst(frame, one, other, found)
             (heapq.heappushpop if len(self._worst) == self.keep else heapq.heappush)(self._worst, entry)
@@ -158,7 +158,7 @@ class TruthTally:
             ConfigError: The truth is of another size, or of classes that the model does not have.
             InvalidRequest: The mask has numbers that are no class of the model.
         """
-        if true.mask is not None and view.mask is not None:
+        if true.mask is not None and view.answer.mask is not None:
             self._add_mask(frame, view, true)
         elif true.label is not None and (tops := find_top(view.outputs, self.classes)):
             number = number_of(true.label, self.classes, self.renamed)
@@ -168,19 +168,19 @@ class TruthTally:
         elif true.boxes is not None and "boxes" in view.outputs:
             _check_size(frame, true.size or view.placement.frame, view.placement.frame, "labels of its own pixels")
             self._boxes = self._boxes or DetectionScorer()
-            self._boxes.add(view.boxes, *detected(true.boxes, self.classes, self.renamed))
+            self._boxes.add(view.answer.boxes, *detected(true.boxes, self.classes, self.renamed))
         else:
             return
         self.frames += 1
 
     def _add_mask(self, frame: Frame, view: FrameView, true: TrueFrame) -> None:
-        assert view.mask is not None  # noqa: S101 - the caller looked
+        assert view.answer.mask is not None  # noqa: S101 - the caller looked
         assert true.mask is not None  # noqa: S101
-        _check_size(frame, true.mask.shape[::-1], view.mask.shape[::-1], "one label for each pixel of the frame")
+        _check_size(frame, true.mask.shape[::-1], view.answer.mask.shape[::-1], "one label for each pixel of the frame")
         classes = len(self.classes) or _NUMBERS
         if self._counts is None:
             self._counts = np.zeros((classes, classes), np.int64)
-        self._counts += _count(view.mask, true.mask, classes)
+        self._counts += _count(view.answer.mask, true.mask, classes)
 
     def describe(self) -> dict[str, Any]:
         """Return the scores as JSON has them."""

@@ -14,11 +14,10 @@ from typing import Any
 from mqinfer.extras import missing_extra
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.openvino_reading import (
-    input_specs,
-    output_specs,
     read_model,
     reason,
     reshape,
+    tensor_specs,
 )
 from mqinfer.models.backends.openvino_settings import choose_device, properties
 from mqinfer.models.engines import platform_of
@@ -47,9 +46,9 @@ def load(path: Path, options: LoadOptions) -> Backend:
     device = choose_device(options.device, core.available_devices)
     settings = properties(options, device)
     model = read_model(openvino, core, path, options)
-    inputs = input_specs(model.inputs, options.inputs, path)
+    inputs = tensor_specs(model.inputs, options.inputs, path, ranked=True)
     reshape(model, inputs, path)
-    outputs = output_specs(model.outputs, options.outputs, path)
+    outputs = tensor_specs(model.outputs, options.outputs, path)
     try:
         compiled = core.compile_model(model, device, settings)
     except RuntimeError as error:

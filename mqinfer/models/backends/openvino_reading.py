@@ -147,26 +147,21 @@ def reshape(model: Any, inputs: Sequence[TensorSpec], path: Path) -> None:
         ) from error
 
 
-def input_specs(ports: Sequence[Any], configured: Mapping[str, TensorOptions], path: Path) -> tuple[TensorSpec, ...]:
-    """Return the specifications of inputs.
+def tensor_specs(
+    ports: Sequence[Any], configured: Mapping[str, TensorOptions], path: Path, *, ranked: bool = False
+) -> tuple[TensorSpec, ...]:
+    """Return the specifications of inputs or outputs; one of unknown rank has the configured shape, by default [-1].
+
+    With `ranked` it needs one, as inputs do.
 
     Raises:
         ModelNotLoadable: This back end does not take the datatype, or the rank is neither in the file nor configured.
         ConfigError: A configured shape or name contradicts the model.
     """
-    check_ranks((name for name, port in _names(ports, path).items() if _shape(port) is None), configured, path)
-    return output_specs(ports, configured, path)
-
-
-def output_specs(ports: Sequence[Any], configured: Mapping[str, TensorOptions], path: Path) -> tuple[TensorSpec, ...]:
-    """Return the specifications of outputs; one of unknown rank has the configured shape, by default [-1].
-
-    Raises:
-        ModelNotLoadable: This back end does not take the datatype.
-        ConfigError: A configured shape or name contradicts the model.
-    """
     named = _names(ports, path)
     unknown = [name for name, port in named.items() if _shape(port) is None]
+    if ranked:
+        check_ranks(unknown, configured, path)
     return with_configured_shapes([_spec(name, port, path) for name, port in named.items()], configured, unknown)
 
 

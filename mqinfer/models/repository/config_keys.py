@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
 
 from mqinfer.models.repository.config import (
     Accelerator,
@@ -17,6 +20,7 @@ from mqinfer.models.repository.config import (
     EnsembleStep,
     InstanceGroup,
     QueuePolicy,
+    Size,
     TensorConfig,
     VersionPolicy,
     WarmUp,
@@ -24,22 +28,10 @@ from mqinfer.models.repository.config import (
     WarmUpSample,
 )
 from mqinfer.models.repository.output_tables import Classification, Detection, Segmentation
-from mqinfer.models.repository.tables import (
-    Check,
-    Place,
-    array,
-    choice,
-    flag,
-    integer,
-    mapping,
-    one_or_more,
-    scalar,
-    table,
-    table_of,
-    text,
-)
+from mqinfer.models.repository.tables import Check, Place, array, check_of, mapping, one_or_more, table, table_of
 from mqinfer.protocol.card import ClassInfo, ImageContract, Layout, PointsContract
 from mqinfer.protocol.datatypes import Datatype
+from mqinfer.protocol.types import Count, Positive, Scalar
 
 Layer = Mapping[str, object]
 """Checked values by the name of ModelConfig's field."""
@@ -57,7 +49,7 @@ def class_colour(number: int) -> tuple[int, int, int]:
 
 def _triton_datatype(value: object, place: Place) -> Datatype:
     named = "BYTES" if value == "TYPE_STRING" else value
-    return Datatype(choice(Datatype, "TYPE_")(named, place))
+    return Datatype(check_of(Datatype)(named, place))
 
 
 def _policy(**given: VersionPolicy) -> VersionPolicy:
@@ -67,7 +59,7 @@ def _policy(**given: VersionPolicy) -> VersionPolicy:
 
 
 def _layout(value: object, place: Place) -> Layout | None:
-    return None if value == "FORMAT_NONE" else Layout(choice(Layout, "FORMAT_")(value, place))
+    return None if value == "FORMAT_NONE" else Layout(check_of(Layout)(value, place))
 
 
 def _group(*, name: str = "", **rest: object) -> InstanceGroup:
@@ -77,7 +69,7 @@ def _group(*, name: str = "", **rest: object) -> InstanceGroup:
 
 def _levels(value: object, place: Place) -> Mapping[int, QueuePolicy]:
     policies: Mapping[str, QueuePolicy] = mapping(_QUEUE_POLICY)(value, place)
-    return {integer(1)(_whole(level), place): each for level, each in policies.items()}
+    return {check_of(Positive)(_whole(level), place): each for level, each in policies.items()}
 
 
 def _whole(key: str) -> object:
@@ -108,7 +100,7 @@ def _image(*, input: str = "", **rest: object) -> ImageContract:  # noqa: A002 -
 
 
 def _colour(value: object, place: Place) -> tuple[int, ...]:
-    channels: tuple[int, ...] = array(integer(0, 255))(value, place)
+    channels: tuple[int, ...] = check_of(tuple[Annotated[int, Meta(ge=0, le=255)], ...])(value, place)
     if len(channels) != 3:
         raise place.refusal(value, "a list of three numbers (red, green, blue)")
     return channels
@@ -129,17 +121,20 @@ def _class(
     return {**rest, "keypoints": keypoints, "skeleton": skeleton}
 
 
+_FLAG, _TEXT, _TEXTS = check_of(bool), check_of(str), check_of(tuple[str, ...])
 _VERSIONS: dict[str, Check] = {
-    "latest": table({"num_versions": integer(1)}, lambda num_versions=1: VersionPolicy(latest=num_versions)),
+    "latest": table({"num_versions": check_of(Positive)}, lambda num_versions=1: VersionPolicy(latest=num_versions)),
     "all": table({}, lambda: VersionPolicy(all=True)),
     "specific": table(
-        {"versions": array(integer(0))}, lambda versions: VersionPolicy(specific=versions), required=("versions",)
+        {"versions": check_of(tuple[Count, ...])},
+        lambda versions: VersionPolicy(specific=versions),
+        required=("versions",),
     ),
 }
 _TENSOR = table_of(
     TensorConfig,
     data_type=_triton_datatype,
-    reshape=table({"shape": array(integer(-1))}, lambda shape=(): shape),
+    reshape=table({"shape": check_of(tuple[Size, ...])}, lambda shape=(): shape),
     format=_layout,
     ignored=("optional", "is_shape_tensor", "allow_ragged_batch", "is_non_linear_format_io"),
 )
@@ -147,13 +142,15 @@ _QUEUE_POLICY = table_of(QueuePolicy, ignored=("allow_timeout_override",))
 _INSTANCE_GROUP = table_of(
     InstanceGroup,
     _group,
-    name=text,
+    name=_TEXT,
     ignored=("rate_limiter", "secondary_devices", "profile", "passive", "host_policy"),
 )
-_WARM_UP_INPUT = table_of(WarmUpInput, _warm_up_input, data_type=_triton_datatype, zero_data=flag, input_data_file=text)
+_WARM_UP_INPUT = table_of(
+    WarmUpInput, _warm_up_input, data_type=_triton_datatype, zero_data=_FLAG, input_data_file=_TEXT
+)
 _WARM_UP_SAMPLE = table_of(WarmUpSample, inputs=mapping(_WARM_UP_INPUT))
 _STEP = table_of(EnsembleStep, required=("model_name", "input_map", "output_map"))
-_CLASS: dict[str, Check] = {"name": text, "colour": _colour, "keypoints": array(text), "skeleton": array(array(text))}
+_CLASS: dict[str, Check] = {"name": _TEXT, "colour": _colour, "keypoints": _TEXTS, "skeleton": array(_TEXTS)}
 
 
 def _accelerators(
@@ -184,22 +181,22 @@ OPTIMIZATION = table(
 """The check of `optimization`."""
 
 _MODEL: dict[str, Check] = {
-    "name": text,
-    "backend": text,
-    "platform": text,
-    "max_batch_size": integer(0),
+    "name": _TEXT,
+    "backend": _TEXT,
+    "platform": _TEXT,
+    "max_batch_size": check_of(Count),
     "dynamic_batching": table_of(DynamicBatching, default_queue_policy=_QUEUE_POLICY, priority_queue_policy=_levels),
     "instance_group": one_or_more(_INSTANCE_GROUP),
     "version_policy": table(_VERSIONS, _policy),
     "model_warmup": _warm_up,
-    "default_model_filename": text,
-    "parameters": mapping(scalar),
+    "default_model_filename": _TEXT,
+    "parameters": check_of(Mapping[str, Scalar]),
     "input": array(_TENSOR),
     "output": array(_TENSOR),
     "optimization": OPTIMIZATION,
     "ensemble_scheduling": table({"step": array(_STEP)}, lambda step: step, required=("step",)),
     "image": one_or_more(table_of(ImageContract, _image, required=())),
-    "points": one_or_more(table_of(PointsContract, fields=array(text))),
+    "points": one_or_more(table_of(PointsContract, fields=_TEXTS)),
     "classes": _classes,
     "segmentation": table_of(Segmentation),
     "classification": table_of(Classification),

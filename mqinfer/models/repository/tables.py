@@ -15,16 +15,15 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
-from sys import float_info
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, Struct, ValidationError, convert, structs
 
 from mqinfer.logs import log_once
 from mqinfer.protocol.card import Layout
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError
-from mqinfer.protocol.types import Scalar
+from mqinfer.protocol.types import Finite, Scalar
 from mqinfer.toml_files import MAX_FILE_BYTES, parse_toml, read_text
 
 log = logging.getLogger("mqinfer.models")
@@ -87,67 +86,12 @@ class Place:
 Check = Callable[[object, Place], Any]
 
 
-def integer(low: int, high: int | None = None) -> Check:
-    """Check for a whole number of at least `low` and, where `high` is given, at most `high`."""
-    most = (1 << 63) - 1 if high is None else high
-    expected = f"a whole number of at least {low}" if high is None else f"a whole number from {low} to {high}"
-
-    def check(value: object, place: Place) -> int:
-        if isinstance(value, int) and not isinstance(value, bool) and low <= value <= most:
-            return value
-        if isinstance(value, int) and value > most:
-            raise place.refusal(value, f"a whole number from {low} to {most}")
-        raise place.refusal(value, expected)
-
-    return check
-
-
-def number(value: object, place: Place) -> float:
-    """Check for a whole or decimal number that a float holds, neither NaN nor infinite."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= float_info.max:
-        return float(value)
-    raise place.refusal(value, "a finite number")
-
-
 def numbers(value: object, place: Place) -> tuple[float, ...]:
     """Check for a number or a list of numbers; return a tuple either way."""
     values = value if isinstance(value, list) else [value]
     if not values:
         raise place.refusal(value, "a number or a list of numbers")
-    return tuple(number(each, place) for each in values)
-
-
-def text(value: object, place: Place) -> str:
-    """Check for a string that is not empty."""
-    if isinstance(value, str) and value:
-        return value
-    raise place.refusal(value, "a string")
-
-
-def flag(value: object, place: Place) -> bool:
-    """Check for true or false."""
-    if isinstance(value, bool):
-        return value
-    raise place.refusal(value, "true or false")
-
-
-def scalar(value: object, place: Place) -> bool | int | float | str:
-    """Check for a string, a number, or true or false."""
-    if isinstance(value, (bool, int, float, str)):
-        return value
-    raise place.refusal(value, "a string, a number, true or false")
-
-
-def choice(kinds: type[StrEnum], prefix: str = "") -> Check:
-    """Check for an enumeration's value; `prefix` may stand before it (Triton's `TYPE_FP32` for `FP32`)."""
-    expected = f"one of {', '.join(kinds)}"
-
-    def check(value: object, place: Place) -> StrEnum:
-        if isinstance(value, str) and value.removeprefix(prefix) in list(kinds):
-            return kinds(value.removeprefix(prefix))
-        raise place.refusal(value, expected)
-
-    return check
+    return tuple(_NUMBER(each, place) for each in values)
 
 
 def array(element: Check) -> Check:
@@ -231,7 +175,7 @@ def table_of(
         own: Checks of fields that have rules of their own, and of further keys for `make`.
     """
     hints, needed = get_type_hints(kind, include_extras=True), _fields(kind)
-    keys = {name: own.pop(name) if name in own else _check_of(hints[name]) for name in needed}
+    keys = {name: own.pop(name) if name in own else check_of(hints[name]) for name in needed}
     wanted = [name for name, is_needed in needed.items() if is_needed] if required is None else required
     return table(keys | own, make or kind, required=wanted, ignored=ignored)
 
@@ -243,29 +187,57 @@ def _fields(kind: Any) -> dict[str, bool]:
     return {each.name: each.default is MISSING is each.default_factory for each in fields(kind)}
 
 
-def _check_of(hint: Any) -> Check:
-    """Return the check of a field's type."""
+def check_of(hint: Any) -> Check:
+    """Check for a value of a type: a number or a string within its bounds, an enumeration's value, a list or a table.
+
+    A list that is never empty may be one number, and Triton's prefix may stand before an enumeration's value.
+    """
     plain, bounds = get_args(hint) if get_origin(hint) is Annotated else (hint, Meta())
     if plain is int:
-        high = bounds.le if bounds.le is not None and bounds.le < _UNBOUNDED else None
-        return integer(bounds.ge or 0, high)
+        return _integer(bounds.ge or 0, bounds.le)
     if plain in _SIMPLE:
-        return _SIMPLE[plain]
+        return _converted(*_SIMPLE[plain])
     if inner := get_args(plain):
         return _check_of_parts(get_origin(plain), inner, is_filled=bounds.min_length is not None)
-    return choice(plain, _PREFIXES.get(plain, "")) if issubclass(plain, StrEnum) else table_of(plain)
+    if issubclass(plain, StrEnum):
+        return _converted(plain, f"one of {', '.join(plain)}", _PREFIXES.get(plain, ""))
+    return table_of(plain)
+
+
+def _integer(low: float, high: float | None) -> Check:
+    if high is None or high > _UNBOUNDED:
+        return _converted(
+            Annotated[int, Meta(ge=low, le=(1 << 63) - 1)], f"a whole number of at least {low}, below 2**63"
+        )
+    return _converted(Annotated[int, Meta(ge=low, le=high)], f"a whole number from {low} to {high}")
+
+
+def _converted(kind: Any, expected: str, prefix: str = "") -> Check:
+    def check(value: object, place: Place) -> Any:
+        try:
+            return convert(value.removeprefix(prefix) if isinstance(value, str) else value, kind)
+        except ValidationError:
+            raise place.refusal(value, expected) from None
+
+    return check
 
 
 def _check_of_parts(origin: Any, inner: tuple[Any, ...], *, is_filled: bool) -> Check:
-    """Return the check of several values, or of one that may be None; a list that is never empty may be a number."""
+    """Return the check of several values, or of one that may be None."""
     if origin is tuple:
-        return numbers if is_filled else array(_check_of(inner[0]))
+        return numbers if is_filled else array(check_of(inner[0]))
     if origin is Mapping:
-        return mapping(_check_of(inner[1]))
-    return _check_of(next(each for each in inner if each is not type(None)))
+        return mapping(check_of(inner[1]))
+    return check_of(next(each for each in inner if each is not type(None)))
 
 
-_SIMPLE: Mapping[Any, Check] = {bool: flag, float: number, str: text, Scalar: scalar}
+_SIMPLE: Mapping[Any, tuple[Any, str]] = {
+    bool: (bool, "true or false"),
+    float: (Finite, "a finite number"),
+    str: (Annotated[str, Meta(min_length=1)], "a string"),
+    Scalar: (Scalar, "a string, a number, true or false"),
+}
+_NUMBER = check_of(float)
 
 
 def _refuse_unknown(

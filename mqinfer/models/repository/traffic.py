@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from mqinfer.models.repository.tables import Place, integer, mapping, read_toml, table_of
+from mqinfer.models.repository.tables import Place, check_of, read_toml, table_of
 from mqinfer.protocol.errors import ConfigError, InvalidRequest
 from mqinfer.protocol.types import Count
 
@@ -193,7 +193,7 @@ def _shadow(given: Mapping[str, Any]) -> Shadow | None:
 
 
 def _others(value: object, place: Place) -> tuple[tuple[str, int], ...]:
-    found: dict[str, int] = mapping(integer(0))(value, place)
+    found: dict[str, int] = check_of(Mapping[str, Count])(value, place)
     for label in found:
         if not _LABEL.fullmatch(label) or label in _OWN:
             raise place.refusal(label, f"labels that begin with a letter, of 64 characters at most, and not {_OWN}")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -186,6 +188,25 @@ def test_nobody_there(unique: Unique) -> None:
         make_link("nats://127.0.0.1:1", client_id=unique("link")).open(0.5)
 
 
+def test_a_server_without_tls(unique: Unique) -> None:
+    """Whoever answers in the place of a server with TLS, and offers none, gets no login and no message."""
+    got: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as impostor:
+
+        def answer() -> None:
+            with impostor.accept()[0] as sock:
+                sock.sendall(b'INFO {"server_id":"x","version":"2.14.0","max_payload":1048576,"headers":true}\r\n')
+                got.append(sock.recv(65_536))
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"tls://car:x@127.0.0.1:{impostor.getsockname()[1]}"
+        with pytest.raises(BrokerUnreachable, match="offers no TLS"):
+            make_link(url, client_id=unique("link")).open(PATIENCE)
+        thread.join()
+    assert got == [b""]
+
+
 def test_without_jetstream(unique: Unique) -> None:
     """A server that keeps nothing is refused, with what to do."""
     with NatsServer(jetstream=False) as server, pytest.raises(BrokerUnreachable, match="nats-server --jetstream"):
@@ -232,6 +253,30 @@ def test_messages_of_strangers(server: NatsServer, unique: Unique) -> None:
         assert inbox.payloads(1) == [b"good"]
         assert isinstance(link, NatsLink)
         assert link.dropped == 6
+
+
+@pytest.mark.parametrize("will", [None, Message("nobody", b"lost")])
+def test_the_stream_is_removed(unique: Unique, will: Message | None) -> None:
+    """A link finds out by what it gives to be kept, or by its sign of life, and makes the stream again."""
+    nats = pytest.importorskip("nats")
+    topic, told, inbox = unique("topic"), Told(), Inbox()
+
+    async def remove(url: str) -> None:
+        client = await nats.connect(url)
+        await client.request("$JS.API.STREAM.DELETE.mqinfer", b"")
+        await client.close()
+
+    with NatsServer() as server:
+        link = make_link(server.url, client_id=unique("link"), will=will, on_connection=told)
+        with closing(link):
+            link.open()
+            asyncio.run(remove(server.url))
+            if will is None:
+                link.publish(Message(topic, b"lost", retain=True))
+            told.wait_for_states(True, False, True)
+            assert acked(link, Message(topic, b"kept", retain=True)) == ReasonCode.SUCCESS
+            link.subscribe(topic, inbox)
+            assert inbox.payloads(1) == [b"kept"]
 
 
 def test_what_is_kept_expires(server: NatsServer, unique: Unique) -> None:

@@ -22,7 +22,7 @@ from mqinfer.edge_agent.frames.published import PublishedCounts
 from mqinfer.edge_agent.previews import Previews
 from mqinfer.lab.drives.synthetic import SyntheticDrive
 from mqinfer.protocol.envelope import decode_response
-from mqinfer.protocol.states import ClientState, ClientStatus, StreamState
+from mqinfer.protocol.states import ClientState, ProcessStatus, StreamState
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Capture
 from tests.patience import wait_until
@@ -82,7 +82,7 @@ def test_what_a_dashboards_login_shows(
     repository = write_echo("echo")
     serve(secured.address("w"), repository, name="w.0")
     stream = StreamState("/front", "echo", 9.5, previews=3)
-    state = ClientState("car-2", ClientStatus.READY, 1, "drive.bag", "echo", streams=(stream,))
+    state = ClientState("car-2", ProcessStatus.READY, 1, "drive.bag", "echo", streams=(stream,))
     links["witness"].publish(Message(TOPICS.client_state("car-2"), state.to_json(), retain=True))
     with Client(secured.address("car-1"), name="car-1", announce="drive.bag"):
         told = CliRunner().invoke(app, ["status", "--json", "--interval", "0.1", *where])

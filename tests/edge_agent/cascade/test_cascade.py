@@ -91,7 +91,7 @@ def test_masks(rig: Rig, placement: str) -> None:
     settings = rig.settings(target=None, small={"placement": RunsAt(placement), "c_high": 0.99})
     kept, _ = rig.run([frame_of(0, 20), frame_of(1, 230), frame_of(2, 130)], settings)
     assert kept.stages == [EDGE, EDGE, WORKER]
-    masks = [view.mask for _, view, _ in kept.written]
+    masks = [view.answer.mask for _, view, _ in kept.written]
     assert all(mask is not None and mask.shape == (64, 96) for mask in masks)
     assert [float(mask.mean()) for mask in masks if mask is not None] == [0.0, 1.0, 1.0]
     assert all(list(result.outputs) == ["mask"] for result in kept.results)

@@ -46,20 +46,21 @@ namespace Mqinfer
         /// <summary>Return what is left.</summary>
         public ArraySegment<byte> Rest() => new ArraySegment<byte>(body, at, body.Length - at);
 
-        /// <summary>Return the properties, by their number: numbers, text, or an <c>ArraySegment</c> of bytes; a name and a value each.</summary>
-        public List<KeyValuePair<int, object>> Properties()
+        /// <summary>
+        /// Read the properties, by their number: numbers, text, or an <c>ArraySegment</c> of bytes; a name and a value each. One at a
+        /// time: a packet may hold 13 million, which another client sent.
+        /// </summary>
+        public IEnumerable<KeyValuePair<int, object>> Properties()
         {
-            var found = new List<KeyValuePair<int, object>>();
-            if (IsAtEnd) return found;
+            if (IsAtEnd) yield break;
             int end = Length() + at;
             if (end > body.Length) throw Malformed();
             while (at < end)
             {
                 int property = Length();
-                found.Add(new KeyValuePair<int, object>(property, Value(property)));
+                yield return new KeyValuePair<int, object>(property, Value(property));
             }
             if (at != end) throw Malformed();
-            return found;
         }
 
         /// <summary>Return a PUBLISH; of QoS 1 its packet identifier is set, else that is 0.</summary>
@@ -83,7 +84,7 @@ namespace Mqinfer
                 code = IsAtEnd ? 0 : Number(1);
                 return packetId;
             }
-            Properties();
+            Take(Length());
             code = IsAtEnd ? 0 : Number(1);
             return packetId;
         }

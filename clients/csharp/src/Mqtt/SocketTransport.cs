@@ -174,7 +174,7 @@ namespace Mqinfer
             if (packet.Kind != PacketKind.Connack) throw new InvalidDataException("the broker's first packet is no CONNACK");
             packet.Number(1);
             int code = packet.Number(1);
-            var properties = packet.Properties();
+            var properties = packet.Properties().ToList();
             if (code != 0) throw new RefusedException(code, (string)Stated(properties, Property.Reason, ""));
             if ((int)Stated(properties, Property.MaximumQos, 1) == 0) throw new RefusedException(0x9b, "the broker has no QoS 1");
             largest = (uint)(int)Stated(properties, Property.MaximumPacketSize, -1);

@@ -2,6 +2,7 @@ using System;
 using System.Collections.Generic;
 using System.Globalization;
 using System.Text;
+using System.Text.RegularExpressions;
 
 namespace Mqinfer
 {
@@ -9,6 +10,7 @@ namespace Mqinfer
     internal sealed class Json
     {
         private const string Escapes = "\"\\/bfnrt", Escaped = "\"\\/\b\f\n\r\t";
+        private static readonly Regex Numbers = new Regex(@"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?\z");
         private readonly string text;
         private int at;
 
@@ -126,6 +128,7 @@ namespace Mqinfer
             int begin = at;
             while (at < text.Length && "+-.eE0123456789".IndexOf(text[at]) >= 0) at++;
             string word = text.Substring(begin, at - begin);
+            if (!Numbers.IsMatch(word)) throw Malformed();
             CultureInfo culture = CultureInfo.InvariantCulture;
             if (long.TryParse(word, NumberStyles.AllowLeadingSign, culture, out long integer)) return integer;
             if (ulong.TryParse(word, NumberStyles.None, culture, out ulong large)) return large;

@@ -1,4 +1,5 @@
 using System.Collections.Generic;
+using System.Linq;
 
 namespace Mqinfer
 {
@@ -29,8 +30,8 @@ namespace Mqinfer
         /// <summary>UTF-8 that refuses what is none.</summary>
         public static readonly System.Text.Encoding Utf8 = new System.Text.UTF8Encoding(false, true);
 
-        /// <summary>Return text of a stranger for a message.</summary>
+        /// <summary>Return text of a stranger for a message: not too long, and without control characters.</summary>
         public static string Shown(string text) =>
-            "'" + (text.Length <= MostShown ? text : text.Substring(0, MostShown)) + "'";
+            "'" + string.Concat(text.Take(MostShown).Select(each => char.IsControl(each) ? '?' : each)) + "'";
     }
 }

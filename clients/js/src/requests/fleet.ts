@@ -45,7 +45,7 @@ export class Fleet {
   /** Return the per cent of a model's requests without a version that go to its canary. */
   share(model: string): number {
     const open = [...this.#lanes.values()].filter((lane) => lane.open).flatMap((lane) => lane.models);
-    return Math.max(0, ...open.filter(({ name }) => name === model).map(({ share }) => share));
+    return open.reduce((most, { name, share }) => (name === model ? Math.max(most, share) : most), 0); // strangers choose how many
   }
 
   /**

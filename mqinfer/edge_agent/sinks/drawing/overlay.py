@@ -206,8 +206,8 @@ def draw_result(frame: Frame, view: FrameView, result: InferResult) -> Picture:
 def draw_answer(view: FrameView, line: str) -> Picture:
     """Draw what a model found over the recorded frame: areas, boxes, best classes; a line and the legend below."""
     shown = draw_areas(view)
-    shown = draw_boxes(shown, view.boxes, view.classes) if view.boxes else shown
-    shown = draw_lines(shown, [top_label(each) for each in view.top]) if view.top else shown
+    shown = draw_boxes(shown, view.answer.boxes, view.classes) if view.answer.boxes else shown
+    shown = draw_lines(shown, [top_label(each) for each in view.answer.top]) if view.answer.top else shown
     classes = visible(tuple(view.classes)) if "boxes" in view.outputs else view.classes
     return add_strip(shown, line, classes if len(classes) <= _LONGEST_LEGEND else ())
 
@@ -218,11 +218,11 @@ def draw_areas(view: FrameView) -> Picture:
     Returns the frame itself if there is nothing to lay over it.
     """
     shown = view.pixels
-    if view.mask is not None:
-        shown = draw_overlay(shown, view.mask, view.classes, seen=view.seen)
-    elif view.depth is not None and view.depth_levels is not None:
-        shown = draw_depth(shown, view.depth_levels, view.depth)
-    return draw_instances(shown, view) if view.boxes else shown
+    if view.answer.mask is not None:
+        shown = draw_overlay(shown, view.answer.mask, view.classes, seen=view.answer.seen)
+    elif view.answer.depth is not None and view.depth_levels is not None:
+        shown = draw_depth(shown, view.depth_levels, view.answer.depth)
+    return draw_instances(shown, view) if view.answer.boxes else shown
 
 
 def draw_depth(picture: Picture, levels: Mask, depth: Depth) -> Picture:

@@ -39,6 +39,7 @@ from mqinfer.edge_agent.sinks.foxglove.layout import LAYOUT_FILE, make_layout, r
 from mqinfer.edge_agent.sinks.jsonl_sink import describe_result, describe_times
 from mqinfer.edge_agent.sinks.sink import repair_earlier
 from mqinfer.extras import import_extra
+from mqinfer.logs import reason
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import datatype_of
 from mqinfer.protocol.errors import ConfigError
@@ -112,8 +113,8 @@ class McapSink:
             MissingExtra: There is a picture to encode, and OpenCV is not installed.
         """
         metadata = {"id": result.id, "outcome": result.outcome.value, "worker": result.worker, "stage": result.stage}
-        boxes, width = self._boxes(view.boxes), view.placement.frame[0]
-        lines = [caption(frame, result), *map(top_label, view.top)]
+        boxes, width = self._boxes(view.answer.boxes), view.placement.frame[0]
+        lines = [caption(frame, result), *map(top_label, view.answer.top)]
         note = foxglove.image_annotations(frame.capture_time_ns, lines, metadata, boxes, width=width)
         error = {"error": asdict(result.error) if result.error else None}
         described = describe_result(frame, view, result) | describe_times(frame, view, result) | error
@@ -121,8 +122,8 @@ class McapSink:
             self._add_image(frame, "image", view.jpeg(frame.image) or encode_picture(view.pixels, ".jpg"), "jpeg")
         self._add(frame, "annotations", "foxglove.ImageAnnotations", note)
         self._add(frame, "result", foxglove.RESULT, _without_nulls(described))
-        if view.mask is not None:
-            self._add_mask(frame, view, view.mask)
+        if view.answer.mask is not None:
+            self._add_mask(frame, view, view.answer.mask)
         self._add_outputs(frame, view)
         overlay = self._overlay(view)
         if overlay is not None:
@@ -157,9 +158,11 @@ class McapSink:
         try:
             with writing(self._path):
                 yield
-        except ConfigError:
+        except Exception as error:  # of Zstandard, say, without memory: half a record may be there
             self._is_broken = True
-            raise
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"cannot write {self._path}: {reason(error)}") from error
 
     def _boxes(self, found: Sequence[DetectedBox]) -> list[foxglove.Box]:
         return [
@@ -173,7 +176,7 @@ class McapSink:
         ]
 
     def _add_mask(self, frame: Frame, view: FrameView, mask: Mask) -> None:
-        self._add_image(frame, "mask", encode_mask(mask, self._classes, is_partial=view.seen is not None), "png")
+        self._add_image(frame, "mask", encode_mask(mask, self._classes, is_partial=view.answer.seen is not None), "png")
         numbers = foxglove.raw_image(frame.capture_time_ns, frame.frame_id, mask)
         self._add(frame, "classes", "foxglove.RawImage", numbers)
 

@@ -92,19 +92,19 @@ class ResultMessages:
             at("outcome"), "diagnostic_msgs/msg/DiagnosticArray", partial(_outcome, header, view, result)
         )
         if "boxes" in view.outputs and "scores" in view.outputs:
-            make = partial(_detections, header, view.boxes, classes)
-            yield ResultMessage(at("detections"), _DETECTIONS, make)
-            if any(box.keypoints for box in view.boxes):
-                yield ResultMessage(at("keypoints"), _DETECTIONS, partial(_keypoints, header, view.boxes, classes))
-        mask = view.mask
+            boxes = view.answer.boxes
+            yield ResultMessage(at("detections"), _DETECTIONS, partial(_detections, header, boxes, classes))
+            if any(box.keypoints for box in boxes):
+                yield ResultMessage(at("keypoints"), _DETECTIONS, partial(_keypoints, header, boxes, classes))
+        mask = view.answer.mask
         if mask is not None:
             if classes and frame.source not in self._labelled:
                 self._labelled.add(frame.source)
                 make = partial(_labels, header, classes)
                 yield ResultMessage(at("label_info"), "vision_msgs/msg/LabelInfo", make, latched=True)
             yield ResultMessage(at("classes"), "sensor_msgs/msg/Image", partial(_image, header, mask))
-        if view.top:
-            make = partial(_classification, header, view.top)
+        if view.answer.top:
+            make = partial(_classification, header, view.answer.top)
             yield ResultMessage(at("classification"), "vision_msgs/msg/Classification", make)
 
     def topic(self, source: str, name: str) -> str:

@@ -25,33 +25,28 @@ def has_datatype(tensor: Any) -> bool:
     return tensor.dtype.base_dtype.name in _DATATYPES
 
 
-def input_specs(
-    tensors: Mapping[str, Any], configured: Mapping[str, TensorOptions], path: Path
+def tensor_specs(
+    tensors: Mapping[str, Any], configured: Mapping[str, TensorOptions], path: Path, *, ranked: bool = False
 ) -> tuple[TensorSpec, ...]:
-    """Return names, datatypes and shapes of inputs from TensorFlow's tensors or tensor specifications.
+    """Return names, datatypes and shapes from TensorFlow's tensors or tensor specifications.
 
-    Strings of unknown rank (serialised examples, in TensorFlow 1) have one axis.
+    One of unknown rank has the configured shape, by default [-1]; strings of unknown rank are serialised examples, in
+    TensorFlow 1.
+
+    Args:
+        tensors: By name.
+        configured: Shapes and datatypes by name.
+        path: The model's, for errors.
+        ranked: Whether others of unknown rank need a configured shape, as inputs do.
 
     Raises:
         ModelNotLoadable: The Open Inference Protocol has no such datatype, or the rank is neither in the file nor
             configured.
         ConfigError: A configured shape or name contradicts the model.
     """
-    is_open = (name for name, each in tensors.items() if each.shape.rank is None and each.dtype.name != "string")
-    check_ranks(is_open, configured, path)
-    return output_specs(tensors, configured, path)
-
-
-def output_specs(
-    tensors: Mapping[str, Any], configured: Mapping[str, TensorOptions], path: Path
-) -> tuple[TensorSpec, ...]:
-    """Return the same of outputs; one of unknown rank has the configured shape, by default [-1].
-
-    Raises:
-        ModelNotLoadable: The Open Inference Protocol has no such datatype.
-        ConfigError: A configured shape or name contradicts the model.
-    """
     unknown = [name for name, tensor in tensors.items() if tensor.shape.rank is None]
+    if ranked:
+        check_ranks((name for name in unknown if tensors[name].dtype.name != "string"), configured, path)
     return with_configured_shapes([_spec(name, tensor, path) for name, tensor in tensors.items()], configured, unknown)
 
 

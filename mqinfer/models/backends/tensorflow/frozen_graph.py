@@ -17,8 +17,7 @@ from mqinfer.models.backends.tensorflow.backend import (
     TensorFlowBackend,
     TensorFlowModel,
     has_datatype,
-    input_specs,
-    output_specs,
+    tensor_specs,
 )
 from mqinfer.models.backends.tensorflow.file_operations import check_graph, without_leftovers
 from mqinfer.models.backends.tensorflow.graph_nodes import reaching, unconsumed
@@ -64,8 +63,8 @@ def load(path: Path, options: LoadOptions) -> Backend:
         "tensorflow_graphdef",
         path,
         call,
-        input_specs(inputs, options.inputs, path),
-        output_specs(outputs, options.outputs, path),
+        tensor_specs(inputs, options.inputs, path, ranked=True),
+        tensor_specs(outputs, options.outputs, path),
         options.precision,
     )
     return TensorFlowBackend(tensorflow, model, device)

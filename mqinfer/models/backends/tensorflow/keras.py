@@ -13,7 +13,7 @@ from typing import Any
 
 from mqinfer.extras import missing_extra
 from mqinfer.models.backend import Backend
-from mqinfer.models.backends.tensorflow.backend import TensorFlowBackend, TensorFlowModel, input_specs, output_specs
+from mqinfer.models.backends.tensorflow.backend import TensorFlowBackend, TensorFlowModel, tensor_specs
 from mqinfer.models.backends.tensorflow.keras_archive import check_keras
 from mqinfer.models.backends.tensorflow.runtime import choose_device, import_tensorflow, loading
 from mqinfer.models.load_options import LoadOptions
@@ -47,8 +47,8 @@ def load(path: Path, options: LoadOptions) -> Backend:
         "tensorflow_keras",
         path,
         call,
-        input_specs(dict(zip(inputs, function.inputs[: len(inputs)], strict=True)), options.inputs, path),
-        output_specs(function.structured_outputs, options.outputs, path),
+        tensor_specs(dict(zip(inputs, function.inputs[: len(inputs)], strict=True)), options.inputs, path, ranked=True),
+        tensor_specs(function.structured_outputs, options.outputs, path),
         str(options.parameters.get("precision", _precision(loaded))),
     )
     return TensorFlowBackend(tensorflow, model, device)

@@ -20,8 +20,7 @@ from mqinfer.models.backend import Backend
 from mqinfer.models.backends.tensorflow.backend import (
     TensorFlowBackend,
     TensorFlowModel,
-    input_specs,
-    output_specs,
+    tensor_specs,
 )
 from mqinfer.models.backends.tensorflow.file_operations import check_saved_model
 from mqinfer.models.backends.tensorflow.runtime import choose_device, import_tensorflow, loading
@@ -70,18 +69,18 @@ def load(path: Path, options: LoadOptions) -> Backend:
 
 
 def _model(path: Path, name: str, function: Function, options: LoadOptions, definition: Any) -> TensorFlowModel:
-    inputs = output_specs(function.inputs, options.inputs, path)
-    outputs = output_specs(function.outputs, options.outputs, path)
+    is_described = definition is not None and not _has_sparse(function, definition)
+    # Without a signature nothing would tell callers that any rank will do.
+    inputs = tensor_specs(function.inputs, options.inputs, path, ranked=not is_described)
+    outputs = tensor_specs(function.outputs, options.outputs, path)
     signature = None
-    if definition is not None and not _has_sparse(function, definition):
+    if is_described:
         signature = Signature(
             name,
             definition.method_name,
             _described(inputs, definition.inputs, function.inputs, options.inputs),
             _described(outputs, definition.outputs, function.outputs, options.outputs),
         )
-    else:
-        input_specs(function.inputs, options.inputs, path)  # nothing would tell callers that any rank will do
     return TensorFlowModel("tensorflow_savedmodel", path, function.call, inputs, outputs, options.precision, signature)
 
 

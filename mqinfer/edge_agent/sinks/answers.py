@@ -16,8 +16,9 @@ from mqinfer.protocol.types import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One model's answer to one frame."""
+    """One model's answer to one frame; `model` is its number."""
 
+    model: int
     view: FrameView
     result: InferResult
 
@@ -30,10 +31,8 @@ class Answer:
 class Answers:
     """Collects what the sinks of several models receive, and passes each frame on once all models have answered.
 
-    Frames are passed on one at a time, in the order of reading. Thread-safe.
-
-    Attributes:
-        missed: Frames that were dropped since one model was too far behind the others, or ended early.
+    A frame that lacks answers is passed on with those that there are when too many wait, the oldest first, or at the
+    end. Frames are passed on one at a time. Thread-safe.
     """
 
     def __init__(self, models: int, on_frame: Callable[[Frame, Sequence[Answer]], None], *, bound: int) -> None:
@@ -44,45 +43,50 @@ class Answers:
             on_frame: Receives a frame with the answers in the models' order.
             bound: Frames that are held at most.
         """
-        self.missed = 0
         self._models = models
         self._on_frame = on_frame
         self._bound = bound
         self._lock = threading.Lock()
-        self._open: dict[int, dict[int, Answer]] = {}
+        self._open: dict[tuple[str, int, int], tuple[Frame, list[Answer]]] = {}
 
-    def sink(self, model: int) -> Sink:
-        """Make the sink of a model, by its number."""
-        return _AnswerSink(self, model)
+    def sink(self, model: int, *files: Path) -> Sink:
+        """Make the sink of a model, by its number; at its end it names these files."""
+        return _AnswerSink(self, model, files)
 
-    def put(self, model: int, index: int, frame: Frame, answer: Answer) -> None:
-        """Add the answer of a model to the frame that it received as number `index`."""
+    def put(self, frame: Frame, answer: Answer) -> None:
+        """Add the answer of a model to a frame."""
+        key = frame.source, frame.sequence, frame.capture_time_ns
         with self._lock:
-            found = self._open.setdefault(index, {})
-            found[model] = answer
+            _, found = self._open.setdefault(key, (frame, []))
+            found.append(answer)
             if len(found) == self._models:
-                del self._open[index]
-                self._on_frame(frame, [found[number] for number in range(self._models)])
+                self._pass_on(key)
             elif len(self._open) > self._bound:
-                del self._open[min(self._open)]
-                self.missed += 1
+                self._pass_on(next(iter(self._open)))
 
     def close(self) -> None:
-        """Count the frames that some models have not answered as missed."""
+        """Pass on the frames that lack answers."""
         with self._lock:
-            self.missed += len(self._open)
-            self._open.clear()
+            for key in [*self._open]:
+                self._pass_on(key)
+
+    def _pass_on(self, key: tuple[str, int, int]) -> None:
+        frame, found = self._open.pop(key)
+        self._on_frame(frame, sorted(found, key=lambda each: each.model))
 
 
+@dataclass(frozen=True, slots=True)
 class _AnswerSink:
-    def __init__(self, answers: Answers, model: int) -> None:
-        self._answers, self._model, self._next = answers, model, 0
+    """The sink of one model."""
+
+    answers: Answers
+    model: int
+    files: tuple[Path, ...]
 
     def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
         """Pass a result on."""
-        self._answers.put(self._model, self._next, frame, Answer(view, result))
-        self._next += 1
+        self.answers.put(frame, Answer(self.model, view, result))
 
     def close(self) -> tuple[Path, ...]:
-        """Return no file."""
-        return ()
+        """Return the files."""
+        return self.files
