@@ -45,8 +45,7 @@ from mqinfer.lab.reports import Cell, Grid, machine_sentence
 _WARM_UP, _REQUESTS = 50, 200
 _FRAMES = 20
 _REGULAR = 0.5
-"""A function belongs to the path if `its calls / requests` is at least this, or, of a loop that was entered before,
-`its calls of C functions / requests`; a heartbeat's functions do not."""
+"""A function belongs to the path if `its calls / requests` is at least this; a heartbeat's functions do not."""
 _SLOWER = 10
 """A worker takes about this many times as long under the profile; its bound for short work is raised by as much, so
 that a request takes the same way as without it."""
@@ -62,8 +61,8 @@ _BROKER = "calls in broker/, both sides"
 Figures = Mapping[str, Mapping[str, int]]
 """Figures by name, of each thing that was counted."""
 _GOLDEN = Path(__file__).with_name("golden_calls.json")
-Tally = Counter[tuple[str, str, str]]
-"""How often each event happened, by event (`call`, `c_call`), file and function."""
+Tally = Counter[tuple[str, str]]
+"""How often each function was called, by file and name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,23 +202,12 @@ def side_of(tally: Tally, times: int) -> Side:
         tally: Of all requests.
         times: Number of requests.
     """
-    regular = _regular(tally, times)
-    ours = {key: count for key, count in regular.items() if not key[1].startswith(_NOT_OURS)}
     calls = Counter[str]()  # by file
-    for (event, file, _), count in ours.items():
-        calls[file] += count * (event == "call")
+    for (file, _), count in tally.items():
+        if count >= _REGULAR * times and not file.startswith(_NOT_OURS):
+            calls[file] += count
     broker = sum(count for file, count in calls.items() if file.startswith("broker/"))
     return Side(calls.total() / times, broker / times, frozenset(calls))
-
-
-def _regular(tally: Tally, times: int) -> Tally:
-    """Return the events of functions that belong to the path."""
-    often: dict[str, Counter[tuple[str, str]]] = {"call": Counter(), "c_call": Counter()}
-    for (event, file, function), count in tally.items():
-        often[event][file, function] += count
-    entered, inside = often["call"], often["c_call"]
-    often_enough = {each for each in entered | inside if (entered[each] or inside[each]) >= _REGULAR * times}
-    return Counter({key: count for key, count in tally.items() if key[1:] in often_enough})
 
 
 def report_calls(passages: Sequence[CountedCalls]) -> Report:
@@ -278,7 +266,7 @@ class CallCounter:
     """Counts the calls of all threads that start after `install`, and of the one that calls it."""
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[str, str, CodeType], int] = {}
+        self._counts: dict[tuple[str, CodeType], int] = {}
 
     def install(self) -> None:
         """Begin to count."""
@@ -295,15 +283,15 @@ class CallCounter:
         tally: Tally = Counter()
         counting = sys.getprofile()
         sys.setprofile(None)  # or the library calls below would count
-        for (_, event, code), count in self._counts.copy().items():
+        for (_, code), count in self._counts.copy().items():
             if code.co_filename != __file__:
-                tally[event, _short(code.co_filename), code.co_qualname] += count
+                tally[_short(code.co_filename), code.co_qualname] += count
         sys.setprofile(counting)
         return tally
 
     def _count(self, frame: FrameType, event: str, _: object) -> None:
-        if event in {"call", "c_call"}:
-            key = (threading.current_thread().name, event, frame.f_code)  # by thread: no two change one entry
+        if event == "call":
+            key = (threading.current_thread().name, frame.f_code)  # by thread: no two change one entry
             self._counts[key] = self._counts.get(key, 0) + 1
 
 

@@ -377,7 +377,7 @@ def test_a_run_of_two_models_is_reported_with_their_real_engines(requester: Requ
         assert count == 6
         assert (who.precision, who.backend, who.device) == (state.precision, state.backend, state.device)
         assert who.backend
-    file.write(settings, reports, ["mqinfer", "replay"])
+    write_report(file.path, settings.describe(), file.runs(reports), ["mqinfer", "replay"])
     page = Page(tmp_path / "report.html")
     assert {"Model echo", "Model small"} <= set(page.texts)
     assert page.tags["img"] == 12

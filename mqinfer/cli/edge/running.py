@@ -26,7 +26,7 @@ from mqinfer.client.requester import Requester
 from mqinfer.client.watching.absence import Absence
 from mqinfer.edge_agent.metrics import EdgeStreams, add_edge, pending_frames
 from mqinfer.edge_agent.model_run import ModelRun
-from mqinfer.edge_agent.reporting.page import ReportFile
+from mqinfer.edge_agent.reporting.page import ReportFile, write_report
 from mqinfer.edge_agent.reporting.report import (
     Ending,
     RunExtent,
@@ -186,7 +186,8 @@ def _write_page(
     page: ReportFile | None, settings: ReplaySettings, reports: Sequence[SessionReport], summary_file: Path | None
 ) -> None:
     if page:
-        page.write(settings, reports, ["mqinfer", *sys.argv[1:]], [summary_file] if summary_file else [])
+        command, written = ["mqinfer", *sys.argv[1:]], [summary_file] if summary_file else []
+        write_report(page.path, settings.describe(), page.runs(reports), command, written)
         _print(table_console(), f"wrote {page.path}")
 
 

@@ -99,16 +99,9 @@ class ReportFile:
         options = settings.options
         return self._recorders.setdefault((options.model, options.version or card.version), RunRecorder(card.classes))
 
-    def write(
-        self,
-        settings: ReplaySettings,
-        reports: Sequence[SessionReport],
-        command: Sequence[str],
-        written: Sequence[Path] = (),
-    ) -> None:
-        """Write the report, once the session has ended, as `write_report` does."""
-        runs = [(each, self._recorders.get((each.model, each.version))) for each in reports]
-        write_report(self.path, settings.describe(), runs, command, written)
+    def runs(self, reports: Sequence[SessionReport]) -> Runs:
+        """Return the models' runs for `write_report`, once the session has ended."""
+        return [(each, self._recorders.get((each.model, each.version))) for each in reports]
 
 
 def write_report(

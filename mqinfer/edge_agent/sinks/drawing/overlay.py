@@ -117,23 +117,21 @@ def draw_overlay(
     picture: Picture,
     mask: Mask,
     classes: Sequence[ClassInfo],
-    alpha: float = 0.5,
     seen: npt.NDArray[np.bool_] | None = None,
 ) -> Picture:
-    """Lay a mask's colours over a picture.
+    """Lay a mask's colours over a picture, as much of the one as of the other.
 
     Args:
         picture: Below them.
         mask: Class numbers; one of another size is stretched, each pixel to its nearest neighbour.
         classes: Names and colours from the model's card.
-        alpha: Share of the mask's colour, from 0 to 1.
         seen: Which pixels of the picture have a class, and a colour; None if all have one.
     """
     cv2 = opencv()
     height, width = picture.shape[:2]
     if mask.shape != (height, width):
         mask = cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST)
-    blended: Picture = cv2.addWeighted(picture, 1.0 - alpha, colour_mask(mask, classes), alpha, 0.0)
+    blended: Picture = cv2.addWeighted(picture, 0.5, colour_mask(mask, classes), 0.5, 0.0)
     return blended if seen is None else np.where(seen[:, :, np.newaxis], blended, picture)
 
 

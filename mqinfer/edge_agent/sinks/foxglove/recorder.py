@@ -33,8 +33,6 @@ _LONGEST_SOURCE = 200
 _MOST_PIXELS = 4 << 20
 """Pixels of a mask of a stream without previews; a larger one is stretched to fewer."""
 _LATEST_NS = 1 << 62
-_Size = tuple[int, int]
-"""Width and height."""
 
 
 @dataclass(slots=True)
