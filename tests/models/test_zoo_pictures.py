@@ -36,8 +36,11 @@ def overlap(one: Array, other: Array) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "count"),
-    [(noscope, 1_245_602), (mobilenet, 4_253_864), (lambda: yolo_v2(64), 50_983_561)],
-    ids=["noscope", "mobilenet", "yolo"],
+    [
+        pytest.param(noscope, 1_245_602, id="noscope"),
+        pytest.param(mobilenet, 4_253_864, id="mobilenet"),
+        pytest.param(lambda: yolo_v2(64), 50_983_561, id="yolo", marks=pytest.mark.full),
+    ],
 )
 def test_parameters(build: Any, count: int) -> None:
     """The number of weights is the published one, or that of the layer table, for any size of picture."""
@@ -131,7 +134,6 @@ def test_mobilenet_is_served(tmp_path: Path) -> None:
     model.backend.close()
 
 
-@pytest.mark.full
 @pytest.mark.slow
 def test_yolo_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Candidates, and the best of them, with few filters, since the full network has 200 MB."""
