@@ -35,8 +35,13 @@ from tests.ports import free_port
 
 _numbers = count()
 
-# No deadline, since the test machines are shared; fixtures of every test (below) are fine.
-settings.register_profile("mqinfer", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# No deadline, since the test machines are shared; fixtures of every test (below) are fine. More is tried with --full.
+settings.register_profile(
+    "mqinfer",
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=100 if os.environ.get("MQINFER_FAULTS") == "full" else 40,
+)
 settings.load_profile("mqinfer")
 
 

@@ -159,7 +159,7 @@ class MemoryBroker:
         return receivers
 
     def _deliver(self, link: MemoryLink, queued: _Queued, *, retain: bool) -> None:
-        if not link.offer(queued, retain=retain):
+        if not link._offer(queued, retain=retain):  # noqa: SLF001 - the other half of one broker; programs have no use for it
             self._dropped += 1
 
 
@@ -301,8 +301,8 @@ class MemoryLink:
         self._events.put(None)
         thread.join(timeout)
 
-    def offer(self, queued: _Queued, *, retain: bool) -> bool:
-        """Queue a message for its handler; return whether there was room for it."""
+    def _offer(self, queued: _Queued, *, retain: bool) -> bool:
+        """Queue a message for its handlers, on the broker's behalf; return whether there was room for it."""
         if self._events.qsize() >= self._broker.max_queued:
             return False
         self._events.put(_Event(self._session, self._deliver, (queued, retain)))

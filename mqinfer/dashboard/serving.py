@@ -23,8 +23,8 @@ from mqinfer.dashboard.wall import WallGate
 from mqinfer.interrupts import on_stop
 from mqinfer.metrics.endpoint import serving_metrics
 from mqinfer.metrics.lag import add_site, follow_site
-from mqinfer.protocol.errors import ConfigError, MqinferError, NotAuthorized
-from mqinfer.web.connections import BoundedRunner, allow_many_connections
+from mqinfer.protocol.errors import ConfigError, NotAuthorized
+from mqinfer.web.connections import BoundedRunner, allow_many_connections, cannot_listen, place_of
 from mqinfer.web.keys import KeyFile
 from mqinfer.web.tls import ssl_context
 
@@ -85,8 +85,8 @@ async def serve(
         try:
             await site.start()
         except OSError as error:
-            raise _cannot_listen(settings, error) from error
-        url = f"{'https' if tls else 'http'}://{_place(settings.bind, runner.addresses[0][1])}/"
+            raise cannot_listen(place_of(settings.bind, settings.port), error, "--port", "--bind") from error
+        url = f"{'https' if tls else 'http'}://{place_of(settings.bind, runner.addresses[0][1])}/"
         _log.info("ready: %s, broker %s", url, settings.direct or settings.address)
         on_ready(url)
         await stop.wait()
@@ -118,17 +118,6 @@ def _make_login(settings: DashboardSettings) -> LoginForm | None:
         return None
     sessions = Sessions(KeyFile(settings.keys, GRANTED), settings.session)
     return LoginForm(sessions, Attempts(), is_encrypted=settings.tls is not None)
-
-
-def _cannot_listen(settings: DashboardSettings, error: OSError) -> MqinferError:
-    return MqinferError(
-        f"can't listen on {_place(settings.bind, settings.port)} ({error.strerror or error}); end the program that "
-        "does, or choose another port with --port or another address with --bind"
-    )
-
-
-def _place(bind: str, port: int) -> str:
-    return f"[{bind}]:{port}" if ":" in bind else f"{bind}:{port}"
 
 
 def check_anonymous(settings: DashboardSettings) -> None:

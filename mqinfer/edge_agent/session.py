@@ -156,7 +156,7 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
             made = (ModelRun(settings.of_model(each, is_one=is_one), site, each) for each in models)
             runs = [stack.enter_context(closing(each)) for each in made]
             on_runs(runs)
-            with nullcontext() if connect is None else _connecting(connect, requester, stop):
+            with _connecting(connect, requester, stop):
                 for run in runs:
                     run.prepare(_patience(settings, requester))
                 shown = [(run.statistics, _goal(run, streams)) for run in runs]
@@ -203,8 +203,11 @@ def _patience(settings: ReplaySettings, requester: Requester) -> float:
 
 
 @contextmanager
-def _connecting(connect: Connect, requester: Requester, stop: threading.Event) -> Iterator[None]:
-    """Connect on a thread of its own while the body runs, again and again until that succeeds."""
+def _connecting(connect: Connect | None, requester: Requester, stop: threading.Event) -> Iterator[None]:
+    """Connect on a thread of its own while the body runs, again and again until that succeeds; None is connected."""
+    if connect is None:
+        yield
+        return
     is_over, is_tried = threading.Event(), threading.Event()
 
     def run() -> None:

@@ -98,7 +98,7 @@ def _read(core: Core, access: Access, counted: Mapping[tuple[str, str], ModelSta
     for (model, code), count in found.outcomes.items():
         samples.count("gateway_requests", "Calls for inference by outcome.", count, model=model, outcome=code)
     for model, times in found.times.items():
-        times.add_to(samples, "gateway", model)
+        times.add_to(samples, model)
     admission = found.admission
     samples.count("gateway_accepted", "Requests for inference that were accepted.", admission.accepted)
     for caller, (count, size) in list(admission.of_keys.items()):

@@ -161,12 +161,12 @@ class Times:
         self._counts[0][nanoseconds.bit_length()] += 1
         self._totals[0] += nanoseconds
 
-    def add_to(self, samples: Samples, prefix: str, model: str) -> None:
+    def add_to(self, samples: Samples, model: str) -> None:
         """Add the histograms of a scrape."""
         for stage, counts, total in zip(_PARTS, self._counts, self._totals, strict=True):
             if stage == "call":
                 text = "Time of successful calls, from the gateway to the workers and back."
-                samples.durations(f"{prefix}_request_duration", text, counts, total, model=model)
+                samples.durations("gateway_request_duration", text, counts, total, model=model)
             else:
                 text = "Time of successful requests by stage."
-                samples.durations(f"{prefix}_stage_duration", text, counts, total, model=model, stage=stage)
+                samples.durations("gateway_stage_duration", text, counts, total, model=model, stage=stage)

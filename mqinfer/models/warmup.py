@@ -7,7 +7,6 @@ one of them: so it is in Triton without `max_batch_size`.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,8 +22,6 @@ from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of, from_raw, nbytes
 from mqinfer.protocol.errors import BadTensor, ConfigError, ModelNotLoadable, MqinferError
 from mqinfer.protocol.types import TensorSpec
-
-log = logging.getLogger("mqinfer.models")
 
 _PREPARING_RUNS = 3
 """Runs at least with each size that a back end prepares: PyTorch compiles in the second what it saw in the first."""

@@ -18,6 +18,7 @@ from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from mqinfer.logs import log_dropped
+from mqinfer.protocol.errors import MqinferError
 
 _MOST_WHY = 200
 """Characters of what aiohttp found wrong."""
@@ -53,6 +54,19 @@ def log_each_kind(log: logging.Logger) -> None:
         log_dropped(log, f"a connection: {context['message']}: {error.strerror or error}", reason, count[reason])
 
     asyncio.get_running_loop().set_exception_handler(report)
+
+
+def place_of(bind: str, port: int) -> str:
+    """Return an address and a port as people write them."""
+    return f"[{bind}]:{port}" if ":" in bind else f"{bind}:{port}"
+
+
+def cannot_listen(where: str, error: OSError, *options: str) -> MqinferError:
+    """Return the error of a place that can't be listened on, with the options that choose another one."""
+    return MqinferError(
+        f"can't listen on {where} ({error.strerror or error}); end the program that does, or choose another place "
+        f"with {' or '.join(options)}"
+    )
 
 
 def allow_many_connections() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from msgspec import structs
@@ -227,7 +227,6 @@ CAPTURES = st.builds(
 )
 
 
-@settings(max_examples=150)
 @given(OUTPUTS, CAPTURES, st.booleans())
 def test_whatever_workers_send(
     tmp_path_factory: pytest.TempPathFactory,

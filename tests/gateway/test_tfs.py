@@ -95,7 +95,7 @@ async def test_a_call_with_its_parts_below(front: TfsFront) -> None:
     assert front.core.inference.outcomes == {("simple", "ok"): 1}
     assert front.core.inference.admission.accepted == 3
     samples = Samples()
-    front.core.inference.times["simple"].add_to(samples, "gateway", "simple")
+    front.core.inference.times["simple"].add_to(samples, "simple")
     values = {
         (each.name, each.labels.get("stage")): each.value for family in samples.families() for each in family.samples
     }

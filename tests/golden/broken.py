@@ -116,6 +116,7 @@ def _malformed() -> Iterator[Broken]:
         "key above string_bytes": b"\x83" + _NAMES + _pack("x" * 4097) + b"\x01",
     }
     yield from (Broken(name, bad, frame(header)) for name, header in contents.items())
+    yield Broken("unknown key that is not UTF-8", bad, frame(b"\x83" + _NAMES + b"\xa1\xff\x01"), lenient=True)
     yield Broken("key that comes twice", bad, frame(b"\x83" + _NAMES + b"\xa2id\xa1s"), lenient=True)
     twice = b"\x83" + _NAMES + _PARAMETERS + b"\x82\xa1q\x01\xa1q\x02"
     yield Broken("parameter that comes twice", bad, frame(twice), lenient=True)

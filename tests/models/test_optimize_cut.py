@@ -60,7 +60,15 @@ def net(repository: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at", [AUTO, "early", "branch,early", "chosen"])
+@pytest.mark.parametrize(
+    "at",
+    [
+        AUTO,
+        pytest.param("early", marks=pytest.mark.full),
+        "branch,early",
+        pytest.param("chosen", marks=pytest.mark.full),
+    ],
+)
 def test_the_parts_answer_as_the_whole(net: Path, at: str, unique: Callable[[str], str]) -> None:
     """Cut anywhere, also at an output or where two tensors cross: equal bits, each part in a worker of its own."""
     made = cut(Repository(net).find("net"), at.split(","))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +19,7 @@ from mqinfer.lab.drives.lessons import lesson_drive, lessons_key
 from mqinfer.lab.drives.synthetic import CLASSES
 from mqinfer.lab.zoo import Lessons, building
 from mqinfer.lab.zoo.catalogue import CATALOGUE
-from mqinfer.lab.zoo.networks import classifiers, yolo_v2
+from mqinfer.lab.zoo.networks import classifiers, jet_models, yolo_v2
 from mqinfer.models.loading import LoadedModel, load_model
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.repository.config import ModelConfig, WarmUp
@@ -101,14 +101,35 @@ def test_open_axes_beside_the_first(tmp_path: Path) -> None:
 
 
 _QUICK = {"classifier_224", "drive_segmentation_onnx", "frame_mask", "small_16", "vae_like"}
-"""Made and run in a second: numbers, pictures and masks; the others are marked as long."""
+_ONE_OF_A_KIND = {
+    "conv_vae_onnx",
+    "graph_vae_savedmodel",
+    "mobilenet_224_onnx",
+    "mobilenet_v3_small_968_608_os8",
+    "noscope_50_onnx",
+}
+"""Made in seconds, each in another way; the others are marked as long."""
 _FIXED = {name for name in CATALOGUE if name == "frame_mask" or name.startswith("mobilenet_v3_")}
 """Networks whose file fixes the batch at one."""
 
 
-def _of_the_zoo(names: Iterable[str]) -> list[Any]:
-    marks = [pytest.mark.slow, pytest.mark.full]
-    return [pytest.param(name, marks=[] if name in _QUICK else marks) for name in sorted(names)]
+def _marks(name: str) -> list[pytest.MarkDecorator]:
+    if name in _QUICK:
+        return []
+    return [pytest.mark.slow] if name in _ONE_OF_A_KIND else [pytest.mark.slow, pytest.mark.full]
+
+
+@pytest.fixture(scope="module")
+def quick_training() -> Iterator[None]:
+    """Train autoencoders for three steps: what they have learned does not matter to their rows."""
+    makers = jet_models.conv_vae_network, jet_models.graph_vae_network
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jet_models, "_STEPS", 3)
+        for make in makers:
+            make.cache_clear()
+        yield
+    for make in makers:
+        make.cache_clear()
 
 
 def _scaled(
@@ -127,7 +148,8 @@ def _scaled(
     monkeypatch.setattr(module, name, scaled)
 
 
-@pytest.mark.parametrize("name", _of_the_zoo(set(CATALOGUE) - _FIXED))
+@pytest.mark.parametrize("name", [pytest.param(name, marks=_marks(name)) for name in sorted(set(CATALOGUE) - _FIXED)])
+@pytest.mark.usefixtures("quick_training")
 def test_networks_of_the_zoo_with_strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Each answers strangers in one run as each alone, also where it is set to one a run, which a user may raise."""
     _scaled(monkeypatch, classifiers, "mobilenet", lambda count: [8.0] * count)
@@ -182,7 +204,7 @@ def _alike(one: Array, other: Array) -> bool:
     return np.allclose(one, other, rtol=1e-4, atol=1e-4 * np.abs(other).max(initial=0))
 
 
-@pytest.mark.parametrize("name", _of_the_zoo(_FIXED))
+@pytest.mark.parametrize("name", [pytest.param(name, marks=_marks(name)) for name in sorted(_FIXED)])
 def test_networks_of_the_zoo_that_stay_alone(tmp_path: Path, name: str) -> None:
     """Where the file fixes the batch at one, requests never share a run."""
     building.build(tmp_path, [name])

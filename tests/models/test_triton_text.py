@@ -211,7 +211,7 @@ def test_without_tritonclient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ('name: "m', ["not in the text format"]),
         ("max_batch_size: -1", ["max_batch_size = -1", "at least 0"]),
         ("version_policy { }", ["exactly one of"]),
-        ("a" * (1 << 20) + "bc", ["longer than"]),
+        ("a" * (1 << 20) + "bc", ["more than 262144 bytes"]),
     ],
 )
 def test_errors_name_file_and_place(tmp_path: Path, text: str, parts: list[str]) -> None:

@@ -134,7 +134,6 @@ def test_mobilenet_is_served(tmp_path: Path) -> None:
     model.backend.close()
 
 
-@pytest.mark.full
 @pytest.mark.slow
 def test_yolo_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Candidates, and the best of them, with few filters, since the full network has 200 MB."""

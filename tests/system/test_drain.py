@@ -40,6 +40,7 @@ def start(broker_url: str) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
         yield run
 
 
+@pytest.mark.full
 def test_a_rolling_upgrade_fails_and_repeats_nothing(
     write_echo: Callable[..., Path], start: Callable[..., Any], broker_url: str, unique: Callable[[str], str]
 ) -> None:

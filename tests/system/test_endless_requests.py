@@ -158,7 +158,13 @@ def test_stopping_is_bounded_while_requests_never_end(
     assert [event.kind for event in events] == ["stopped", "stopped"]
 
 
-@pytest.mark.parametrize("number_of", [signal.SIGSTOP, signal.SIGUSR2], ids=["halted", "holds-pythons-lock"])
+@pytest.mark.parametrize(
+    "number_of",
+    [
+        pytest.param(signal.SIGSTOP, id="halted"),
+        pytest.param(signal.SIGUSR2, id="holds-pythons-lock", marks=pytest.mark.full),
+    ],
+)
 def test_a_process_that_hangs_is_replaced(
     loop_model: Path,
     may_hang: None,  # noqa: ARG001 - a fixture's effect

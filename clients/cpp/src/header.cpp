@@ -118,8 +118,8 @@ std::string shortened(const std::string& message) {
 Capture read_capture(const Fields& parameters) {
     Capture found;
     found.source = parameters.text("source", "");
-    if (parameters.find("sequence")) found.sequence = parameters.count("sequence");
-    if (parameters.find("capture_time_ns")) found.capture_time_ns = parameters.integer("capture_time_ns");
+    if (parameters.has("sequence")) found.sequence = parameters.count("sequence");
+    if (parameters.has("capture_time_ns")) found.capture_time_ns = parameters.integer("capture_time_ns");
     found.frame_id = parameters.text("frame_id", "");
     return found;
 }

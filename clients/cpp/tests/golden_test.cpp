@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "files.h"
+#include "header.h"
 #include "lanes.h"
 #include "mqinfer/message.h"
 #include "sha256.h"
@@ -244,6 +245,13 @@ void check_largest_numbers() {
     check(lane.expected() > 1e30 && lane.transit == 0, "the expected time of the busiest worker");
 }
 
+/// What a peer states of a frame as nil is not stated.
+void check_nil() {
+    const Map parameters{{"sequence", Value()}, {"capture_time_ns", Value()}};
+    const Reply found = read_reply(Map{{"id", std::string("x")}, {"parameters", parameters}}, {});
+    check(!found.capture.sequence && !found.capture.capture_time_ns, "a capture of nil");
+}
+
 }  // namespace
 
 int main(int, char** arguments) {
@@ -260,6 +268,7 @@ int main(int, char** arguments) {
         ++refused;
     }
     check_largest_numbers();
+    check_nil();
     std::cout << messages << " golden messages, " << refused << " broken ones\n";
     return failures == 0 && messages > 0 && refused > 0 ? 0 : 1;
 }

@@ -306,9 +306,18 @@ function withoutLogin(address: string): { url: string; user?: string; password?:
   const port = url.port || DEFAULT_PORTS[url.protocol];
   return {
     url: `${url.protocol}//${url.hostname}:${port}${path}`,
-    ...(username && { user: decodeURIComponent(username) }),
-    ...(password && { password: decodeURIComponent(password) }),
+    ...(username && { user: unescaped(username) }),
+    ...(password && { password: unescaped(password) }),
   };
+}
+
+/** Undo escapes; a part of a URL with a `%` of its own stays as it is. */
+function unescaped(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
 }
 
 function randomHex(bytes: number): string {

@@ -187,6 +187,11 @@ test("Without an address the error says what one looks like", async () => {
   });
 });
 
+test("A password in an address may have a percent sign of its own", async () => {
+  const percent = { url: "mqtt://user:100%@127.0.0.1:1", timeoutMs: 200 };
+  await assert.rejects(openLink(percent), { code: "broker_unreachable" });
+});
+
 test("An error about an address names no password", async () => {
   await assert.rejects(openLink({ url: "http://user:secret@broker" }), (error: Error) => !/secret/.test(error.message));
 });

@@ -127,6 +127,7 @@ def rules_of(text: str) -> dict[str, list[str]]:
     for user, line in _by_user(text):
         if user is not None:
             rules = found.setdefault(user, [])
-            if line.startswith("topic "):
-                rules.append(line.removeprefix("topic "))
+            kind, *rule = line.split(maxsplit=2) or [""]
+            if kind == "topic":
+                rules.append(" ".join(rule))
     return found

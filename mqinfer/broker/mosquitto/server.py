@@ -144,7 +144,7 @@ class MosquittoServer:
         for _ in range(_ATTEMPTS):
             self._port = self._wanted_port or free_port(self._bind)
             configuration = self._configuration(self._port)
-            run = ServerRun(program, configuration, _READY, self._on_line)
+            run = ServerRun(program, configuration, _READY, self._on_line, is_public=True)
             if run.wait_until_ready(timeout):
                 self._run, self._wanted_port = run, self._port
                 if warning := keepalive_warning(run.log(), configuration):
@@ -225,15 +225,24 @@ class ServerRun:
         configuration: The text of it.
         ready: What ends the line that it logs once it accepts connections.
         on_line: Called with each line of its log.
+        is_public: Whether the configuration holds no secret, so that all users of the machine may read it.
     """
 
-    def __init__(self, program: str, configuration: str, ready: str, on_line: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        program: str,
+        configuration: str,
+        ready: str,
+        on_line: Callable[[str], None] | None,
+        *,
+        is_public: bool = False,
+    ) -> None:
         self._ready_line, self._on_line = ready, on_line
         self._folder = TemporaryDirectory(prefix=f"mqinfer-{Path(program).name}-")
         self._configuration = configuration
         self._path = path = Path(self._folder.name, "server.conf")
         path.write_text(configuration, encoding="utf-8")
-        if os.geteuid() == 0:  # Mosquitto becomes another user, who has to read it again on SIGHUP; it holds no secret
+        if is_public and os.geteuid() == 0:  # Mosquitto becomes another user, who has to read it again on SIGHUP
             path.parent.chmod(0o755)
         self._lines: deque[str] = deque(maxlen=_LOG_LINES)
         self._decided = threading.Event()

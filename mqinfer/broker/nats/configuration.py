@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,8 @@ _MAX_PENDING = 256 << 20
 _MAX_MEMORY = 1 << 30
 _RETAINED = re.compile(r".*/(?:state|card|presence(?:/[^/]+){5})")
 """Finds the topics on which messages are retained; nobody retains anything else, not even by mistake."""
+
+_NO_GROUP = ', deny: "> >"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class Security:
         authority: File with the certificates of those that sign clients' ones.
         pinned: Hashes of the keys (SHA-256 of SubjectPublicKeyInfo) whose certificates are good.
         rules: Of each user, as of `mqinfer.broker.roles.access_rules`.
+        alone: Users who may join no group: a member takes messages away from the others.
         guard: The user who may do anything.
     """
 
@@ -62,6 +65,7 @@ class Security:
     authority: Path
     pinned: Sequence[str]
     rules: Mapping[str, Sequence[str]]
+    alone: Container[str]
     guard: str
 
 
@@ -100,18 +104,18 @@ def _security(security: Security) -> str:
     files = {"cert_file": security.certificate, "key_file": security.key, "ca_file": security.authority}
     tls = "".join(f"  {name}: {_quoted(str(path))}\n" for name, path in files.items())
     pinned = ", ".join(map(_quoted, security.pinned))
-    users = "".join(_user(name, rules) for name, rules in security.rules.items())
+    users = "".join(_user(name, rules, is_alone=name in security.alone) for name, rules in security.rules.items())
     return (
         f"# {security.fingerprint}\ntls {{\n{tls}  verify_and_map: true\n  pinned_certs: [{pinned}]\n}}\n"
         f"authorization {{ users: [\n  {{ user: {_quoted(_common_name(security.guard))} }}\n{users}] }}\n"
     )
 
 
-def _user(name: str, rules: Sequence[str]) -> str:
+def _user(name: str, rules: Sequence[str], *, is_alone: bool) -> str:
     publish, subscribe = sorted({*_publishes(name, rules)}), sorted({*_subscribes(name, rules)})
     lists = ", ".join(
-        f"{what}: {{ allow: {json.dumps(subjects, ensure_ascii=False)} }}"
-        for what, subjects in (("publish", publish), ("subscribe", subscribe))
+        f"{what}: {{ allow: {json.dumps(subjects, ensure_ascii=False)}{denied} }}"
+        for what, subjects, denied in (("publish", publish, ""), ("subscribe", subscribe, _NO_GROUP * is_alone))
     )
     return f"  {{ user: {_quoted(_common_name(name))}, permissions: {{ {lists} }} }}\n"
 

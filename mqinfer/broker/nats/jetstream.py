@@ -45,6 +45,8 @@ OWNER = "Mqinfer-Link"
 """Header of what is retained on the topic of its link's will: whose it is, for it ends with it."""
 WILL_S = 86_400
 """How long the will of a link that is gone is kept, and that a topic was cleared."""
+RENEW_S = 60.0
+"""Interval in which a will is put in place again: what others have stored may have taken its room."""
 _SLOW, MOST_LOST_S = 3.0, 60.0
 _MOST_BYTES = 256 << 20
 _LARGEST = MAX_CARD_BYTES + PACKET_HEAD_BYTES + HEADERS
@@ -223,7 +225,7 @@ class Will:
         self._number += 1
         name = f"{self._inbox}{BEAT}{self._number}"
         self._sent[name] = now
-        if now - self._renewed > WILL_S:
+        if now - self._renewed > RENEW_S:
             self._renewed = now
             return self._client.publish(self._will, self._packet, headers={"Nats-TTL": f"{2 * WILL_S}s"})
         headers = {"Nats-TTL": _seconds(self._patience_s)}
@@ -256,6 +258,7 @@ class Will:
         Raises:
             LinkError: The server does not answer.
         """
+        self._renewed = math.inf  # a sign of life that is due meanwhile does not put it in place again
         await _request(self._client, self._will, b"", headers={"Nats-TTL": f"{WILL_S}s"})
 
 

@@ -53,9 +53,10 @@ class Held(NamedTuple):
 
 @dataclass(slots=True)
 class _Waiting:
-    """A will whose link is there: what it holds, and until when the link need give no sign of life."""
+    """A will whose link is there: what it holds, when the link has given a sign of life, and until when it need not."""
 
     data: bytes
+    heard: float
     until: float
 
 
@@ -93,7 +94,8 @@ class KeptMessages:
         stem, client_id = _owner_of(place)
         found = _TIME_TO_LIVE.fullmatch(time_to_live)
         if will := self._wills.get(stem, {}).get(client_id):
-            will.until = self._clock() + min(float(found[1]) if found else LOST_S, MOST_LOST_S)
+            will.heard = self._clock()
+            will.until = will.heard + min(float(found[1]) if found else LOST_S, MOST_LOST_S)
 
     def _keep_will(self, place: str, data: bytes) -> None:
         stem, client_id = _owner_of(place)
@@ -101,8 +103,8 @@ class KeptMessages:
         is_small = len(data) <= _LARGEST and self._size + len(data) <= _MOST_BYTES
         if not (self._remembers and data and is_small and len(self._wills) < _MOST_TOPICS):
             return
-        wills = self._wills.setdefault(stem, {})
-        wills[client_id] = _Waiting(data, self._clock() + LOST_S)
+        wills, now = self._wills.setdefault(stem, {}), self._clock()
+        wills[client_id] = _Waiting(data, now, now + LOST_S)
         self._size += len(data)
         if len(wills) > _MOST_WILLS:
             self._forget(stem, next(iter(wills)))
@@ -130,9 +132,11 @@ class KeptMessages:
         wills = [(stem, *each) for stem in stems for each in self._wills.get(stem, {}).items()]
         for stem, client_id, will in wills:
             sign = held.get(f"{stem}.{ALIVE}~{client_id}")
-            if will.until <= now and sign and _is_alive(sign):
+            if will.until > now:
+                continue
+            if sign and _is_alive(sign) and now < will.heard + MOST_LOST_S:  # one may be made to stay for ever
                 will.until = now + LOOK_S
-            elif will.until <= now:
+            else:
                 self._forget(stem, client_id)
                 self._deliver(f"{HEARD}.{stem}.{WILL}~{client_id}", will.data, False)
 

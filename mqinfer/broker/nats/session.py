@@ -60,6 +60,8 @@ _PING_S = 3
 """Interval of pings; a connection without two answers is lost, in the time in which Mosquitto finds that."""
 _MOST_PENDING = 2 << 20
 """Bytes that may wait for the socket before the next message is passed on."""
+_MOST_ALONE = 16
+"""Topics of silent links that are read one by one; of more, all that is kept for the subscription is."""
 _MARK = "mark"
 _ELECTION_S, _PATIENCE_S, _AGAIN_S = 30.0, 3.0, 0.5
 """How long an election in a cluster may take, each try to reach the leader, and when to try again."""
@@ -333,8 +335,10 @@ class NatsSession:
             for name, kept in list(self._kept.values()):
                 if silent := kept.silent():
                     messages: list[Msg] = []
+                    alone = [f"{KEPT}.{stem}.*" for stem in silent]
                     with suppress(TimeoutError):  # they stay silent, and are looked at again
-                        await self._read_kept(name if silent[1:] else f"{KEPT}.{silent[0]}.*", messages)
+                        for each in alone if len(alone) <= _MOST_ALONE else [name]:
+                            await self._read_kept(each, messages)
                         kept.read_again(silent, messages)
 
     async def _unsubscribe(self, name: str) -> None:

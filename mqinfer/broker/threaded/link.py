@@ -19,7 +19,7 @@ from mqinfer.broker.malloc import keep_freed_memory
 from mqinfer.broker.packets import Head, encode_head
 from mqinfer.broker.process import Maker
 from mqinfer.broker.routes import Route, Routes, subscription_name
-from mqinfer.broker.threaded.thread import LinkThread, Loop
+from mqinfer.broker.threaded.thread import EngineLoop, LinkThread
 from mqinfer.protocol.errors import (
     BrokerUnreachable,
     ConfigError,
@@ -186,7 +186,7 @@ class ThreadedLink:
         will: Message | None,
         on_connection: ConnectionHandler | None,
         *,
-        make_loop: Callable[[LinkThread, Routes], Loop],
+        make_loop: Callable[[LinkThread, Routes], EngineLoop],
         limit: tuple[str, str],
         host: asyncio.AbstractEventLoop | None = None,
     ) -> None:

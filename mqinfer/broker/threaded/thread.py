@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("mqinfer.broker")
 
 
-class Loop(Protocol):
+class EngineLoop(Protocol):
     """What an engine does on a link's thread."""
 
     def keep_connected(self, timeout: float) -> LinkError | None:
@@ -88,7 +88,7 @@ class LinkThread:
         """Give up this copy, in a child that was forked off."""
         self.connected, self.abandoned = False, True
 
-    def start(self, loop: Loop, timeout: float) -> None:
+    def start(self, loop: EngineLoop, timeout: float) -> None:
         """Start; the first connection may take `timeout` seconds."""
         self.wake = loop.wake
         name = f"mqinfer-link-{self._client_id}"
@@ -115,7 +115,7 @@ class LinkThread:
 
     # What follows runs on the thread.
 
-    def _run(self, loop: Loop, timeout: float) -> None:
+    def _run(self, loop: EngineLoop, timeout: float) -> None:
         failure: LinkError = NotConnected("the link was closed")
         try:
             if final := loop.keep_connected(timeout):

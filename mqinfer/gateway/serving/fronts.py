@@ -27,6 +27,7 @@ from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.gateway.tfs.grpc import make_grpc_handlers
 from mqinfer.gateway.tfs.rest import make_rest_app
 from mqinfer.protocol.errors import MqinferError
+from mqinfer.web.connections import cannot_listen, place_of
 from mqinfer.web.tls import TlsFiles
 
 _SOCKET_UMASK = 0o117
@@ -63,8 +64,7 @@ class Front:
 
     def place(self, settings: GatewaySettings) -> str:
         """Return where it listens, as people write it."""
-        bind, port = self.address(settings)
-        return f"[{bind}]:{port}" if ":" in bind else f"{bind}:{port}"
+        return place_of(*self.address(settings))
 
     def path(self, settings: GatewaySettings) -> Path | None:
         """Return the path of its Unix socket."""
@@ -186,11 +186,7 @@ def _check_socket(front: Front, path: Path) -> None:
 
 def _cannot_listen(front: Front, where: str, error: OSError) -> MqinferError:
     fields = (front.socket,) if where.startswith("unix:") else (front.field, front.bind)
-    options = " or ".join(f"--{field.replace('_', '-')}" for field in fields)
-    return MqinferError(
-        f"can't listen on {where} ({error.strerror or error}); end the program that does, or choose another place "
-        f"with {options}"
-    )
+    return cannot_listen(where, error, *(f"--{field.replace('_', '-')}" for field in fields))
 
 
 def _open_fronts(settings: GatewaySettings) -> Iterator[Front]:

@@ -154,7 +154,7 @@ def read_csv(path: Path) -> Labels:
                     "for boxes also left, top, right, bottom"
                 )
             for row in rows:
-                _add_row(frames, row, boxes if has_boxes else None, f"{path}, line {rows.line_num}")
+                _add_row(frames, row, boxes, has_boxes=has_boxes, where=f"{path}, line {rows.line_num}")
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path}: {error}; expected a CSV file of the truth") from error
     return Labels(frames)
@@ -163,21 +163,26 @@ def read_csv(path: Path) -> Labels:
 def _add_row(
     frames: dict[tuple[str, int], TrueFrame],
     row: dict[str, str],
-    boxes: defaultdict[tuple[str, int], list[TrueBox]] | None,
+    boxes: defaultdict[tuple[str, int], list[TrueBox]],
+    *,
+    has_boxes: bool,
     where: str,
 ) -> None:
     try:
-        key = sys.intern(row.get("source") or ""), int(row["sequence"])
-        label = sys.intern((row["class"] or "").strip())  # many lines have the same source and class
-        box = _sides([row[name] for name in _BOX_COLUMNS]) if label and boxes is not None else None
+        key, label = _frame_and_class(row)
+        box = _sides([row[name] for name in _BOX_COLUMNS]) if label and has_boxes else None
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{where}: {error}; expected numbers in sequence, left, top, right and bottom") from error
-    if boxes is None and key in frames:
+    if key in frames and not has_boxes:
         raise ConfigError(f"{where}: a second class of frame {key[1]}; leave one out")
-    if key not in frames:
-        frames[key] = TrueFrame(label=label) if boxes is None else TrueFrame(boxes=boxes[key])
-    if box and boxes is not None:
+    frames.setdefault(key, TrueFrame(boxes=boxes[key]) if has_boxes else TrueFrame(label=label))
+    if box:
         boxes[key].append(TrueBox(box, label))
+
+
+def _frame_and_class(row: dict[str, str]) -> tuple[tuple[str, int], str]:
+    """Return what a row is about; many have the same source and class."""
+    return (sys.intern(row.get("source") or ""), int(row["sequence"])), sys.intern((row["class"] or "").strip())
 
 
 def _sides(texts: Iterable[str]) -> Box:

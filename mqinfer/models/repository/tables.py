@@ -24,7 +24,7 @@ from mqinfer.protocol.card import Layout
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Finite, Scalar
-from mqinfer.toml_files import MAX_FILE_BYTES, parse_toml, read_text
+from mqinfer.toml_files import parse_toml, read_text
 
 log = logging.getLogger("mqinfer.models")
 
@@ -266,11 +266,8 @@ def read_toml(path: Path, description: Check) -> Any:
         ConfigError: The file can't be read, is no TOML, or breaks the description.
     """
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # reading a pipe would block
+        if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would block
             raise ConfigError(f"{path}: not a file")
-        if status.st_size > MAX_FILE_BYTES:
-            raise ConfigError(f"{path}: {status.st_size} bytes; expected at most {MAX_FILE_BYTES}")
         content = parse_toml(read_text(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: can't be read: {error}") from error

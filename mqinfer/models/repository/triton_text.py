@@ -11,6 +11,7 @@ from typing import Any
 from mqinfer.extras import missing_extra
 from mqinfer.models.repository.tables import Place
 from mqinfer.protocol.errors import ConfigError
+from mqinfer.toml_files import read_text
 
 _LARGEST = 1 << 18  # bytes; the longest that were seen have some 20,000
 _UNKNOWN = re.compile(r'type "(\S+)" has no field named "(\w+)"')
@@ -48,11 +49,7 @@ def read_triton_text(place: Place) -> dict[str, Any]:
 
 def _text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST + 1)
-        if len(content) > _LARGEST:
-            raise ConfigError(f"{path}: longer than {_LARGEST} bytes; is it a model's configuration?")
-        return content.decode()
+        return read_text(path, _LARGEST)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: can't be read: {error}") from error
 

@@ -12,6 +12,7 @@ import pytest
 
 from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto import Role
+from mqinfer.broker.nats import session
 from mqinfer.broker.nats.kept import KeptMessages
 from mqinfer.broker.nats.link import NatsLink
 from mqinfer.broker.nats.secured import secured
@@ -149,10 +150,12 @@ def test_what_is_kept_and_can_not_be_read(site: Site, caplog: pytest.LogCaptureF
         assert "not all that is kept" not in caplog.text
 
 
-def test_wills_without_a_link(site: Site) -> None:
+@pytest.mark.parametrize("alone", [1, 16])
+def test_wills_without_a_link(site: Site, monkeypatch: pytest.MonkeyPatch, alone: int) -> None:
     """Those that no sign of life follows come due, several at once, and each one once."""
+    monkeypatch.setattr(session, "_MOST_ALONE", alone)
     inbox = Inbox()
-    names = ("car-1", "car-1.front", "car-1.rear")
+    names = ("car-1", "car-1.front", "car-1.rear", "car-1.left", "car-1.right")
     with closing(NatsLink(site.address("op"), client_id="op~3")) as link:
         link.open(PATIENCE)
         link.subscribe(f"{R}/clients/+/state", inbox, retained=False)
@@ -163,9 +166,9 @@ def test_wills_without_a_link(site: Site) -> None:
                 await client.request(f"kept.{STEM}.clients.{name.replace('.', '%2E')}.state.will~x", will)
 
         raw(site, "car-1", work=work)
-        assert sorted(inbox.payloads(3)) == sorted(name.encode() for name in names)
+        assert sorted(inbox.payloads(5)) == sorted(name.encode() for name in names)
         publish(link, f"{R}/models/m/infer/op")
-        assert len(inbox.items) == 3
+        assert len(inbox.items) == 5
 
 
 def message_of(place: str, data: bytes, **headers: str) -> Any:
@@ -221,6 +224,17 @@ def test_a_sign_of_life_that_is_none() -> None:
     assert (came, kept.silent()) == ([b"will"], [])
 
 
+def test_a_sign_of_life_that_stays() -> None:
+    """One that its login has made to last for ever keeps readers busy for a minute at most."""
+    kept, came, now = listening()
+    kept.hear(message_of("t.will~1", b"will"))
+    kept.hear(message_of("t.alive~1", b"", **{"Nats-TTL": "never"}))
+    for now[0] in range(6, 100):
+        kept.read_again(kept.silent(), [held("t.alive~1", b"")])
+        assert bool(came) == (now[0] >= 60)
+    assert (came, kept.silent()) == ([b"will"], [])
+
+
 def test_a_link_that_is_only_late() -> None:
     """While its sign of life is kept, or one comes meanwhile, its will waits; one that is taken back is forgotten."""
     kept, came, now = listening()
@@ -232,6 +246,8 @@ def test_a_link_that_is_only_late() -> None:
     assert kept.silent() == []
     now[0] = 16.0
     assert kept.silent() == ["t"]
+    kept.read_again(["t"], [held("t.alive~1", b"")])
+    now[0] = 17.0
     kept.hear(message_of("t.alive~1", b"", **{"Nats-TTL": "9" * 99}))
     kept.read_again(["t"], [])
     kept.hear(message_of("t.will~1", b""))

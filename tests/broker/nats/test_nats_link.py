@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import socket
 import subprocess
@@ -152,6 +153,25 @@ def test_signs_of_life(server: NatsServer, unique: Unique, monkeypatch: pytest.M
                 break
     else:
         pytest.fail(f"{told.items}")
+
+
+def test_a_will_that_was_pushed_out(server: NatsServer, unique: Unique, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that others have filled forgets what was stored first; a will is put in place again."""
+    nats = pytest.importorskip("nats")
+    monkeypatch.setattr(jetstream, "RENEW_S", 0.5)
+    topic = unique("will")
+
+    async def push_out() -> None:
+        client = await nats.connect(server.url)
+        wills = await client.subscribe(f"mqtt.{topic}.*")
+        await client.request("$JS.API.STREAM.PURGE.mqinfer", json.dumps({"filter": f"kept.{topic}.*"}).encode())
+        while ".will~" not in (await wills.next_msg(PATIENCE)).subject:
+            pass
+        await client.close()
+
+    with closing(make_link(server.url, client_id=unique("link"), will=Message(topic, b"lost"))) as link:
+        link.open()
+        asyncio.run(push_out())
 
 
 def test_the_server_ends_and_returns(unique: Unique) -> None:

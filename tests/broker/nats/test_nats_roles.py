@@ -23,7 +23,7 @@ from mqinfer.broker.nats.server import NatsServers
 from mqinfer.broker.packets import encode_head
 from mqinfer.broker.roles import BROKER
 from mqinfer.broker.tls import make_tls_context
-from mqinfer.protocol.errors import LinkError, NotAuthorized
+from mqinfer.protocol.errors import ConfigError, LinkError, NotAuthorized
 from tests.broker.attempts import ROOT as R
 from tests.broker.conftest import CLIENTS
 from tests.broker.heard import PATIENCE, Heard, Inbox, Told
@@ -243,6 +243,18 @@ def test_nobody_has_the_server_speak_for_others(site: Site, links: Links) -> Non
     links["op"].unsubscribe(topic)
 
 
+@pytest.mark.parametrize("who", ["dash", "op"])
+def test_who_reads_alone(links: Links, who: str) -> None:
+    """A login that only looks on can't take turns with those that a bridge or workers share messages with."""
+    topic = f"{R}/workers/+/state"
+    with pytest.raises(NotAuthorized):
+        links[who].subscribe(topic, Inbox(), share="site")
+    links[who].subscribe(topic, Inbox())
+    links[who].unsubscribe(topic)
+    links["st"].subscribe(topic, Inbox(), share="site")
+    links["st"].unsubscribe(topic, share="site")
+
+
 def test_a_will_is_bound_by_the_rules(site: Site) -> None:
     """A link can't leave a will on a topic on which it may not publish."""
     will = Message(f"{R}/workers/w.0/state", b"lost", retain=True)
@@ -287,6 +299,22 @@ def test_logins_come_and_go(tmp_path: Path) -> None:
         assert not enters(site, old)
 
 
+def test_a_rule_that_denies(tmp_path: Path) -> None:
+    """What NATS can't keep is refused at the start, and what holds stays where it is written later."""
+    folder = make_folder(tmp_path / "broker")
+    folder.add(Role.VEHICLE, "car-1")
+    acl = folder.path / "acl"
+    granted = acl.read_text()
+    acl.write_text(f"{granted}\nuser other\ntopic readwrite #\ntopic  deny secret/#\n")
+    with pytest.raises(ConfigError, match=r"topic deny.*other"), secured(folder, None):
+        pass
+    acl.write_text(granted)
+    with secured(folder, None) as servers:
+        acl.write_text(f"{granted}topic deny secret/#\n")
+        with pytest.raises(ConfigError, match=r"topic deny.*car-1"):
+            servers.reload()
+
+
 def test_the_renewed_certificate_of_the_broker(tmp_path: Path) -> None:
     """Servers that run show it to whoever connects from then on, and the rules stay."""
     folder = make_folder(tmp_path / "broker")
@@ -316,6 +344,14 @@ def enters(site: Site, login: Login) -> bool:
         except LinkError:
             return False
         return True
+
+
+def test_other_users_of_the_machine(site: Site) -> None:
+    """They can't read the configuration, with whose secret they could join a cluster as one of its servers."""
+    for pid in site.servers.pids:
+        *_, configuration, _ = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        assert Path(configuration).exists()
+        assert Path(configuration).parent.stat().st_mode & 0o077 == 0
 
 
 def test_without_a_certificate(site: Site) -> None:

@@ -74,7 +74,7 @@ struct Counters {
 };
 
 /// Called once, in the client's own thread (in that of `cancel` or `close` where these end the request). It must not wait
-/// for a result; it may submit. What it throws is printed, and ends nothing.
+/// for a result; it may submit, and end the client. What it throws is printed, and ends nothing.
 using Callback = std::function<void(Result)>;
 
 /// Return 16 random bytes as hexadecimal digits: only who has received a request can reply to it.
@@ -84,6 +84,9 @@ std::string new_id();
 ///
 /// Until its deadline a request is sent again where a worker is lost, busy or silent, the connection was lost, or a message
 /// was damaged: so a model may run it more than once, and there is one result.
+///
+/// A process that is forked off makes its own: whatever it asks of this one throws ConfigError. The first client of a process
+/// lets malloc keep up to 128 MiB of freed memory for the next payloads (mallopt), unless the environment states its settings.
 class Client {
 public:
     /// Connect; the client then reconnects by itself. `url` is `mqtt://` or `mqtts://`, the hosts of standbys behind commas.
