@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -27,6 +27,8 @@ _log = logging.getLogger("mqinfer.dashboard")
 _PROTOCOL = "mqtt"
 _MOST_FRAME = 1 << 20
 """Bytes of a browser's WebSocket message; a packet may take several."""
+_TURN = 1 << 14
+"""Bytes of it that a browser has looked at in a turn: they may be thousands of packets."""
 _READ, _BUFFER = 1 << 16, 1 << 15
 """Bytes that are sent to the browser as one message, and half of those that are read ahead from the broker."""
 _CLOSING_S = 2.0
@@ -136,14 +138,15 @@ class Relay:
 
     async def _relay(self, browser: web.WebSocketResponse, is_valid: Callable[[], bool]) -> None:
         gate = self._make_gate()
-        first = await _first_packet(browser, gate, self._settings.first_packet)
+        received = _received(browser)
+        first = await _first_packet(received, gate, self._settings.first_packet)
         if not first:
             return
         broker = await self._brokers.connect()
         try:
             broker.writer.write(first)
             await _until_first(
-                _upward(browser, gate, broker.writer),
+                _upward(received, gate, broker.writer),
                 _downward(broker.reader, browser),
                 self._until_invalid(is_valid),
                 self._brokers.until_earlier(broker.place),
@@ -169,18 +172,28 @@ class Relay:
         log_dropped(_log, f"connection of {peer}", reason, self.refused[reason])
 
 
-async def _first_packet(browser: web.WebSocketResponse, gate: Gate, patience: float) -> bytes:
+async def _first_packet(received: AsyncIterator[bytes], gate: Gate, patience: float) -> bytes:
     """Return what goes to the broker first; empty where the browser has left instead."""
     try:
         async with asyncio.timeout(patience):
-            while True:
-                data = await _receive(browser)
-                if data is None:
-                    return b""
+            async for data in received:
                 if first := gate(data):
                     return first
     except TimeoutError:
         raise Refused("silent") from None
+    return b""
+
+
+async def _received(browser: web.WebSocketResponse) -> AsyncIterator[bytes]:
+    """Yield what a browser sends, with a turn of all others between any two pieces.
+
+    Raises:
+        Refused: As `_receive`.
+    """
+    while (data := await _receive(browser)) is not None:
+        for at in range(0, len(data), _TURN):
+            yield data[at : at + _TURN]
+            await asyncio.sleep(0)
 
 
 async def _receive(browser: web.WebSocketResponse) -> bytes | None:
@@ -199,8 +212,8 @@ async def _receive(browser: web.WebSocketResponse) -> bytes | None:
     return None
 
 
-async def _upward(browser: web.WebSocketResponse, gate: Gate, writer: asyncio.StreamWriter) -> None:
-    while (data := await _receive(browser)) is not None:
+async def _upward(received: AsyncIterator[bytes], gate: Gate, writer: asyncio.StreamWriter) -> None:
+    async for data in received:
         writer.write(gate(data))
         await writer.drain()
 

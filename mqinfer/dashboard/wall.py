@@ -58,19 +58,14 @@ class WallGate:
 
     def _follow(self, data: bytes) -> None:
         """Check the type of each packet that begins in these bytes."""
-        at = 0
+        data, at = self._head + data, self._left
         while at < len(data):
-            if self._left:
-                step = min(self._left, len(data) - at)
-                self._left -= step
-                at += step
-                continue
-            if not self._head and data[at] >> 4 not in _WATCHING:
+            if data[at] >> 4 not in _WATCHING:
                 raise Refused("read_only")
-            self._head += data[at : at + 1]
-            at += 1
-            if (size := _packet_size(self._head)) is not None:
-                self._left, self._head = size[1], b""
+            if (size := _packet_size(data[at : at + _MOST_HEAD])) is None:
+                break
+            at += sum(size)
+        self._head, self._left = data[at:], max(0, at - len(data))
 
 
 def _packet_size(start: bytes) -> tuple[int, int] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
@@ -18,6 +19,7 @@ from tests.patience import until
 GOING_AWAY = 1001
 FLOOD = 256 << 20
 MOST_HELD = 32 << 20
+PINGREQ = b"\xc0\x00"
 """What buffers of the two kernels and of the relay may hold together of a connection that one end does not read."""
 
 HANDSHAKE = """GET /mqtt HTTP/1.1
@@ -139,6 +141,25 @@ async def test_a_broker_that_does_not_read() -> None:
         assert socket._response.connection is not None
         assert socket._response.connection.transport is not None
         socket._response.connection.transport.abort()
+
+
+@asynchronous
+async def test_a_browser_that_sends_many_small_packets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between any two pieces of what it sends, others have their turn."""
+    pieces, turns = [], [0]
+
+    def look(data: bytes) -> bytes:
+        pieces.append((len(data), turns[-1]))
+        asyncio.get_running_loop().call_soon(turns.append, len(pieces))
+        return data
+
+    monkeypatch.setattr("mqinfer.dashboard.serving.WallGate", lambda *_: SimpleNamespace(feed=look))
+    async with relayed(login="wall:secret@") as (broker, dashboard), web_socket(dashboard.url) as socket:
+        for _ in range(8):
+            await socket.send_bytes(PINGREQ * 30_000)
+        await until(lambda: len(broker.received) == 8 * 60_000)
+    assert max(size for size, _ in pieces) <= 1 << 14
+    assert [turn for _, turn in pieces] == list(range(len(pieces)))
 
 
 @asynchronous
