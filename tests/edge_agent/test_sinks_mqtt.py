@@ -19,6 +19,7 @@ from mqinfer.edge_agent.frames.times import FrameTimes, Offset
 from mqinfer.edge_agent.frames.view import NO_VIEW, FrameView
 from mqinfer.edge_agent.sinks.jsonl_sink import describe_result
 from mqinfer.edge_agent.sinks.mqtt_sink import AnswerDrop, MqttSink
+from mqinfer.edge_agent.sinks.presence import ModelPresence, PresenceSettings
 from mqinfer.images.picture import RawImage
 from mqinfer.images.placement import Placement
 from mqinfer.protocol.card import ClassInfo, Resize
@@ -192,6 +193,17 @@ def test_a_large_message_is_cut_in_order_and_counted() -> None:
     assert sink.counts.cut == {"outline": 1}
     payload, cut = document({"source": "x" * MOST_BYTES, "outcome": "ok", "error": None, "detections": []})
     assert (len(payload) < MOST_BYTES, cut[-1]) == (True, "others")
+
+
+def test_long_names_that_begin_alike() -> None:
+    """Streams and classes whose levels of a topic would be the same have topics of their own."""
+    client, long = Client(), "/camera/" + "a" * 60
+    named = ModelPresence(PresenceSettings(), [ClassInfo(f"{long}{number}", (0, 0, 0)) for number in range(12)])
+    sink = opened(client, presence=named)
+    for number in range(12):
+        sink.write(frame(number, f"{long}{number}"), NO_VIEW, result({}))
+        client.acknowledge()
+    assert len({message.topic for message, _ in client.sent}) == 12 + 12 * 12
 
 
 def test_an_outage_loses_by_reason_and_keeps_the_order() -> None:

@@ -17,6 +17,9 @@ from mqinfer.protocol.errors import SourceError
 
 log = logging.getLogger("mqinfer.edge_agent")
 
+_MOST_NUMBERED = 60
+"""Characters of a name that gets a number: a level of a topic has at most 64."""
+
 
 class Sink(Protocol):
     """Keeps results. Called from one thread, in the order in which the frames of a stream were read."""
@@ -93,6 +96,7 @@ class StreamNames:
         if source not in self._names:
             plain = self._plain(source)
             taken = set(self._names.values())
-            numbered = (f"{plain}{self._separator}{number}" for number in range(2, len(taken) + 3))
+            start = plain[:_MOST_NUMBERED]
+            numbered = (f"{start}{self._separator}{number}" for number in range(2, len(taken) + 3))
             self._names[source] = plain if plain not in taken else next(name for name in numbered if name not in taken)
         return self._names[source]
