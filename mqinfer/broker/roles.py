@@ -72,9 +72,14 @@ def access_rules(  # noqa: PLR0913 - the choices that a client's owner has
 
     Raises:
         BadTopic: The name breaks the rules for names.
-        ConfigError: A client of the role can't have this name, or so many processes; or a sub-name is wrong.
+        ConfigError: A client of the role can't have this name, or so many processes; a sub-name or the root is wrong.
     """
     _check_name(role, name)
+    if not topics.root.isprintable() or topics.root.startswith(" "):
+        raise ConfigError(
+            f"topic root {topics.root!r} can't stand in access rules; choose one of printable characters that does not "
+            "begin with a space"
+        )
     if role is Role.WORKER:
         own = _processes(role, name, DEFAULT_PROCESSES if processes is None else processes)
         return list(_worker(name, topics.root, own))

@@ -23,7 +23,7 @@ _HEAD = """\
 _SECTION = re.compile(
     r"^# --- (?P<role>[a-z]+) (?P<name>[^ \n]+) ---\nuser (?P=name)\n(?:topic .*\n)*\n?", re.MULTILINE
 )
-_NAMES = re.compile(r"^topic readwrite \S.*/clients/(?P<name>[^/\n]+)/state$", re.MULTILINE)
+_NAMES = re.compile(r"^topic readwrite \S.*/clients/(?P<name>[^/+\n]+)/state$", re.MULTILINE)
 _ROOT = re.compile(r"^topic \w+ (?P<root>\S.*)/models/\+/card$", re.MULTILINE)
 _PROCESS = re.compile(r"topic read .*/(?:workers/([^/]+)/infer/\+/\+|results/\+/([^/]+\.[0-9]+)/\+)")
 _CONNECTIONS, _BRIDGED = 16, 1024

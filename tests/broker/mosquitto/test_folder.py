@@ -251,6 +251,17 @@ def test_another_root() -> None:
     """Rules go by the site's root."""
     rules = access_rules(Role.VEHICLE, "car-1", Topics("plant 7/mq"))
     assert "write plant 7/mq/models/+/infer/car-1" in rules
+    for root in (" x", "a\u2028b", "a\x85b"):  # Mosquitto and what reads the file here would take another one
+        with pytest.raises(ConfigError, match="topic root"):
+            access_rules(Role.VEHICLE, "car-1", Topics(root))
+
+
+def test_several_bridges(folder: BrokerFolder) -> None:
+    """Those of several sites at one broker, which state all clients of theirs."""
+    for name in ("plant-1", "plant-2"):
+        folder.add(Role.SITE, name)
+        folder.add(Role.BRIDGE, f"{name}-far")
+    assert list(folder.clients().values()) == ["site", "bridge"] * 2
 
 
 def test_password_lines() -> None:
