@@ -75,12 +75,15 @@ class LoginForm:
         return self._style.reply(request)
 
     async def _log_in(self, request: web.Request) -> web.Response:
+        peer = request.remote or ""
         try:
             async with asyncio.timeout(_BODY_S):
                 body = await request.read()  # the application bounds its size
         except TimeoutError:
             raise web.HTTPRequestTimeout(text="the form has not come in time\n") from None
-        peer = request.remote or ""
+        except ConnectionError:
+            self._count(peer, "broken_off")
+            raise web.HTTPBadRequest(text="the form has not come as a whole\n") from None
         if wait_s := self._attempts.wait_s(peer):
             self._count(peer, "too_many_attempts")
             reply = self._page("Too many attempts; try again in a minute.", HTTPStatus.TOO_MANY_REQUESTS)

@@ -22,6 +22,7 @@ from mqinfer.web.keys import KeyFile
 from tests.clock import Clock
 from tests.dashboard.relaying import asynchronous, refusal, relayed
 from tests.dashboard.served import closing, page_in, served, settings_of, tls_files, web_socket
+from tests.patience import until
 
 KEY, OTHER = "key-of-the-wall-0123456789", "key-of-a-caller-0123456789"
 KEYS = f'[wall]\nkey = "{KEY}"\nrights = ["watch"]\n\n[caller]\nkey = "{OTHER}"\nrights = ["infer", "admin"]\n'
@@ -316,6 +317,25 @@ async def test_garbage_in_the_form(keys: Path, body: bytes) -> None:
             session.post(f"{dashboard.url}/login", data=body, headers={"Origin": dashboard.url}) as reply,
         ):
             assert reply.status in {400, 403, 413}
+
+
+@asynchronous
+async def test_a_form_that_is_broken_off(keys: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever leaves within it fills no log with tracebacks."""
+    with served(settings_of(keys=keys)) as dashboard:
+        host, port = dashboard.url.removeprefix("http://").split(":")
+        caplog.clear()
+        _, writer = await asyncio.open_connection(host, int(port))
+        head = (
+            f"POST /login HTTP/1.1\r\nHost: {host}:{port}\r\nOrigin: {dashboard.url}\r\nContent-Length: 9\r\n\r\nkey="
+        )
+        writer.write(head.encode())
+        await writer.drain()
+        async with aiohttp.ClientSession() as session, session.get(f"{dashboard.url}/healthz"):
+            writer.transport.abort()  # its form is being waited for by now
+        await until(lambda: caplog.records != [])
+    assert caplog.records[0].levelname == "WARNING"
+    assert "broken_off: 1" in caplog.text
 
 
 @asynchronous
