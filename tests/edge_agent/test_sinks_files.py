@@ -292,6 +292,8 @@ def test_streams_never_share_a_file_name() -> None:
     assert found[0] == found[5] == "camera-front"
     assert len(set(found)) == 5
     assert names.of("../../etc/passwd") == "etc-passwd"
+    topics = StreamNames(lambda _: f"/{'a' * 58}_b", "_")
+    assert [topics.of("1"), topics.of("2")] == [f"/{'a' * 58}_b", f"/{'a' * 58}_2"]
 
 
 def test_a_video_can_be_read_while_it_grows(tmp_path: Path) -> None:

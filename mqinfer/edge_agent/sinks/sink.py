@@ -96,7 +96,7 @@ class StreamNames:
         if source not in self._names:
             plain = self._plain(source)
             taken = set(self._names.values())
-            start = plain[:_MOST_NUMBERED]
+            start = plain[:_MOST_NUMBERED].rstrip("/_")  # ROS 2 takes no "__" in a topic
             numbered = (f"{start}{self._separator}{number}" for number in range(2, len(taken) + 3))
             self._names[source] = plain if plain not in taken else next(name for name in numbered if name not in taken)
         return self._names[source]
