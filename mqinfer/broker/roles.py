@@ -75,11 +75,7 @@ def access_rules(  # noqa: PLR0913 - the choices that a client's owner has
         ConfigError: A client of the role can't have this name, or so many processes; a sub-name or the root is wrong.
     """
     _check_name(role, name)
-    if not topics.root.isprintable() or topics.root.startswith(" "):
-        raise ConfigError(
-            f"topic root {topics.root!r} can't stand in access rules; choose one of printable characters that does not "
-            "begin with a space"
-        )
+    _check_root(topics.root)
     if role is Role.WORKER:
         own = _processes(role, name, DEFAULT_PROCESSES if processes is None else processes)
         return list(_worker(name, topics.root, own))
@@ -99,6 +95,14 @@ def _check_name(role: Role, name: str) -> None:
     if role is Role.OPERATOR and name == "state":
         raise ConfigError(
             "operator name 'state' is reserved for a server's state in control topics; choose another one"
+        )
+
+
+def _check_root(root: str) -> None:
+    if not root.isprintable() or root.startswith(" "):
+        raise ConfigError(
+            f"topic root {root!r} can't stand in access rules; choose one of printable characters that does not begin "
+            "with a space"
         )
 
 
