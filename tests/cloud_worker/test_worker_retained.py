@@ -16,7 +16,7 @@ from mqinfer.broker.link import ConnectionHandler, Link, Message, MessageHandler
 from mqinfer.broker.memory import MemoryBroker, MemoryLink
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.broker.paho.loop import Loop
-from mqinfer.broker.threaded.thread import LinkThread
+from mqinfer.broker.threaded.link import LinkThread
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor

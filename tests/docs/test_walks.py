@@ -21,7 +21,7 @@ from mqinfer.lab.drives.recording import write_drive
 _PACKAGE = Path(mqinfer.__file__).parent
 _ARCHITECTURE = _PACKAGE.parent / "ARCHITECTURE.md"
 _MOST = 15
-_OUT = {"ThreadPoolExecutor.submit", "Loop.send"}
+_OUT = {"ThreadPoolExecutor.submit", "Loop.wake"}
 """Functions that hand a frame to another thread on its way out."""
 
 
@@ -57,7 +57,9 @@ class Passage:
     def _look(self, frame: FrameType, event: str, function: Any) -> None:
         if event == "call":
             self.called.add(_short(frame))
-            if frame.f_code.co_qualname in _OUT and (found := _stack(frame)) & {"edge_agent/remote.py"}:
+            starts_threads = frame.f_back is not None and frame.f_back.f_code.co_name == "started_pool"
+            is_out = frame.f_code.co_qualname in _OUT and not starts_threads
+            if is_out and (found := _stack(frame)) & {"edge_agent/remote.py"}:
                 self.handed["sink" if "broker/paho/client.py" in found else "socket"] |= found
         elif event == "c_call" and function.__name__ == "sendmsg":
             self.handed["socket"] |= _stack(frame)

@@ -8,8 +8,7 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import ConnectionHandler, Message
 from mqinfer.broker.nats.loop import NatsLoop
 from mqinfer.broker.routes import Routes
-from mqinfer.broker.threaded.link import ThreadedLink
-from mqinfer.broker.threaded.thread import LinkThread
+from mqinfer.broker.threaded.link import LinkThread, ThreadedLink
 from mqinfer.broker.tls import make_tls_context
 from mqinfer.extras import check_packages
 

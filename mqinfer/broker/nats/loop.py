@@ -20,7 +20,7 @@ from mqinfer.broker.nats.session import NatsSession
 from mqinfer.broker.paho.connecting import Backoff
 from mqinfer.broker.process import abandon_in_children
 from mqinfer.broker.routes import Routes
-from mqinfer.broker.threaded.thread import LinkThread
+from mqinfer.broker.threaded.link import LinkThread
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotAuthorized, NotConnected
 
 _log = logging.getLogger("mqinfer.broker")

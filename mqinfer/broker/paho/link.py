@@ -10,8 +10,7 @@ from mqinfer.broker.paho.client import check_paho
 from mqinfer.broker.paho.connecting import Identity
 from mqinfer.broker.paho.loop import Loop
 from mqinfer.broker.routes import Routes
-from mqinfer.broker.threaded.link import ThreadedLink
-from mqinfer.broker.threaded.thread import LinkThread
+from mqinfer.broker.threaded.link import LinkThread, ThreadedLink
 from mqinfer.broker.tls import make_tls_context
 
 _LIMIT = ("Maximum Packet Size", "max_packet_size in mosquitto.conf")

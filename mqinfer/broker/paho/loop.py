@@ -28,7 +28,7 @@ from mqinfer.broker.paho.hosting import Hosting
 from mqinfer.broker.paho.session import Session
 from mqinfer.broker.paho.standby import Lookout, Returning, Turns
 from mqinfer.broker.routes import Routes
-from mqinfer.broker.threaded.thread import LinkThread
+from mqinfer.broker.threaded.link import LinkThread
 from mqinfer.broker.waker import Waker
 from mqinfer.logs import is_logged
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotAuthorized, NotConnected

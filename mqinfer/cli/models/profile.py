@@ -62,6 +62,10 @@ def profile(
 
 def _named_shape(text: str) -> tuple[str, tuple[int, ...]]:
     name, equals, sizes = text.rpartition("=")
-    if not equals:
+    try:
+        shape = tuple(map(int, sizes.split(",")))
+    except ValueError:
+        shape = ()
+    if not (equals and shape):
         raise ConfigError(f"--shape {text!r}: expected NAME=1,480,640,3")
-    return name, numbers(f"--shape {name}", [sizes], int)
+    return name, shape
