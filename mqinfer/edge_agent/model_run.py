@@ -400,6 +400,8 @@ class ModelRun:
 
     def close(self) -> None:
         """Close what is open."""
+        if self._replay is not None:
+            self._replay.close()
         self._sinks.close()
         self._resources.close()
 

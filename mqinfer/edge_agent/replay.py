@@ -252,8 +252,12 @@ class Replay:
             while not self._all_ended():
                 if is_stopped():
                     self._stage.leave()
-            for stage in reversed(self._stages):
-                stage.close()
+            self.close()
+
+    def close(self) -> None:
+        """End the threads, as the end of `run` does; for a replay that does not come to it."""
+        while self._stages:
+            self._stages.pop().close()
 
     def _all_ended(self) -> bool:
         with self._changed:

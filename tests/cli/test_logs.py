@@ -190,7 +190,7 @@ worker._END_S = 1
 worker._stop_on_signals(Supervisor([]))
 print("on", flush=True)
 while True:
-    threading.Event().wait(60)
+    threading.Event().wait(5)  # a signal just before it is looked at behind it
 """
 
 

@@ -298,7 +298,7 @@ def test_the_rate_of_a_stream_is_that_since_the_state_before() -> None:
     assert [state.rate for state in states.read()] == [10.0, 5.0, 2.5]
     clock.now += 1.9
     assert [state.rate for state in states.read()] == [0.5, 0.0, 0.0]
-    assert [state.source for state in states.read()] == ["/front", "b?", "/front"]
+    assert [state.source for state in states.read()] == ["/front", r"b\udc80", "/front"]
 
 
 def test_every_preview_that_is_due_is_published_or_counted(

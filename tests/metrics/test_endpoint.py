@@ -135,7 +135,7 @@ def test_without_prometheus_client(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def refuse(name: str, *arguments: Any, **more: Any) -> Any:
         if name.startswith("prometheus_client"):
-            raise ImportError(name)
+            raise ModuleNotFoundError(name)
         return original(name, *arguments, **more)
 
     monkeypatch.setattr(builtins, "__import__", refuse)

@@ -270,7 +270,8 @@ class Backlog:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-        self._thread.join()
+        if self._thread.ident is not None:  # else it was never started
+            self._thread.join()
         self._pool.shutdown()
 
     def _drain(self) -> None:
