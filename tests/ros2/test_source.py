@@ -85,7 +85,8 @@ class TestSource:
             second = publish()
             second.tell(f"publish {topic} Image 0", f"wait {topic}", f"send {topic} 2 50 20")
             found.append(next(frames))
-        assert numbers(found)[0] == 1 < numbers(found)[1]  # the first ones may not reach a reader that just learns of it
+        before, after = numbers(found)  # the first ones may not reach a reader that just learns of the publisher
+        assert before == 1 < after
 
     def test_who_comes_late_gets_what_is_kept(self, publish: Callable[[], Any], topic: str) -> None:
         """Of a publisher that is transient local."""
