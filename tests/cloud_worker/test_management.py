@@ -32,7 +32,7 @@ from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
 from mqinfer.metrics.samples import Samples
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import Problem, Repository, Scan
-from mqinfer.models.repository.traffic import Traffic, write_traffic
+from mqinfer.models.repository.traffic import Traffic, read_traffic, write_traffic
 from mqinfer.protocol.control import Call, CallBody, ModelState, ModelStatistics, Operation, read_path
 from mqinfer.protocol.errors import BadTopic, Cancelled, InvalidRequest, ModelNotFound, ModelNotLoadable, NameTaken
 from mqinfer.protocol.states import ServedModel, ServerState, WorkerState, WorkerStatus
@@ -569,6 +569,15 @@ def test_parameters_of_traffic(write_echo: WriteEcho, parameters: dict[str, Any]
     management, _ = manage(write_echo("m"))
     with pytest.raises(InvalidRequest, match=why):
         management.execute(Call(Operation.TRAFFIC, "m"), CallBody(parameters=parameters))
+
+
+def test_versions_of_traffic_may_be_strings(write_echo: WriteEcho) -> None:
+    """Numbers may be written as in model versions."""
+    for version in (1, 2):
+        repository = write_echo("m", version=version)
+    management, _ = manage(repository)
+    management.execute(Call(Operation.TRAFFIC, "m"), CallBody(parameters={"stable": "1", "canary": "2", "share": "10"}))
+    assert read_traffic(repository / "m") == Traffic(1, 2, 10, previous=2)
 
 
 def test_polling_finds_new_labels(write_echo: WriteEcho) -> None:

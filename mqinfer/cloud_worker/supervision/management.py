@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -345,6 +346,8 @@ class _Order(Struct, frozen=True):
 
 
 prepare(_Order)
+_NUMBERS = frozenset(_Order.__struct_fields__) - {"watch", "tolerance"}
+_DIGITS = re.compile("[0-9]{1,18}")
 
 
 def _moved(default: ModelVersion, body: CallBody) -> Traffic:
@@ -357,6 +360,9 @@ def _moved(default: ModelVersion, body: CallBody) -> Traffic:
     known = _Order.__struct_fields__
     if (unknown := sorted(given.keys() - known)) or not given:
         raise InvalidRequest(f"traffic: {', '.join(unknown)[:200]!r} given; expected parameters of {', '.join(known)}")
+    for name in _NUMBERS & given.keys():
+        if _DIGITS.fullmatch(number := str(given[name])):  # versions are strings elsewhere
+            given[name] = int(number)
     order = check(given, _Order, "traffic")
     moved = default.traffic.moved(
         default.version, stable=order.stable, canary=order.canary, share=order.share, watch=order.watch
