@@ -7,7 +7,6 @@ instead of either. It ends when the pipe closes.
 from __future__ import annotations
 
 import gc
-import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -82,8 +81,7 @@ class Plan:
 
 
 def run_child(subject: Subject, plan: Plan, pipe: Connection) -> None:
-    """Run the process: its entry point."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent ends this process
+    """Run the process: its entry point. Its parent ends it."""
     try:
         backend, loaded = _load(subject)
     except Exception as error:  # noqa: BLE001 - root of the process: the parent receives the reason

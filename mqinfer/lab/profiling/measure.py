@@ -15,6 +15,7 @@ from multiprocessing.context import SpawnProcess
 from types import TracebackType
 from typing import Self, TypeVar
 
+from mqinfer.interrupts import start_without_interrupts
 from mqinfer.lab.profiling.child import Plan, Subject, run_child
 from mqinfer.lab.profiling.results import BatchPoint, Loaded, Profile, Turn
 from mqinfer.protocol.errors import ModelFailed
@@ -66,7 +67,7 @@ class _Running:
         self.pipe, theirs = context.Pipe()
         name = f"mqinfer-profile-{self.subject.name}"
         self.process = context.Process(target=run_child, args=(self.subject, self.plan, theirs), name=name, daemon=True)
-        self.process.start()
+        start_without_interrupts(self.process)
         theirs.close()
         return self
 
