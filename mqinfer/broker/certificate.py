@@ -15,7 +15,7 @@ from typing import Any
 
 from mqinfer.protocol.errors import ConfigError
 
-WARNED = timedelta(days=30)
+_WARNED = timedelta(days=30)
 """How long before its end a certificate is warned of."""
 
 
@@ -23,7 +23,7 @@ def ending(end: datetime, now: datetime) -> str | None:
     """Return when a certificate ends, in words, where it has ended or will soon, else None."""
     days = (end - now).days
     when = f"ended on {end:%Y-%m-%d}" if days < 0 else f"ends in {days} days, on {end:%Y-%m-%d}"
-    return None if end - now > WARNED else when
+    return None if end - now > _WARNED else when
 
 
 @dataclass(frozen=True, slots=True)
