@@ -197,7 +197,7 @@ class ModelRun:
             self._open(settings.outputs.folder, options, card)
         self._add_sinks(card)
         site, published = self._site, set(WITHOUT_FILES) & set(settings.outputs.sinks)
-        self._replay = Replay(
+        made = Replay(
             site.requester,
             preparer,
             options,
@@ -211,6 +211,7 @@ class ModelRun:
             classes=card.classes,
             track=settings.outputs.track,
         )
+        self._replay = self._resources.enter_context(closing(made))
         self._card = card
 
     def _make_preparer(self, card: ModelCard) -> Preparer:
@@ -400,8 +401,6 @@ class ModelRun:
 
     def close(self) -> None:
         """Close what is open."""
-        if self._replay is not None:
-            self._replay.close()
         self._sinks.close()
         self._resources.close()
 
